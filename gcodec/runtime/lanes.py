@@ -143,6 +143,21 @@ class Emitter:
                     with writing:
                         self.store(values, pointer)
 
+    def larger(self, one: Any, other: Any) -> Any:
+        """Emit the maxima of lanes of floats or signed integers; `other` if a float is NaN."""
+        return self._chosen(">", one, other)
+
+    def smaller(self, one: Any, other: Any) -> Any:
+        """Emit the minima of lanes of floats or signed integers; `other` if a float is NaN."""
+        return self._chosen("<", one, other)
+
+    def _chosen(self, relation: str, one: Any, other: Any) -> Any:
+        from llvmlite import ir
+
+        is_integer = isinstance(one.type.element, ir.IntType)
+        compared = self.builder.icmp_signed if is_integer else self.builder.fcmp_ordered
+        return self.builder.select(compared(relation, one, other), one, other)
+
     def magnitude_bits(self, x: Any) -> Any:
         """Emit the bit patterns of the absolute values of float32 lanes."""
         bits = self.builder.bitcast(x, lanes(32, x.type.count))
@@ -383,6 +398,11 @@ def lanes(bits: int, count: int = BLOCK) -> Any:
     from llvmlite import ir
 
     return ir.VectorType(ir.IntType(bits), count)
+
+
+def constants(kind: Any) -> Callable[[int], Any]:
+    """Return a function that makes a vector of 32-bit lanes with one number."""
+    return lambda value: kind([value & 0xFFFFFFFF] * kind.count)
 
 
 def floats(count: int = BLOCK) -> Any:

@@ -120,16 +120,12 @@ def emit_range(e: Emitter, values: Callable[[Any], Any], place: Any) -> None:
     builder, kind = e.builder, lanes(32)
     word, stop = e.args["i"].type, e.args["stop"]
 
-    def extreme(sign: str, one: Any, other: Any) -> Any:
-        return builder.select(builder.icmp_signed(sign, one, other), one, other)
-
     def body(state: list[Any]) -> list[Any]:
         i, least, greatest = state
         bits = builder.bitcast(values(i), kind)
         negative = builder.ashr(bits, kind([31] * BLOCK))
         keys = builder.xor(bits, builder.and_(negative, kind([0x7FFFFFFF] * BLOCK)))
-        following = builder.add(i, word(BLOCK))
-        return [following, extreme("<", keys, least), extreme(">", keys, greatest)]
+        return [builder.add(i, word(BLOCK)), e.smaller(keys, least), e.larger(keys, greatest)]
 
     begin = [e.args["i"], kind([0x7FFFFFFF] * BLOCK), kind([-0x80000000] * BLOCK)]
     _, *extremes = e.loop(begin, lambda state: builder.icmp_signed("<", state[0], stop), body)
@@ -221,7 +217,7 @@ def emit_moments(e: Emitter, value: Callable[[Any, int], Any]) -> None:
     def terms(x: Any, row: int) -> list[Any]:
         x = value(x, row)
         bits = e.magnitude_bits(x)
-        top[0] = builder.select(builder.icmp_unsigned(">", bits, top[0]), bits, top[0])
+        top[0] = e.larger(bits, top[0])
         wide = builder.fpext(x, doubles(COLUMN))
         return [wide, builder.fmul(wide, wide)]
 

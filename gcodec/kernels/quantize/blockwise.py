@@ -410,8 +410,7 @@ def _emit_cells(e: Emitter, r: Any, highest: int) -> Any:
     zero, last = kind([0] * kind.count), builder.sub(count, kind([1] * kind.count))
     size = e.magnitude_bits(r)
     place = builder.sub(builder.lshr(size, kind([_CELL] * kind.count)), first)
-    place = builder.select(builder.icmp_signed(">", place, zero), place, zero)
-    place = builder.select(builder.icmp_signed("<", place, last), place, last)
+    place = e.smaller(e.larger(place, zero), last)
     sign = builder.ashr(builder.bitcast(r, kind), kind([31] * kind.count))
     place = builder.add(place, builder.and_(sign, count))
     entries = e.gathered(e.args["entries"], e.indices(place), kind)
@@ -429,8 +428,7 @@ def _emit_integers(e: Emitter, r: Any, highest: int) -> Any:
     """
     builder, kind = e.builder, r.type
     low, high, far = (kind([value] * kind.count) for value in (-highest - 1, highest, 1.5 * 2**23))
-    r = builder.select(builder.fcmp_ordered(">", r, low), r, low)
-    r = builder.select(builder.fcmp_ordered("<", r, high), r, high)
+    r = e.smaller(e.larger(r, low), high)
     return builder.bitcast(builder.fadd(r, far), lanes(32, kind.count))
 
 

@@ -170,8 +170,7 @@ def _codes_block(bits: int) -> Any:
         x = e.load(e.address("x", "i"), single)
         q = builder.fmul(builder.fsub(x, e.splat(e.args["low"])), e.splat(e.args["inverse"]))
         least, most = single([0.0] * BLOCK), single([levels] * BLOCK)
-        q = builder.select(builder.fcmp_ordered(">", q, least), q, least)
-        q = builder.select(builder.fcmp_ordered("<", q, most), q, most)
+        q = e.smaller(e.larger(q, least), most)
         q = builder.fadd(q, single([float(_ROUND)] * BLOCK))
         codes = builder.trunc(builder.bitcast(q, lanes(32)), lanes(8))
         if bits < 8:  # the codes of a byte lie in one lane of 64 // bits bits

@@ -15,7 +15,6 @@ by a scale of NaN and leave their elements; `quantize_nonfinite` then writes the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +42,7 @@ from gcodec.runtime.lanes import (
     Emitter,
     block,
     compiles_for,
+    constants,
     fence,
     floats,
     lanes,
@@ -363,7 +363,7 @@ def _tops_block(size: int) -> Any:
             ]
             while len(sizes) > 1:
                 pairs = zip(sizes[::2], sizes[1::2], strict=True)
-                sizes = [_larger(e.builder, *pair) for pair in pairs]
+                sizes = [e.larger(*pair) for pair in pairs]
             vectors += sizes
         (parts,) = vectors if size == BLOCK else _reduced(e, vectors, _REDUCTION[:1])
         e.store(parts, _parts_address(e, size))
@@ -385,8 +385,7 @@ def _reduced(e: Emitter, vectors: list[Any], steps: tuple[Any, ...]) -> list[Any
     for places, away in steps:
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
         vectors = [
-            _larger(
-                builder,
+            e.larger(
                 builder.shuffle_vector(one, other, order(places)),
                 builder.shuffle_vector(one, other, order([p + away for p in places])),
             )
@@ -408,22 +407,10 @@ def _store_scales(e: Emitter, codes: Any, tops: Any, mark: int) -> None:
     """Emit the stores of 32 scales, or of marks where blocks are not finite, and of all tops."""
     builder, kind = e.builder, tops.type
     largest = e.load(e.address("largest", "zero"), kind)
-    above = builder.icmp_signed(">", tops, largest)
-    e.store(builder.select(above, tops, largest), e.address("largest", "zero"))
+    e.store(e.larger(tops, largest), e.address("largest", "zero"))
     is_finite = builder.icmp_signed("<", tops, kind([INFINITY_BITS] * kind.count))
     codes = builder.select(is_finite, codes, kind([mark] * kind.count))
     e.store(builder.trunc(codes, lanes(8)), e.address("bytes", "b"), align=1)
-
-
-def _constants(kind: Any) -> Callable[[int], Any]:
-    """Return a function that makes vectors of a 32-bit number."""
-    return lambda value: kind([value & 0xFFFFFFFF] * kind.count)
-
-
-def _limited(builder: Any, low: Any, value: Any, high: Any) -> Any:
-    """Emit the limitation of signed lanes."""
-    value = builder.select(builder.icmp_signed(">", value, low), value, low)
-    return builder.select(builder.icmp_signed("<", value, high), value, high)
 
 
 _SCALE_NAMES = (
@@ -442,7 +429,7 @@ def _power_block(uniform: bool) -> Any:
     @block(*_SCALE_NAMES)
     def powers(e: Emitter) -> None:
         builder, kind = e.builder, lanes(32)
-        constant = _constants(kind)
+        constant = constants(kind)
         tops = bits = _emit_tops(e, BLOCK)
         if uniform:
             adds = e.splat(builder.load(e.address("adds", "zero")))
@@ -453,31 +440,19 @@ def _power_block(uniform: bool) -> Any:
             exponents = builder.and_(builder.lshr(bits, constant(_MANTISSA)), constant(255))
             adds = e.gathered(e.args["adds"], e.indices(exponents), kind)
         scales = builder.lshr(builder.add(bits, adds), constant(_MANTISSA))
-        _store_power_scales(e, scales, tops)
+        scales = builder.sub(scales, e.splat(builder.trunc(e.args["drop"], kind.element)))
+        scales = e.smaller(e.larger(scales, constant(0)), constant(254))
+        _store_scales(e, scales, tops, 0xFF)
+        tiny = constant(1 << _MANTISSA - 1)  # 2^-127
+        sizes = e.larger(builder.shl(scales, constant(_MANTISSA)), tiny)
+        e.store(sizes, e.address("sizes", "b"))
+        inverse = builder.shl(builder.sub(constant(254), scales), constant(_MANTISSA))
+        least = builder.bitcast(e.splat(e.args["least"]), kind)
+        is_least = builder.icmp_signed("==", scales, constant(0))
+        factors = builder.select(is_least, least, e.larger(inverse, tiny))
+        e.store(factors, e.address("factors", "b"))
 
     return powers
-
-
-def _store_power_scales(e: Emitter, scales: Any, tops: Any) -> None:
-    """Emit what the block of `_power_block` stores, from scales before their limitation."""
-    builder, kind = e.builder, scales.type
-    constant = _constants(kind)
-    scales = builder.sub(scales, e.splat(builder.trunc(e.args["drop"], kind.element)))
-    scales = _limited(builder, constant(0), scales, constant(254))
-    _store_scales(e, scales, tops, 0xFF)
-    tiny = constant(1 << _MANTISSA - 1)  # 2^-127
-    sizes = _larger(builder, builder.shl(scales, constant(_MANTISSA)), tiny)
-    e.store(sizes, e.address("sizes", "b"))
-    inverse = builder.shl(builder.sub(constant(254), scales), constant(_MANTISSA))
-    inverse = _larger(builder, inverse, tiny)
-    least = builder.bitcast(e.splat(e.args["least"]), kind)
-    is_least = builder.icmp_signed("==", scales, constant(0))
-    e.store(builder.select(is_least, least, inverse), e.address("factors", "b"))
-
-
-def _larger(builder: Any, one: Any, other: Any) -> Any:
-    """Emit the maximum of signed lanes."""
-    return builder.select(builder.icmp_signed(">", one, other), one, other)
 
 
 def _e4m3_block(size: int) -> Any:
@@ -489,12 +464,12 @@ def _e4m3_block(size: int) -> Any:
     @block(*_SCALE_NAMES)
     def numbers(e: Emitter) -> None:
         builder, kind, real = e.builder, lanes(32), floats()
-        constant = _constants(kind)
+        constant = constants(kind)
         tops = _emit_tops(e, size)
         tensor_scale = e.splat(e.args["divisor"])
         sixths = _emit_sixths(e, builder.bitcast(tops, real))
         bits = builder.bitcast(builder.fdiv(sixths, tensor_scale), kind)
-        bits = _limited(builder, constant(_LEAST), bits, constant(_MOST))
+        bits = e.smaller(e.larger(bits, constant(_LEAST)), constant(_MOST))
         odd = builder.and_(builder.lshr(bits, constant(_E4M3)), constant(1))
         almost_half = builder.add(bits, constant((1 << _E4M3 - 1) - 1 - _REBIAS))
         codes = builder.lshr(builder.add(almost_half, odd), constant(_E4M3))
@@ -535,7 +510,7 @@ def _emit_factors(e: Emitter, codes: Any, scales: Any) -> Any:
     of_mantissas = e.joined(
         [e.x86("avx2.permps", mantissas.type, [quotients, part]) for part in e.parts(codes, count)]
     )
-    constant = _constants(codes.type)
+    constant = constants(codes.type)
     exponents = builder.and_(codes, constant(0x78))
     exponents = builder.shl(builder.sub(exponents, constant(7 << 3)), constant(_E4M3))
     bits = builder.sub(builder.bitcast(of_mantissas, codes.type), exponents)
@@ -582,8 +557,7 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
                 emit_codes(e, fmt, r, own, limited=fmt.is_two_level), word([0xFF] * HALF)
             )
             if leave:
-                top = word([fmt.top] * HALF)
-                limited = builder.select(builder.icmp_signed("<", code, top), code, top)
+                limited = e.smaller(code, word([fmt.top] * HALF))
                 if fmt.is_integer:  # 0 has no sign
                     flips = builder.ashr(bits, word([31] * HALF))
                     limited = builder.sub(builder.xor(limited, flips), flips)
@@ -636,14 +610,13 @@ def emit_codes(e: Emitter, fmt: BlockFormat, r: Any, random: Any, *, limited: bo
     be above the largest one.
     """
     builder, kind = e.builder, lanes(32, r.type.count)
-    constant, cut = _constants(kind), _MANTISSA - fmt.mantissa
+    constant, cut = constants(kind), _MANTISSA - fmt.mantissa
     size = e.magnitude_bits(r)
     if limited:
-        largest = constant(int(fmt.largest.view(np.uint32)))
-        size = builder.select(builder.icmp_signed("<", size, largest), size, largest)
+        size = e.smaller(size, constant(int(fmt.largest.view(np.uint32))))
     power = constant(_ONE if fmt.is_integer else _ONE + (1 - fmt.bias << _MANTISSA))
     if not fmt.is_integer:
-        power = _larger(builder, builder.and_(size, constant(INFINITY_BITS)), power)
+        power = e.larger(builder.and_(size, constant(INFINITY_BITS)), power)
     number, real_power = builder.bitcast(size, r.type), builder.bitcast(power, r.type)
     # What the lowest 8 bits lack when the exponent of `power` is added.
     rest = 0 if fmt.is_integer else -(127 + 1 - fmt.bias << fmt.mantissa) & 0xFF
@@ -700,12 +673,8 @@ def _dequantize_block(fmt: BlockFormat) -> Any:
 
 def emit_values(e: Emitter, fmt: BlockFormat, codes: Any) -> Any:
     """Emit the numbers of codes, 32-bit lanes whose upper bits do not matter."""
-    builder, kind = e.builder, codes.type
+    builder, kind, constant = e.builder, codes.type, constants(codes.type)
     real, cut = floats(kind.count), _MANTISSA - fmt.mantissa
-
-    def constant(value: int) -> Any:
-        return kind([value & 0xFFFFFFFF] * kind.count)
-
     top = builder.shl(codes, constant(32 - fmt.width))
     if fmt.is_integer:
         number = builder.sitofp(builder.ashr(top, constant(32 - fmt.width)), real)

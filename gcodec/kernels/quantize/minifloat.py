@@ -34,6 +34,7 @@ from gcodec.runtime.lanes import (
     STREAM,
     Emitter,
     block,
+    constants,
     fence,
     floats,
     lanes,
@@ -44,7 +45,6 @@ MOST_STEPS = 7  # codes that comparisons find; for more, a division takes less t
 
 _NONE = np.empty(0, np.float32)
 _PART = 1 << 18  # codes that are checked at a time
-_TOPS = 8  # lanes that collect the largest magnitude
 _STEPS = tuple(f"step{code}" for code in range(1, MOST_STEPS + 1))
 _MANTISSA, _ONE = 23, 127 << 23  # of float32: bits of the mantissa; bits of the number 1
 
@@ -166,7 +166,7 @@ def quantize(
         no meaning.
     """
     loop, whole = _quantizer(_shared(fmt), update is not None), x.size - x.size % BLOCK
-    numbers = scale, *_numbers(scale, fmt), np.zeros(2 * _TOPS, np.uint32)
+    numbers = scale, *_numbers(scale, fmt), np.zeros(2 * HALF, np.uint32)
     terms: tuple[Any, ...] = (_NONE, np.float32(0), _NONE, _NONE, False, _NONE)
     if update is not None:
         residual, decay, left, backup = update[:4]
@@ -247,11 +247,10 @@ def check(codes: np.ndarray, n: int, fmt: MiniFloat) -> None:
     fmt : MiniFloat
     """
     pair, sign = per_byte(fmt), 1 << fmt.width - 1
-    any_wrong = _any_wrong_half if pair == 2 else _any_wrong
-    rule = np.uint8(sign), np.uint8(fmt.top)
-    if any(pool.run(lambda i, j: bool(any_wrong(codes[i:j], *rule)), codes.size)):
+    rule = np.uint8(sign), np.uint8(fmt.top), pair == 2
+    if any(pool.run(lambda i, j: bool(_any_wrong(codes[i:j], *rule)), codes.size)):
         starts = range(0, codes.size, _PART)
-        start = next(i for i in starts if any_wrong(codes[i : i + _PART], *rule))
+        start = next(i for i in starts if _any_wrong(codes[i : i + _PART], *rule))
         part = codes[start : start + _PART]
         own = np.stack([part >> 4, part & 15], axis=1).reshape(-1) if pair == 2 else part
         magnitude = own & (sign - 1)
@@ -339,7 +338,7 @@ def least_middles(fmt: MiniFloat) -> np.ndarray:
 def _quantize_block(fmt: MiniFloat, leave: bool) -> Any:
     """Make the block that quantizes 32 elements of x from i to bytes of `out` from `at` on.
 
-    It raises _TOPS elements of `tops` from `slot` on to the bits of the largest magnitudes. With
+    It raises HALF elements of `tops` from `slot` on to the bits of the largest magnitudes. With
     `leave`, it quantizes u = x + decay·residual, and sets `errors` to u − x̂.
     """
     terms = "x", "residual", "i", "decay", "errors"
@@ -359,7 +358,7 @@ def _quantize_block(fmt: MiniFloat, leave: bool) -> Any:
                 former = e.load(e.element(residual, first), floats(HALF))
                 x = builder.fadd(x, builder.fmul(e.splat(e.args["decay"], HALF), former))
             bits = e.magnitude_bits(x)
-            largest.append(_larger(e, *_parts(e, bits)))
+            largest.append(bits)
             code, sent = _emit_code(e, fmt, bits)
             sign = builder.and_(builder.bitcast(x, word), word([SIGN] * HALF))
             sign = builder.select(sent, sign, word([0] * HALF))
@@ -373,27 +372,10 @@ def _quantize_block(fmt: MiniFloat, leave: bool) -> Any:
         if per_byte(fmt) == 2:
             codes = pair_codes(e, codes, first_high=True)
         store_sorted(e, codes)
-        _raise_tops(e, largest)
+        slot = e.address("tops", "slot")
+        e.store(e.larger(e.larger(*largest), e.load(slot, word)), slot)
 
     return codes
-
-
-def _parts(e: Emitter, bits: Any) -> list[Any]:
-    """Emit groups of _TOPS lanes."""
-    starts = range(0, bits.type.count, _TOPS)
-    orders = [lanes(32, _TOPS)(list(range(k, k + _TOPS))) for k in starts]
-    return [e.builder.shuffle_vector(bits, bits, order) for order in orders]
-
-
-def _raise_tops(e: Emitter, largest: list[Any]) -> None:
-    """Emit the maximum of the elements of `tops` from `slot` on and of two vectors."""
-    slot, top = e.address("tops", "slot"), _larger(e, *largest)
-    e.store(_larger(e, top, e.load(slot, top.type)), slot)
-
-
-def _larger(e: Emitter, one: Any, other: Any) -> Any:
-    """Emit the maximum of unsigned lanes."""
-    return e.builder.select(e.builder.icmp_unsigned(">", one, other), one, other)
 
 
 def _emit_code(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
@@ -412,11 +394,7 @@ def _by_steps(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
 
 
 def _by_division(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
-    builder, kind = e.builder, bits.type
-
-    def constant(value: int) -> Any:
-        return kind([value & 0xFFFFFFFF] * kind.count)
-
+    builder, kind, constant = e.builder, bits.type, constants(bits.type)
     real = floats(kind.count)
     r = builder.fdiv(builder.bitcast(bits, real), e.splat(e.args["divisor"], kind.count))
     quotient = builder.bitcast(r, kind)
@@ -431,8 +409,7 @@ def _by_division(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
     small = builder.sub(builder.bitcast(moved, kind), constant(far))
     two = constant(_ONE + (1 << _MANTISSA))
     code = builder.select(builder.icmp_signed("<", quotient, two), small, normal)
-    top = e.splat(e.args["last"], kind.count)
-    code = builder.select(builder.icmp_signed("<", code, top), code, top)
+    code = e.smaller(code, e.splat(e.args["last"], kind.count))
     return code, builder.icmp_unsigned("!=", code, constant(0))
 
 
@@ -521,7 +498,7 @@ def _quantizer(fmt: MiniFloat, leave: bool) -> Kernel:
         x, residual, decay, left, backup, streaming, errors, delta, divisor, last, steps, tops, out
     ):
         # x.size is a multiple of BLOCK, out.size == x.size // pair; `last` is the last code;
-        # steps.size == MOST_STEPS, tops is 2 * _TOPS zeros. With `leave`, residual and left are as
+        # steps.size == MOST_STEPS, tops is 2 * HALF zeros. With `leave`, residual and left are as
         # long as x, backup is or has no elements, and errors.size == BLOCK. Returns the largest
         # magnitude's bits.
         a, b, c, d = steps[0], steps[1], steps[2], steps[3]
@@ -529,7 +506,7 @@ def _quantizer(fmt: MiniFloat, leave: bool) -> Kernel:
         numbers = delta, divisor, last, a, b, c, d, f, g, h
         count = x.size // BLOCK
         for k in range(count):
-            i, slot = _place(k, count), (k & 1) * _TOPS
+            i, slot = _place(k, count), (k & 1) * HALF
             if leave and backup.size:
                 copy_block(residual, i, backup, i, streaming)
             one_block(x, residual, i, decay, errors, *numbers, tops, slot, out, i // pair)
@@ -570,19 +547,13 @@ def _wrong(code, sign, top):
     return np.uint8(np.uint8(np.uint8(size > top) | np.uint8(code == sign)) | beyond)
 
 
-@kernel("in uint8[], uint8, uint8")
-def _any_wrong(codes, sign, top):
+@kernel("in uint8[], uint8, uint8, boolean")
+def _any_wrong(codes, sign, top, pairs):
     wrong = np.uint8(0)
     for i in range(codes.size):
-        wrong = np.uint8(wrong | _wrong(codes[i], sign, top))
-    return wrong
-
-
-@kernel("in uint8[], uint8, uint8")
-def _any_wrong_half(codes, sign, top):
-    wrong = np.uint8(0)
-    for i in range(codes.size):
-        first, second = np.uint8(codes[i] >> np.uint8(4)), np.uint8(codes[i] & np.uint8(15))
-        pair = np.uint8(_wrong(first, sign, top) | _wrong(second, sign, top))
+        own, first = codes[i], np.uint8(0)
+        if pairs:
+            own, first = np.uint8(own & np.uint8(15)), np.uint8(own >> np.uint8(4))
+        pair = np.uint8(_wrong(own, sign, top) | _wrong(first, sign, top))
         wrong = np.uint8(wrong | pair)
     return wrong
