@@ -14,13 +14,7 @@ import numpy as np
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, leave_block
 from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.quantize.block_format import BlockFormat
-from gcodec.kernels.quantize.byte_lanes import (
-    HALF,
-    narrow_halves,
-    narrow_signs,
-    pair_codes,
-    store_sorted,
-)
+from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, pair_codes, store_sorted
 from gcodec.kernels.quantize.microscale import emit_codes, emit_values
 from gcodec.kernels.quantize.value_table import Cells, ValueTable
 from gcodec.runtime import pool
@@ -30,7 +24,6 @@ from gcodec.runtime.lanes import (
     ADD,
     AHEAD,
     BLOCK,
-    SIGN,
     STREAM,
     Emitter,
     block,
@@ -329,7 +322,7 @@ def _quantize_block(method: str, leave: bool) -> Any:
 
     @block("x", "i", "factor", "shift", "entries", "first", "count", "size", "values", "out", "at")
     def codes(e: Emitter) -> None:
-        builder, source, numbers = e.builder, e.address("x", "i"), []
+        builder, source = e.builder, e.address("x", "i")
         e.fetch(source)
         highest = 7 if method in _NARROW else 127
 
@@ -337,10 +330,9 @@ def _quantize_block(method: str, leave: bool) -> Any:
             x = e.load(e.element(source, first), floats(HALF))
             shifted = builder.fsub(x, e.splat(e.args["shift"], HALF))
             r = builder.fmul(shifted, e.splat(e.args["factor"], HALF))
-            numbers.append(builder.bitcast(r, lanes(32, HALF)))
             codes = emit_half(e, r, highest)
             if leave:
-                number, size = _emit_number(e, method, codes, r), e.splat(e.args["size"], HALF)
+                number, size = _emit_number(e, method, codes), e.splat(e.args["size"], HALF)
                 scale = builder.fdiv if method == "fp8" else builder.fmul
                 e.store(builder.fsub(x, scale(number, size)), e.element(source, first))
             return builder.and_(codes, codes.type([2 * highest + 1] * HALF))
@@ -348,9 +340,6 @@ def _quantize_block(method: str, leave: bool) -> Any:
         codes = narrow_halves(e, half)
         if method == "offset8":
             codes = builder.xor(codes, codes.type([0x80] * BLOCK))
-        if method == "fp8":
-            sign = builder.and_(narrow_signs(e, *numbers), codes.type([0x80] * BLOCK))
-            codes = builder.or_(codes, sign)
         if method == "tree":
             codes = _emit_ordered(e, codes)
         if method in _NARROW:
@@ -360,17 +349,14 @@ def _quantize_block(method: str, leave: bool) -> Any:
     return codes
 
 
-def _emit_number(e: Emitter, method: str, codes: Any, r: Any) -> Any:
-    """Emit the numbers of 16 lanes, given what `emit_half` of `_quantize_block` emits for r."""
+def _emit_number(e: Emitter, method: str, codes: Any) -> Any:
+    """Emit the numbers of 16 lanes, given what `emit_half` of `_quantize_block` emits."""
     builder, kind = e.builder, codes.type
     if method in ("int4", "int8"):
         shift = kind([28 if method == "int4" else 24] * HALF)
         return builder.sitofp(builder.ashr(builder.shl(codes, shift), shift), floats(HALF))
     if method == "fp8":
-        sign = builder.and_(builder.bitcast(r, kind), kind([SIGN] * HALF))
-        numbers = emit_values(e, BlockFormat.of("mxfp8e4m3"), codes)
-        size = builder.and_(builder.bitcast(numbers, kind), kind([SIGN - 1] * HALF))
-        return builder.bitcast(builder.or_(size, sign), numbers.type)
+        return emit_values(e, BlockFormat.of("mxfp8e4m3"), codes)
     if floats_in_registers():
         return e.looked_up_floats(e.args["values"], codes)
     return e.gathered(e.args["values"], e.indices(codes), floats(HALF))
@@ -433,8 +419,10 @@ def _emit_integers(e: Emitter, r: Any, highest: int) -> Any:
 
 
 def _emit_fp8(e: Emitter, r: Any, highest: int) -> Any:
-    """Emit numbers whose lowest 8 bits are the codes of OCP's E4M3, without signs."""
-    return emit_codes(e, BlockFormat.of("mxfp8e4m3"), r, None, limited=True)
+    """Emit numbers whose lowest 8 bits are the codes of OCP's E4M3."""
+    codes = emit_codes(e, BlockFormat.of("mxfp8e4m3"), r, None, limited=True)
+    sign = e.builder.lshr(e.builder.bitcast(r, codes.type), codes.type([24] * HALF))
+    return e.builder.or_(codes, e.builder.and_(sign, codes.type([0x80] * HALF)))
 
 
 def _dequantize_block(per_byte: int, divides: bool) -> Any:

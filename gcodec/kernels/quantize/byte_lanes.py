@@ -37,26 +37,6 @@ def narrow_halves(e: Emitter, half: Callable[[int], Any]) -> Any:
     return builder.shuffle_vector(packed, packed, lanes(32)(_IN_WHOLE))
 
 
-def narrow_signs(e: Emitter, one: Any, other: Any) -> Any:
-    """Emit a byte with the sign of each 32-bit lane of two halves, as `narrow_halves` orders them.
-
-    The other bits of a byte are arbitrary.
-    """
-    builder, halves = e.builder, (one, other)
-    if compiles_for("avx2") and not compiles_for("avx512bw"):
-        # These instructions limit lanes to the range of the narrower ones, which keeps signs.
-        words = [
-            e.x86("avx2.packssdw", lanes(16, HALF), e.parts(half, HALF // 2)) for half in halves
-        ]
-        return e.x86("avx2.packsswb", lanes(8), words)
-
-    def sign(first: int) -> Any:
-        half = halves[first // HALF]
-        return builder.ashr(half, half.type([24] * HALF))
-
-    return narrow_halves(e, sign)
-
-
 def pair_codes(e: Emitter, codes: Any, *, first_high: bool = False) -> Any:
     """Emit bytes of two codes below 16 each, from bytes of one each.
 

@@ -26,7 +26,6 @@ from gcodec.kernels.quantize.block_format import BLOCK_SIZES, FORMATS, BlockForm
 from gcodec.kernels.quantize.byte_lanes import (
     HALF,
     narrow_halves,
-    narrow_signs,
     pair_codes,
     store_sorted,
 )
@@ -533,7 +532,6 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
     def codes(e: Emitter) -> None:
         builder, word = e.builder, lanes(32, HALF)
         source, halves = e.address("x", "i"), None
-        signs: list[Any] = []
         if not leave:
             e.fetch(source, _TILE)  # of the next tile, while this one is in a cache
         if stochastic:
@@ -553,41 +551,27 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
                 own = builder.shuffle_vector(halves, halves, order)
             r = builder.fmul(x, e.splat(number("factors", k), HALF))
             bits = builder.bitcast(x, word)
-            code = builder.and_(
-                emit_codes(e, fmt, r, own, limited=fmt.is_two_level), word([0xFF] * HALF)
-            )
+            code = emit_codes(e, fmt, r, own, limited=fmt.is_two_level)
+            code = builder.and_(code, word([0xFF] * HALF))
+            if not fmt.is_two_level:
+                code = e.smaller(code, word([fmt.top] * HALF))
+            if fmt.is_integer:  # 0 has no sign
+                flips = builder.ashr(bits, word([31] * HALF))
+                code = builder.sub(builder.xor(code, flips), flips)
+            else:
+                sign = builder.lshr(bits, word([32 - fmt.width] * HALF))
+                sign = builder.and_(sign, word([1 << fmt.width - 1] * HALF))
+                code = builder.or_(code, sign)
             if leave:
-                limited = e.smaller(code, word([fmt.top] * HALF))
-                if fmt.is_integer:  # 0 has no sign
-                    flips = builder.ashr(bits, word([31] * HALF))
-                    limited = builder.sub(builder.xor(limited, flips), flips)
-                else:
-                    sign = builder.lshr(bits, word([32 - fmt.width] * HALF))
-                    sign = builder.and_(sign, word([1 << fmt.width - 1] * HALF))
-                    limited = builder.or_(limited, sign)
                 size = e.splat(number("sizes", k), HALF)
-                error = builder.fsub(x, builder.fmul(emit_values(e, fmt, limited), size))
+                error = builder.fsub(x, builder.fmul(emit_values(e, fmt, code), size))
                 is_finite = builder.icmp_signed(
                     "<", number("tops", k), word.element(INFINITY_BITS)
                 )
                 e.store(builder.select(is_finite, error, x), e.element(source, first))
-            signs.append(bits)
             return code
 
         codes = narrow_halves(e, half)
-        if not fmt.is_two_level:
-            top = codes.type([fmt.top] * BLOCK)
-            codes = builder.select(builder.icmp_unsigned("<", codes, top), codes, top)
-        sign = narrow_signs(e, *signs)
-        if fmt.is_integer:
-            none = sign.type([0] * BLOCK)
-            flips = builder.sext(builder.icmp_signed("<", sign, none), sign.type)
-            codes = builder.sub(builder.xor(codes, flips), flips)
-        else:
-            if fmt.width < 8:
-                sign = builder.lshr(sign, sign.type([8 - fmt.width] * BLOCK))
-            mask = sign.type([1 << fmt.width - 1] * BLOCK)
-            codes = builder.or_(codes, builder.and_(sign, mask))
         if fmt.per_byte == 2:
             codes = pair_codes(e, codes)
         store_sorted(e, codes)
