@@ -15,7 +15,7 @@ from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_t
 from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, pair_codes, store_sorted
-from gcodec.kernels.quantize.microscale import emit_codes, emit_values
+from gcodec.kernels.quantize.float_codes import emit_codes, emit_values
 from gcodec.kernels.quantize.value_table import Cells, ValueTable
 from gcodec.runtime import pool
 from gcodec.runtime.cover import store_of, streams

@@ -54,6 +54,20 @@ def pair_codes(e: Emitter, codes: Any, *, first_high: bool = False) -> Any:
     return e.builder.trunc(joined, lanes(8, HALF))
 
 
+def load_codes(e: Emitter, source: Any, per_byte: int, *, first_high: bool = False) -> Any:
+    """Emit bytes of one code each, from bytes of one, or of two as `pair_codes` joins them."""
+    if per_byte == 1:
+        return e.load(source, lanes(8), align=1)
+    builder, wide = e.builder, lanes(16, HALF)
+    pairs = builder.zext(e.load(source, lanes(8, HALF), align=1), wide)
+    four, eight = wide([4] * HALF), wide([8] * HALF)
+    if first_high:
+        spread = builder.or_(builder.lshr(pairs, four), builder.shl(pairs, eight))
+    else:
+        spread = builder.or_(pairs, builder.shl(pairs, four))
+    return builder.bitcast(builder.and_(spread, wide([0x0F0F] * HALF)), lanes(8))
+
+
 def store_sorted(e: Emitter, codes: Any) -> None:
     """Emit the reordering of the groups of 16 or 32 bytes, and the store to byte `at` of `out`."""
     group = codes.type.count // 8  # bytes

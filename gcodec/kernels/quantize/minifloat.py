@@ -22,7 +22,14 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, copy_block, leave_block
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
-from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, pair_codes, store_sorted
+from gcodec.kernels.quantize.byte_lanes import (
+    HALF,
+    load_codes,
+    narrow_halves,
+    pair_codes,
+    store_sorted,
+)
+from gcodec.kernels.quantize.float_codes import emit_codes, emit_magnitudes, emit_values
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat, nearest_codes
 from gcodec.runtime import cover, pool
 from gcodec.runtime.device import dispatched
@@ -46,7 +53,6 @@ MOST_STEPS = 7  # codes that comparisons find; for more, a division takes less t
 _NONE = np.empty(0, np.float32)
 _PART = 1 << 18  # codes that are checked at a time
 _STEPS = tuple(f"step{code}" for code in range(1, MOST_STEPS + 1))
-_MANTISSA, _ONE = 23, 127 << 23  # of float32: bits of the mantissa; bits of the number 1
 
 
 def per_byte(fmt: MiniFloat) -> int:
@@ -363,8 +369,11 @@ def _quantize_block(fmt: MiniFloat, leave: bool) -> Any:
             sign = builder.and_(builder.bitcast(x, word), word([SIGN] * HALF))
             sign = builder.select(sent, sign, word([0] * HALF))
             if leave:
-                placed = builder.shl(code, word([_MANTISSA - fmt.mantissa] * HALF))
-                error = builder.fsub(x, _emit_values(e, placed, sign))
+                placed = builder.shl(code, word([23 - fmt.mantissa] * HALF))
+                size = emit_magnitudes(e, fmt.elements, placed)
+                size = builder.fmul(e.splat(e.args["delta"], HALF), size)
+                value = builder.or_(builder.bitcast(size, word), sign)
+                error = builder.fsub(x, builder.bitcast(value, size.type))
                 e.store(error, e.element(e.args["errors"], first))
             return builder.or_(code, builder.lshr(sign, word([32 - fmt.width] * HALF)))
 
@@ -394,22 +403,10 @@ def _by_steps(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
 
 
 def _by_division(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
-    builder, kind, constant = e.builder, bits.type, constants(bits.type)
-    real = floats(kind.count)
-    r = builder.fdiv(builder.bitcast(bits, real), e.splat(e.args["divisor"], kind.count))
-    quotient = builder.bitcast(r, kind)
-    cut = _MANTISSA - fmt.mantissa
-    # To the nearest code, ties to even; the exponent of 1 becomes 0.
-    odd = builder.and_(builder.lshr(quotient, constant(cut)), constant(1))
-    almost_half = builder.add(quotient, constant((1 << cut - 1) - 1 - _ONE))
-    normal = builder.lshr(builder.add(almost_half, odd), constant(cut))
-    # Below 2, the distance of two codes is that of two float32 numbers from 2^(cut + 1) on.
-    far = _ONE + (cut + 1 << _MANTISSA)
-    moved = builder.fadd(r, builder.bitcast(constant(far), real))
-    small = builder.sub(builder.bitcast(moved, kind), constant(far))
-    two = constant(_ONE + (1 << _MANTISSA))
-    code = builder.select(builder.icmp_signed("<", quotient, two), small, normal)
-    code = e.smaller(code, e.splat(e.args["last"], kind.count))
+    builder, constant, count = e.builder, constants(bits.type), bits.type.count
+    r = builder.fdiv(builder.bitcast(bits, floats(count)), e.splat(e.args["divisor"], count))
+    code = builder.and_(emit_codes(e, fmt.elements, r, None, limited=True), constant(0xFF))
+    code = e.smaller(code, e.splat(e.args["last"], count))
     return code, builder.icmp_unsigned("!=", code, constant(0))
 
 
@@ -421,43 +418,12 @@ def _dequantize_block(fmt: MiniFloat) -> Any:
 
     @block("codes", "at", "delta", "store", "scale", "out", "i")
     def values(e: Emitter) -> None:
-        builder = e.builder
-        word = lanes(32)
-        codes = builder.zext(_load_codes(e, fmt), word)
-        top = builder.shl(codes, word([32 - fmt.width] * BLOCK))
-        sign = builder.and_(top, word([SIGN] * BLOCK))
-        code = builder.and_(top, word([SIGN - 1] * BLOCK))
-        code = builder.lshr(code, word([8 - fmt.exponent] * BLOCK))
-        e.store_as(_emit_values(e, code, sign), e.address("out", "i"))
+        codes = load_codes(e, e.address("codes", "at"), per_byte(fmt), first_high=True)
+        numbers = emit_values(e, fmt.elements, e.builder.zext(codes, lanes(32)))
+        values = e.builder.fmul(e.splat(e.args["delta"]), numbers)
+        e.store_as(values, e.address("out", "i"))
 
     return values
-
-
-def _load_codes(e: Emitter, fmt: MiniFloat) -> Any:
-    """Emit the codes from byte `at` on, a byte each."""
-    builder = e.builder
-    source = e.address("codes", "at")
-    if per_byte(fmt) == 1:
-        return e.load(source, lanes(8), align=1)
-    wide = lanes(16, HALF)
-    pairs = builder.zext(e.load(source, lanes(8, HALF), align=1), wide)
-    first = builder.lshr(pairs, wide([4] * HALF))
-    second = builder.shl(builder.and_(pairs, wide([15] * HALF)), wide([8] * HALF))
-    return builder.bitcast(builder.or_(first, second), lanes(8))
-
-
-def _emit_values(e: Emitter, code: Any, sign: Any) -> Any:
-    """Emit ±Δ·c; the code lies where float32 has its exponent and mantissa."""
-    builder, kind = e.builder, code.type
-    count, real = kind.count, floats(kind.count)
-    normal = builder.add(code, kind([_ONE] * count))
-    # Exponent 0 has no leading one: 2·m/2^M = 2·(1 + m/2^M) − 2.
-    twice = builder.add(normal, kind([1 << _MANTISSA] * count))
-    small = builder.fsub(builder.bitcast(twice, real), real([2.0] * count))
-    is_small = builder.icmp_signed("<", code, kind([1 << _MANTISSA] * count))
-    c = builder.select(is_small, small, builder.bitcast(normal, real))
-    size = builder.fmul(e.splat(e.args["delta"], count), c)
-    return builder.bitcast(builder.or_(builder.bitcast(size, kind), sign), real)
 
 
 # --- loops ---------------------------------------------------------------------------------------
