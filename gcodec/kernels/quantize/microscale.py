@@ -223,8 +223,7 @@ def rounded(
     else:
         rule = ScaleRule.of(rule_name, fmt)
         bits = (tops / rule.divisor).view(np.int32)
-        scales = (bits + rule.adds[bits >> _MANTISSA] >> _MANTISSA) - rule.drop
-        scales = np.clip(scales, 0, 254)
+        scales = np.clip(bits + rule.adds[bits >> _MANTISSA] >> _MANTISSA, 0, 254)
         factors = np.where(scales > 0, np.ldexp(np.float32(1), 127 - scales), rule.least)
     random = None if seed is None else words(seed, 0, blocks.size).reshape(blocks.shape)
     with np.errstate(over="ignore"):
@@ -321,11 +320,11 @@ def _numbers(quantization: Quantization) -> tuple[Any, ...]:
     """Return the arguments of a kernel that depend on the rule and the scale of the tensor."""
     fmt, rule_name, tensor_scale = quantization
     if fmt.is_two_level:
-        nothing = np.empty(0, np.int32), np.int64(0), np.float32(0)
+        nothing = np.empty(0, np.int32), np.float32(0)
         return tensor_scale, np.float32(1) / tensor_scale, *nothing
     rule = ScaleRule.of(rule_name, fmt)
     adds = rule.adds[:1] if rule.is_uniform else rule.adds
-    return rule.divisor, np.float32(0), adds, np.int64(rule.drop), rule.least
+    return rule.divisor, np.float32(0), adds, rule.least
 
 
 # --- blocks from values to codes -----------------------------------------------------------------
@@ -409,7 +408,7 @@ def _store_scales(e: Emitter, codes: Any, tops: Any, mark: int) -> None:
 
 
 _SCALE_NAMES = (
-    *("divisor", "reciprocal", "adds", "drop", "least", "parts", "tops", "b", "zero"),
+    *("divisor", "reciprocal", "adds", "least", "parts", "tops", "b", "zero"),
     *("largest", "bytes", "factors", "sizes"),
 )
 
@@ -434,8 +433,7 @@ def _power_block(uniform: bool) -> Any:
             bits = builder.bitcast(quotients, kind)
             exponents = builder.and_(builder.lshr(bits, constant(_MANTISSA)), constant(255))
             adds = e.gathered(e.args["adds"], e.indices(exponents), kind)
-        scales = builder.lshr(builder.add(bits, adds), constant(_MANTISSA))
-        scales = builder.sub(scales, e.splat(builder.trunc(e.args["drop"], kind.element)))
+        scales = builder.ashr(builder.add(bits, adds), constant(_MANTISSA))
         scales = e.smaller(e.larger(scales, constant(0)), constant(254))
         _store_scales(e, scales, tops, 0xFF)
         tiny = constant(1 << _MANTISSA - 1)  # 2^-127
@@ -608,7 +606,7 @@ def _dequantize_block(fmt: BlockFormat) -> Any:
 # --- loops ---------------------------------------------------------------------------------------
 
 
-_RULE = "float32, float32, in int32[], int64, float32"  # of `_numbers`
+_RULE = "float32, float32, in int32[], float32"  # of `_numbers`
 _ROOM = "out int32[], out int32[], out int32[], out float32[], out float32[], out uint8[]"
 _find_scales = calling(f"in float32[], int64, int64, {_RULE}, {_ROOM}, int64, out uint8[]")
 
@@ -631,7 +629,6 @@ def _scale_finder(size: int) -> Kernel:
         divisor,
         reciprocal,
         adds,
-        drop,
         least,
         parts,
         tops,
@@ -647,7 +644,7 @@ def _scale_finder(size: int) -> Kernel:
         for i in range(0, count * size, BLOCK):
             tops_block(x, first + i, parts, i // size)
         for b in range(0, count, BLOCK):
-            numbers = divisor, reciprocal, adds, drop, least, parts, tops, b, 0
+            numbers = divisor, reciprocal, adds, least, parts, tops, b, 0
             if has_powers and adds.size == 1:
                 uniform_block(*numbers, largest, room, factors, sizes)
             else:
@@ -689,7 +686,6 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         divisor,
         reciprocal,
         adds,
-        drop,
         least,
         parts,
         tops,
@@ -715,7 +711,7 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
                     add_block(gradient, residual, i, decay, x, i - base, backup, streaming)
             before = tile // per_scale
             count = stop // per_scale - before
-            rule = divisor, reciprocal, adds, drop, least
+            rule = divisor, reciprocal, adds, least
             own = parts, tops, largest, factors, sizes, room
             _find_scales(find, x, tile - base, count, *rule, *own, before, scales)
             for i in range(tile, stop, BLOCK):
