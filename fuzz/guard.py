@@ -25,6 +25,7 @@ import numpy as np
 from fuzz.calls import argument_types, redirected
 from fuzz.fork import fork
 from gcodec.runtime.jit import Kernel
+from gcodec.runtime.lanes import STREAM
 
 _PAGE = mmap.PAGESIZE
 _NOBODY = 0  # PROT_NONE
@@ -116,7 +117,11 @@ def _streams(kernel: Kernel, args: tuple[Any, ...]) -> bool:
     """Test whether a kernel stores past the cache, which its variant or an argument decides."""
     names = kernel.function.__code__.co_varnames
     values = dict(zip(names, args, strict=False))
-    return "stream" in kernel.variant or bool(values.get("streaming"))
+    return (
+        "stream" in kernel.variant
+        or values.get("store") == STREAM
+        or bool(values.get("streaming"))
+    )
 
 
 def _overlaps(array: np.ndarray, args: tuple[Any, ...]) -> bool:

@@ -17,7 +17,7 @@ COUNTS = {
     "mxnet-2bit:form=auto": (26, 33),
     "mxnet-1bit": (2, 3),
     "terngrad": (3, 5),
-    "minmax": (3, 5),
+    "minmax": (2, 3),
     "sign": (2, 3),
     "minifloat": (30, 37),
     "minifloat:code=none": (7, 9),

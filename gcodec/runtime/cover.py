@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gcodec.runtime import Array, pool
-from gcodec.runtime.lanes import BLOCK
+from gcodec.runtime.lanes import ADD, BLOCK, STREAM, WRITE
 
 _LINE = 64  # bytes in a cache line
 _STREAMING = 1 << 24  # bytes of the smallest result that no cache holds until it is read
@@ -51,3 +51,18 @@ def streams(out: np.ndarray, align: int = 32) -> bool:
     `align` is the alignment in bytes that the stores need.
     """
     return out.nbytes >= _STREAMING and out.ctypes.data % align == 0
+
+
+def store_of(add: np.float32 | None, stream: bool) -> tuple[int, np.float32]:
+    """Return the arguments "store" and "scale" of a kernel that decodes; see `Emitter.store_as`.
+
+    Parameters
+    ----------
+    add : float32, optional
+        Factor of the values that are added.
+    stream : bool
+        Whether values that are not added bypass the cache.
+    """
+    if add is not None:
+        return ADD, np.float32(add)
+    return STREAM if stream else WRITE, np.float32(1)

@@ -9,17 +9,17 @@ one step. A block checks no index; the surrounding loop keeps it inside its arra
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from gcodec.runtime import processor
 from gcodec.runtime.jit import intrinsic, named_intrinsic
 from gcodec.runtime.memory import emit_prefetch
 
-Store = Literal["write", "stream", "add"]  # what becomes of decoded values; see `store_as`
-
 BLOCK = 32  # elements
 SIGN = 0x80000000  # sign bit of a float32
 AHEAD = 256  # elements between a block and the block that it prefetches
+WRITE, ADD, STREAM = 0, 1, 2
+"""What becomes of decoded values; see `Emitter.store_as`. `store & ADD` needs no alignment."""
 _PERMUTE = "llvm.x86.avx512.permvar.qi.512"
 _ONE_TABLE = "llvm.x86.avx2.permps"
 _TWO_TABLES = "llvm.x86.avx512.vpermi2var.ps.512"
@@ -120,19 +120,43 @@ class Emitter:
             one = builder.module.add_metadata([ir.IntType(32)(1)])
             instruction.set_metadata("nontemporal", one)
 
-    def store_as(self, store: Store, values: Any, pointer: Any) -> None:
-        """Emit the store of decoded values: "write", "stream", or "add" their scaled products.
+    def store_as(self, values: Any, pointer: Any) -> None:
+        """Emit the store of decoded values, for which a kernel has the arguments "store", "scale".
 
-        The argument "scale" is the factor. Each product is rounded before it is added.
+        `WRITE` stores them, `STREAM` stores them past the cache, to a multiple of 32 bytes, and
+        `ADD` adds their products with the scale; each product is rounded before it is added.
         """
-        if store == "stream":
-            self.store(values, pointer, align=32, streaming=True)
-            return
-        self.fetch(pointer)
-        if store == "add":
-            scaled = self.builder.fmul(self.splat(self.args["scale"]), values)
-            values = self.builder.fadd(self.load(pointer, values.type), scaled)
-        self.store(values, pointer)
+        builder, store = self.builder, self.args["store"]
+        streams, adds = (
+            builder.icmp_signed("==", store, store.type(kind)) for kind in (STREAM, ADD)
+        )
+        with builder.if_else(streams) as (past_cache, cached):
+            with past_cache:
+                self.store(values, pointer, align=32, streaming=True)
+            with cached:
+                self.fetch(pointer)
+                with builder.if_else(adds) as (adding, writing):
+                    with adding:
+                        scaled = builder.fmul(self.splat(self.args["scale"]), values)
+                        total = builder.fadd(self.load(pointer, values.type), scaled)
+                        self.store(total, pointer)
+                    with writing:
+                        self.store(values, pointer)
+
+    def larger(self, one: Any, other: Any) -> Any:
+        """Emit the maxima of lanes of floats or signed integers; `other` if a float is NaN."""
+        return self._chosen(">", one, other)
+
+    def smaller(self, one: Any, other: Any) -> Any:
+        """Emit the minima of lanes of floats or signed integers; `other` if a float is NaN."""
+        return self._chosen("<", one, other)
+
+    def _chosen(self, relation: str, one: Any, other: Any) -> Any:
+        from llvmlite import ir
+
+        is_integer = isinstance(one.type.element, ir.IntType)
+        compared = self.builder.icmp_signed if is_integer else self.builder.fcmp_ordered
+        return self.builder.select(compared(relation, one, other), one, other)
 
     def magnitude_bits(self, x: Any) -> Any:
         """Emit the bit patterns of the absolute values of float32 lanes."""
@@ -374,6 +398,11 @@ def lanes(bits: int, count: int = BLOCK) -> Any:
     from llvmlite import ir
 
     return ir.VectorType(ir.IntType(bits), count)
+
+
+def constants(kind: Any) -> Callable[[int], Any]:
+    """Return a function that makes a vector of 32-bit lanes with one number."""
+    return lambda value: kind([value & 0xFFFFFFFF] * kind.count)
 
 
 def floats(count: int = BLOCK) -> Any:

@@ -47,10 +47,10 @@ def codes_and_values_agree(gpu: Device, fmt: MiniFloat, scale: np.float32) -> No
     minifloat.check(quantized, n, fmt)
     left, memory = np.empty_like(x), gpu.to_device(residual)
     update = ResidualUpdate(residual, decay, left)
-    codes, _ = minifloat.quantize_tensor_residual(x, update, scale, fmt)
+    codes, _ = minifloat.quantize_tensor(x, scale, fmt, update)
     for out in (gpu.empty(n, np.float32), memory):
         update = ResidualUpdate(memory, decay, out)
-        quantized, _ = minifloat.quantize_tensor_residual(on_device, update, scale, fmt)
+        quantized, _ = minifloat.quantize_tensor(on_device, scale, fmt, update)
         assert same(gpu.to_host(quantized), codes)
         assert same(gpu.to_host(out), left)
     for add in (None, np.float32(-1), np.float32(2.0**-100)):

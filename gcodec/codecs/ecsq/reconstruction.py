@@ -227,7 +227,7 @@ class Reconstruction(NamedTuple):
             sums = out[positions] + scale * points
 
         def task(start: int, stop: int) -> None:
-            scalar_quantize.add_points(levels.symbols[start:stop], table, scale, out[start:stop])
+            scalar_quantize.put_points(levels.symbols[start:stop], table, out[start:stop], scale)
 
         pool.run(task, out.size)
         scatter.replace(out, positions, sums)  # instead of what their escapes have added

@@ -224,7 +224,7 @@ class MiniFloatCodec(Codec):
             check_corrected(values, residual, decay)
         n, scale = values.size, self._scale_of(values, residual, decay)
         one = Scales.of(scale, 0, NO_FACTORS).one
-        codes, finite = minifloat.quantize_tensor_residual(values, update, one, self._format)
+        codes, finite = minifloat.quantize_tensor(values, one, self._format, update)
         if not finite:
             check_corrected(values, update.former, decay)  # which raises the error
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._bound_shape(n))

@@ -1,22 +1,21 @@
 """Dequantization of codes of one or two bits to ±level and 0.
 
-A `LevelCode` defines the layout and the meaning of the fields. Each `LevelCode` has kernels of its
-own, which write, add, or stream the values past the cache. `adder` adds many arrays of codes while
-the sum is in the cache.
+A `LevelCode` defines the layout and the meaning of the fields, and has a kernel of its own.
+`adder` adds many arrays of codes while the sum is in the cache.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from gcodec.runtime.cover import cover, streams, to_cache_line
+from gcodec.runtime.cover import cover, store_of, streams, to_cache_line
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, Store, block, fence, floats, lanes
+from gcodec.runtime.lanes import ADD, BLOCK, SIGN, STREAM, Emitter, block, fence, floats, lanes
 from gcodec.runtime.memory import aligned_empty
 
 
@@ -94,20 +93,14 @@ def dequantize(
     add : float32, optional
         Factor of the values to add; each product is rounded before it is added.
     """
-    zero = np.float32(0)
-    if add is not None:
-        with np.errstate(all="ignore"):
-            # The product with 0 can be −0 or NaN.
-            level, zero = add * level, add * zero
     head = to_cache_line(out, code.per_byte)
-    mode: Store = "write" if add is None else "add"
-    whole: Store = "stream" if add is None and streams(out[head:]) else mode
-    shared = code._replace(shift=0)  # kernels get the shift
-    numbers = code.left_shift(0), level, zero
+    store, scale = store_of(add, streams(out[head:]))
+    loop = _loop(code._replace(shift=0))  # kernels get the shift
+    numbers = code.left_shift(0), level
 
     def blocks(start: int, stop: int) -> None:
         part = data[code.nbytes(start) : code.nbytes(stop)]
-        _loop(shared, whole)(part, *numbers, out[start:stop])
+        loop(part, *numbers, store, scale, out[start:stop])
 
     def padded(start: int, stop: int) -> None:
         packed = np.zeros(code.nbytes(BLOCK), np.uint8)
@@ -115,7 +108,7 @@ def dequantize(
         packed[: part.size] = part
         values = np.zeros(BLOCK, np.float32)
         values[: stop - start] = out[start:stop]
-        _loop(shared, mode)(packed, *numbers, values)
+        loop(packed, *numbers, store & ADD, scale, values)
         out[start:stop] = values[: stop - start]
 
     cover(blocks, padded, head, out.size)
@@ -268,45 +261,36 @@ def _added_blocks(code: LevelCode) -> Any:
     return add_blocks
 
 
-@factory(lambda: itertools.product(_CODES, get_args(Store)))
-def _loop(code: LevelCode, store: Store) -> Kernel:
-    """Make the kernel that decodes whole blocks for a code and a kind of store."""
-    one_block = _block(code, store)
+@factory(lambda: ((code,) for code in _CODES))
+def _loop(code: LevelCode) -> Kernel:
+    """Make the kernel that decodes whole blocks for a code."""
+    one_block = _block(code)
     per_byte = code.per_byte
-    streaming = store == "stream"
 
-    @kernel("in uint8[], int32, float32, float32, out float32[]", variant=f"{code} {store}")
-    def dequantize_blocks(data, shift, level, zero, out):
+    @kernel("in uint8[], int32, float32, int64, float32, out float32[]", variant=f"{code}")
+    def dequantize_blocks(data, shift, level, store, scale, out):
         # out.size is a multiple of BLOCK, data.size == out.size // per_byte. Only a code with a
         # field in each byte uses `shift`, its `left_shift`. Two concurrent streams use more of
         # the memory bandwidth than one, except for stores past the cache.
-        half = 0 if streaming else out.size // (2 * BLOCK) * BLOCK
+        half = 0 if store == STREAM else out.size // (2 * BLOCK) * BLOCK
         for i in range(0, half, BLOCK):
             for k in (i, half + i):
-                one_block(data, k // per_byte, shift, level, zero, out, k)
+                one_block(data, k // per_byte, shift, level, store, scale, out, k)
         for k in range(2 * half, out.size, BLOCK):
-            one_block(data, k // per_byte, shift, level, zero, out, k)
-        if streaming:
+            one_block(data, k // per_byte, shift, level, store, scale, out, k)
+        if store == STREAM:
             fence()
 
     return dequantize_blocks
 
 
-def _block(code: LevelCode, store: Store) -> Any:
+def _block(code: LevelCode) -> Any:
     """Make the block that decodes 32 elements of `out` from i, from the bytes from `at`."""
 
-    @block("data", "at", "shift", "level", "zero", "out", "i")
+    @block("data", "at", "shift", "level", "store", "scale", "out", "i")
     def dequantize_block(e: Emitter) -> None:
-        builder = e.builder
-        target = e.address("out", "i")
-        values = builder.bitcast(_levels(e, code, _fields_on_top(e, code)), floats())
-        if store == "stream":
-            e.store(values, target, align=32, streaming=True)
-            return
-        e.fetch(target)
-        if store == "add":
-            values = builder.fadd(e.load(target, floats()), values)
-        e.store(values, target)
+        values = e.builder.bitcast(_levels(e, code, _fields_on_top(e, code)), floats())
+        e.store_as(values, e.address("out", "i"))
 
     return dequantize_block
 
@@ -327,7 +311,7 @@ def _levels(e: Emitter, code: LevelCode, fields: Any) -> Any:
     """Emit the bit patterns of the values of fields."""
     builder = e.builder
     vector = lanes(32)
-    level, zero = (builder.bitcast(e.splat(e.args[name]), vector) for name in ("level", "zero"))
+    level = builder.bitcast(e.splat(e.args["level"]), vector)
     sign, thirty_one = vector([SIGN] * BLOCK), vector([31] * BLOCK)
     if code.width == 1:
         return builder.xor(level, builder.and_(builder.not_(fields), sign))
@@ -339,5 +323,4 @@ def _levels(e: Emitter, code: LevelCode, fields: Any) -> Any:
     else:
         sent, minus = builder.not_(lower), builder.not_(upper)
     flipped = builder.xor(level, builder.and_(minus, sign))
-    mask = builder.ashr(sent, thirty_one)
-    return builder.or_(builder.and_(flipped, mask), builder.and_(zero, builder.not_(mask)))
+    return builder.and_(flipped, builder.ashr(sent, thirty_one))

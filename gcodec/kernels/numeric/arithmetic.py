@@ -13,6 +13,7 @@ from gcodec.kernels.numeric.reduce import (
     Moments,
     add_lanes,
     emit_moments,
+    emit_range,
     finish_moments,
     fold,
     key_of,
@@ -248,14 +249,9 @@ def _sums_block(streaming: bool) -> Any:
 
         The least key of the sums goes to element `at` of keys, and the greatest one to the next.
         """
-        builder, kind = e.builder, lanes(32)
-        word, stop, decay = e.args["i"].type, e.args["stop"], e.splat(e.args["decay"])
+        builder, decay = e.builder, e.splat(e.args["decay"])
 
-        def extreme(sign: str, one: Any, other: Any) -> Any:
-            return builder.select(builder.icmp_signed(sign, one, other), one, other)
-
-        def body(state: list[Any]) -> list[Any]:
-            i, least, greatest = state
+        def sums(i: Any) -> Any:
             source, place = (builder.gep(e.args[name], [i]) for name in ("x", "residual"))
             e.fetch(source)
             e.fetch(place)
@@ -266,16 +262,9 @@ def _sums_block(streaming: bool) -> Any:
                 _emit_stores(e, total, target, former, builder.gep(e.args["backup"], [i]), 32)
             else:
                 e.store(total, target)
-            bits = builder.bitcast(total, kind)
-            negative = builder.ashr(bits, kind([31] * BLOCK))
-            keys = builder.xor(bits, builder.and_(negative, kind([0x7FFFFFFF] * BLOCK)))
-            following = builder.add(i, word(BLOCK))
-            return [following, extreme("<", keys, least), extreme(">", keys, greatest)]
+            return total
 
-        begin = [e.args["i"], kind([0x7FFFFFFF] * BLOCK), kind([-0x80000000] * BLOCK)]
-        _, *extremes = e.loop(begin, lambda state: builder.icmp_signed("<", state[0], stop), body)
-        for place, (name, keys) in enumerate(zip(("smin", "smax"), extremes, strict=True)):
-            builder.store(e.reduced(name, keys), e.element(e.address("keys", "at"), place))
+        emit_range(e, sums, e.address("keys", "at"))
 
     return add_range
 

@@ -134,3 +134,27 @@ __device__ __forceinline__ void store_four(u32* x, i64 i, i64 n, uint4 values) {
     if (i + 2 < n) x[i + 2] = values.z;
     if (i + 3 < n) x[i + 3] = values.w;
 }
+
+// a + factor·b for four numbers each.
+__device__ __forceinline__ uint4 add_multiples(uint4 a, u32 factor, uint4 b) {
+    return make_uint4(add_bits(a.x, multiply_bits(factor, b.x)), add_bits(a.y, multiply_bits(factor, b.y)),
+                      add_bits(a.z, multiply_bits(factor, b.z)), add_bits(a.w, multiply_bits(factor, b.w)));
+}
+
+// Elements i to i + 7 of n, and zeros after the end.
+__device__ __forceinline__ void load_eight(const u32* x, i64 i, i64 n, u32* values) {
+    uint4 first = load_four(x, i, n, 0), second = load_four(x, i + 4, n, 0);
+    values[0] = first.x, values[1] = first.y, values[2] = first.z, values[3] = first.w;
+    values[4] = second.x, values[5] = second.y, values[6] = second.z, values[7] = second.w;
+}
+
+// Writes eight values, or if `add`, adds `factor` times each of them.
+__device__ __forceinline__ void store_eight(u32* x, i64 i, i64 n, const u32* values, u32 factor = 0,
+                                            bool add = false) {
+#pragma unroll
+    for (int k = 0; k < 8; k += 4) {
+        uint4 four = make_uint4(values[k], values[k + 1], values[k + 2], values[k + 3]);
+        if (add) four = add_multiples(load_four(x, i + k, n, 0), factor, four);
+        store_four(x, i + k, n, four);
+    }
+}

@@ -16,8 +16,8 @@ import numpy as np
 
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, Store, block, floats
+from gcodec.runtime.jit import kernel
+from gcodec.runtime.lanes import ADD, BLOCK, WRITE, Emitter, block, floats
 from gcodec.runtime.memory import aligned_empty
 
 VALUE_NBITS, FACTOR_NBITS = 24, 16
@@ -103,26 +103,26 @@ def put_product(p: np.ndarray, q: np.ndarray, out: np.ndarray) -> None:
         Factors in the same memory as `out`; r is at least 1.
     out : (m·k,) float32 array
     """
-    _store_product("write", p, q, np.float32(1), out)
+    _store_product(p, q, WRITE, np.float32(1), out)
 
 
 @dispatched("gcodec.kernels.numeric.products_cuda", by="out")
 def add_product(p: np.ndarray, q: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
     """Add scale·PᵀQ to `out`; the product and each step are rounded. See `put_product`."""
-    _store_product("add", p, q, scale, out)
+    _store_product(p, q, ADD, scale, out)
 
 
 def _store_product(
-    store: Store, p: np.ndarray, q: np.ndarray, scale: np.float32, out: np.ndarray
+    p: np.ndarray, q: np.ndarray, store: int, scale: np.float32, out: np.ndarray
 ) -> None:
-    multiply, (ranks, k) = _multiplier(store), q.shape
+    ranks, k = q.shape
     left, right = np.ascontiguousarray(p.T).reshape(-1), _tiles_of(q)
 
     # A segment is one call of the kernel: calls would wait for the interpreter's lock.
     def task(start: int, stop: int) -> None:
         edge = np.empty(_ROWS * BLOCK, np.float32)
         rows = left[start // k * ranks : stop // k * ranks]
-        multiply(rows, right, ranks, k, scale, edge, out[start:stop])
+        _multiply(rows, right, ranks, k, store, scale, edge, out[start:stop])
 
     pool.run(task, out.size, k)
 
@@ -155,14 +155,14 @@ def _fill_tiles(q, ranks, k, tiles):
                     tiles[at + t] = q[start + t] if first + t < k else np.float32(0)
 
 
-def _tile_of(rows: int, store: Store) -> Any:
+def _tile_of(rows: int) -> Any:
     """Make the block that multiplies `rows` rows of a left factor by 32 columns of a right one.
 
     The sums stay in registers.
     """
     factors = ("left", "first", "ranks", "right", "tile")
 
-    @block(*factors, "scale", "out", "to", "stride", "zero", "one")
+    @block(*factors, "store", "scale", "out", "to", "stride", "zero", "one")
     def product_tile(e: Emitter) -> None:
         builder, ranks, one = e.builder, e.args["ranks"], e.args["one"]
         sources, targets = [e.address("left", "first")], [e.address("out", "to")]
@@ -186,52 +186,48 @@ def _tile_of(rows: int, store: Store) -> Any:
 
         _, *sums = e.loop([one, *terms(e.args["zero"])], going, following)
         for total, target in zip(sums, targets, strict=True):
-            e.store_as(store, total, target)
+            e.store_as(total, target)
 
     return product_tile
 
 
-@factory(lambda: [("write",), ("add",)])
-def _multiplier(store: Store) -> Kernel:
-    put_rows, put_row = _tile_of(_ROWS, store), _tile_of(1, store)
-    edge_rows, edge_row = _tile_of(_ROWS, "write"), _tile_of(1, "write")
-    adding = store == "add"
+_put_rows, _put_row = _tile_of(_ROWS), _tile_of(1)
 
-    @kernel(
-        "in float32[], in float32[], int64, int64, float32, out float32[], out float32[]",
-        variant=store,
-        vectorized=False,
-    )
-    def multiply(left, right, ranks, k, scale, edge, out):
-        # left.size == rows * ranks; right.size == ceil(k / BLOCK) * ranks * BLOCK; ranks > 0;
-        # k > 0; edge.size == _ROWS * BLOCK; out.size == rows * k
-        rows, height = out.size // k, max(_CHUNK // k, _ROWS)
-        for first in range(0, rows, height):
-            last = min(first + height, rows)
-            for column in range(0, k, BLOCK):
-                tile, width = column * ranks, min(BLOCK, k - column)
-                i = first
-                while i < last:
-                    many, at, to = i + _ROWS <= last, i * ranks, i * k + column
-                    if width == BLOCK:
-                        if many:
-                            put_rows(left, at, ranks, right, tile, scale, out, to, k, 0, 1)
-                        else:
-                            put_row(left, at, ranks, right, tile, scale, out, to, k, 0, 1)
-                    else:
-                        if many:
-                            edge_rows(left, at, ranks, right, tile, scale, edge, 0, BLOCK, 0, 1)
-                        else:
-                            edge_row(left, at, ranks, right, tile, scale, edge, 0, BLOCK, 0, 1)
-                        for row in range(_ROWS if many else 1):
-                            for t in range(width):
-                                value = edge[row * BLOCK + t]
-                                if adding:
-                                    value = out[to + row * k + t] + scale * value
-                                out[to + row * k + t] = value
-                    i += _ROWS if many else 1
 
-    return multiply
+@kernel(
+    "in float32[], in float32[], int64, int64, int64, float32, out float32[], out float32[]",
+    vectorized=False,
+)
+def _multiply(left, right, ranks, k, store, scale, edge, out):
+    # left.size == rows * ranks; right.size == ceil(k / BLOCK) * ranks * BLOCK; ranks > 0;
+    # k > 0; edge.size == _ROWS * BLOCK; out.size == rows * k
+    rows, height = out.size // k, max(_CHUNK // k, _ROWS)
+    for first in range(0, rows, height):
+        last = min(first + height, rows)
+        for column in range(0, k, BLOCK):
+            tile, width = column * ranks, min(BLOCK, k - column)
+            i = first
+            while i < last:
+                many, at, to = i + _ROWS <= last, i * ranks, i * k + column
+                target, place, stride, own_store = out, to, k, store
+                if width < BLOCK:
+                    target, place, stride, own_store = edge, 0, BLOCK, WRITE
+                if many:
+                    _put_rows(
+                        left, at, ranks, right, tile, own_store, scale, target, place, stride, 0, 1
+                    )
+                else:
+                    _put_row(
+                        left, at, ranks, right, tile, own_store, scale, target, place, stride, 0, 1
+                    )
+                if width < BLOCK:
+                    for row in range(_ROWS if many else 1):
+                        for t in range(width):
+                            value = edge[row * BLOCK + t]
+                            if store == ADD:
+                                value = out[to + row * k + t] + scale * value
+                            out[to + row * k + t] = value
+                i += _ROWS if many else 1
 
 
 @kernel("in float32[], float64, out float64[]")

@@ -112,6 +112,27 @@ def key_of(pattern):
     return np.int32(pattern ^ np.int32(np.int32(pattern >> np.int32(31)) & 0x7FFFFFFF))
 
 
+def emit_range(e: Emitter, values: Callable[[Any], Any], place: Any) -> None:
+    """Emit the least and the greatest key of the elements from "i" to "stop", 32 or a multiple.
+
+    `values` emits the 32 float32 elements from an index on. The keys go to two int32 at `place`.
+    """
+    builder, kind = e.builder, lanes(32)
+    word, stop = e.args["i"].type, e.args["stop"]
+
+    def body(state: list[Any]) -> list[Any]:
+        i, least, greatest = state
+        bits = builder.bitcast(values(i), kind)
+        negative = builder.ashr(bits, kind([31] * BLOCK))
+        keys = builder.xor(bits, builder.and_(negative, kind([0x7FFFFFFF] * BLOCK)))
+        return [builder.add(i, word(BLOCK)), e.smaller(keys, least), e.larger(keys, greatest)]
+
+    begin = [e.args["i"], kind([0x7FFFFFFF] * BLOCK), kind([-0x80000000] * BLOCK)]
+    _, *extremes = e.loop(begin, lambda state: builder.icmp_signed("<", state[0], stop), body)
+    for at, (name, keys) in enumerate(zip(("smin", "smax"), extremes, strict=True)):
+        builder.store(e.reduced(name, keys), e.element(place, at))
+
+
 def top_of_keys(keys: np.ndarray) -> int:
     """Return the bit pattern of the largest magnitude of values.
 
@@ -196,7 +217,7 @@ def emit_moments(e: Emitter, value: Callable[[Any, int], Any]) -> None:
     def terms(x: Any, row: int) -> list[Any]:
         x = value(x, row)
         bits = e.magnitude_bits(x)
-        top[0] = builder.select(builder.icmp_unsigned(">", bits, top[0]), bits, top[0])
+        top[0] = e.larger(bits, top[0])
         wide = builder.fpext(x, doubles(COLUMN))
         return [wide, builder.fmul(wide, wide)]
 

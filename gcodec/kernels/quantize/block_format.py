@@ -167,20 +167,18 @@ class ScaleRule(NamedTuple):
     """How the byte of a power of two follows from the largest magnitude of a block.
 
     With d the bits of the float32 quotient of the magnitude and `divisor`, and e its exponent, the
-    byte s is ``(d + adds[e] >> 23) − drop``, but at least 0. Elements are multiplied by
-    2^(127 − s), or by `least` if s is 0.
+    byte s is ``d + adds[e] >> 23``, but at least 0. Elements are multiplied by 2^(127 − s), or by
+    `least` if s is 0.
 
     Attributes
     ----------
     divisor : float32
     adds : (256,) int32 array
-    drop : int
     least : float32
     """
 
     divisor: np.float32
     adds: np.ndarray
-    drop: int
     least: np.float32
 
     @property
@@ -199,15 +197,13 @@ class ScaleRule(NamedTuple):
         fmt : BlockFormat
         """
         round_up = (1 << _MANTISSA) - 1
-        # The encoder divides by 2^-126, though the byte 0 stands for 2^-127.
-        divisor, drop, least = np.float32(1), fmt.largest_exponent, np.float32(2.0**126)
         if name == "rceil":
-            divisor, drop, least = fmt.largest, 0, np.float32(1)
-            adds = round_up - _rounded_down()
-        else:
-            half = 1 << _MANTISSA - fmt.mantissa - 1
-            adds = np.full(256, {"floor": 0, "ceil": round_up, "even": half}[name], np.int32)
-        return cls(divisor, adds, drop, least)
+            return cls(fmt.largest, round_up - _rounded_down(), np.float32(1))
+        half = 1 << _MANTISSA - fmt.mantissa - 1
+        add = {"floor": 0, "ceil": round_up, "even": half}[name]
+        adds = np.full(256, add - (fmt.largest_exponent << _MANTISSA), np.int32)
+        # The encoder divides by 2^-126, though the byte 0 stands for 2^-127.
+        return cls(np.float32(1), adds, np.float32(2.0**126))
 
 
 @functools.cache

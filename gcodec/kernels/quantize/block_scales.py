@@ -11,10 +11,11 @@ import numpy as np
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.scale_errors import square_of_error
 from gcodec.runtime import pool
+from gcodec.runtime.cover import store_of
 from gcodec.runtime.deferred import binary32
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import Emitter, block, doubles, floats, lanes
+from gcodec.runtime.jit import kernel
+from gcodec.runtime.lanes import ADD, Emitter, block, doubles, floats, lanes
 from gcodec.runtime.memory import bits_float, float_bits
 
 _FIRST = (127 - 28) * 8  # exponent and three bits of mantissa of byte 0, as in float32
@@ -117,8 +118,9 @@ def divide(
     (n,) float32 array
         The first n elements of `out`.
     """
-    _scaler("divide")(x, first, length, scales, np.float32(1), out[: x.size])
-    return out[: x.size]
+    quotients = out[: x.size]
+    _divide_blocks(x, first, length, scales, quotients)
+    return quotients
 
 
 @dispatched("gcodec.kernels.quantize.block_scales_cuda")
@@ -141,10 +143,7 @@ def multiply(
     add : float32, optional
         Factor of the products that are added to `out`; each step is rounded once.
     """
-    if add is None:
-        _scaler("multiply")(values, first, length, scales, np.float32(1), out)
-    else:
-        _scaler("add")(values, first, length, scales, add, out)
+    _scale_blocks(values, first, length, scales, *store_of(add, False), out)
 
 
 @block("x", "i", "delta", "top", "raised", "lanes", "zero")
@@ -154,12 +153,10 @@ def _add_squares(e: Emitter) -> None:
     real, word = floats(_LANES), lanes(32, _LANES)
     magnitude = builder.bitcast(e.magnitude_bits(e.load(e.address("x", "i"), real)), real)
     delta, top = e.splat(e.args["delta"], _LANES), e.splat(e.args["top"], _LANES)
-    ratio = builder.fdiv(magnitude, delta)
-    ratio = builder.select(builder.fcmp_ordered("<", ratio, top), ratio, top)
+    ratio = e.smaller(builder.fdiv(magnitude, delta), top)
     # As in `scale_errors`.
     unit = builder.and_(builder.bitcast(ratio, word), word([0xFF << 23] * _LANES))
-    least = word([128 << 23] * _LANES)
-    unit = builder.select(builder.icmp_unsigned(">", unit, least), unit, least)
+    unit = e.larger(unit, word([128 << 23] * _LANES))
     large = builder.add(unit, e.splat(e.args["raised"], _LANES))
     large = builder.bitcast(builder.or_(large, word([1 << 22] * _LANES)), real)
     level = builder.fsub(builder.fadd(ratio, large), large)
@@ -206,31 +203,31 @@ def _choose(x, length, scale, top, mantissa, sums, factors):
                 best, factors[k] = error, np.uint8(factor)
 
 
-@factory(lambda: (("divide",), ("multiply",), ("add",)))
-def _scaler(operation: str) -> Kernel:
-    """Make the kernel that divides or multiplies elements, or adds multiples of the products."""
-    dividing, adding = operation == "divide", operation == "add"
+# In the next kernels, out.size == x.size, and each block up to the last element has a scale.
 
-    @kernel("in float32[], int64, int64, in float32[], float32, out float32[]", variant=operation)
-    def scale_blocks(x, first, length, scales, times, out):
-        # out.size == x.size; each block up to the last element has a scale.
-        i = 0
-        while i < x.size:
-            k = (first + i) // length
-            stop = min((k + 1) * length - first, x.size)
-            scale = scales[k]
-            if dividing:
-                divisor = scale if scale > 0 else np.float32(np.inf)
-                for j in range(i, stop):
-                    bits = float_bits(x[j] / divisor)
-                    size = min(np.uint32(bits & np.uint32(0x7FFFFFFF)), np.uint32(_LARGEST))
-                    out[j] = bits_float(np.uint32(bits & np.uint32(0x80000000)) | size)
-            elif adding:
-                for j in range(i, stop):
-                    out[j] += times * np.float32(x[j] * scale)
-            else:
-                for j in range(i, stop):
-                    out[j] = x[j] * scale
-            i = stop
 
-    return scale_blocks
+@kernel("in float32[], int64, int64, in float32[], out float32[]")
+def _divide_blocks(x, first, length, scales, out):
+    i = 0
+    while i < x.size:
+        k = (first + i) // length
+        stop = min((k + 1) * length - first, x.size)
+        divisor = scales[k] if scales[k] > 0 else np.float32(np.inf)
+        for j in range(i, stop):
+            bits = float_bits(x[j] / divisor)
+            size = min(np.uint32(bits & np.uint32(0x7FFFFFFF)), np.uint32(_LARGEST))
+            out[j] = bits_float(np.uint32(bits & np.uint32(0x80000000)) | size)
+        i = stop
+
+
+@kernel("in float32[], int64, int64, in float32[], int64, float32, out float32[]")
+def _scale_blocks(x, first, length, scales, store, times, out):
+    # store: WRITE or ADD
+    i = 0
+    while i < x.size:
+        k = (first + i) // length
+        stop, scale = min((k + 1) * length - first, x.size), scales[k]
+        for j in range(i, stop):
+            product = np.float32(x[j] * scale)
+            out[j] = out[j] + times * product if store == ADD else product
+        i = stop

@@ -7,31 +7,25 @@ code of 8 bits, or two of 4, the first in the high half.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, leave_block
 from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.quantize.block_format import BlockFormat
-from gcodec.kernels.quantize.byte_lanes import (
-    HALF,
-    narrow_halves,
-    narrow_signs,
-    pair_codes,
-    store_sorted,
-)
-from gcodec.kernels.quantize.microscale import emit_codes, emit_values
+from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, pair_codes, store_sorted
+from gcodec.kernels.quantize.float_codes import emit_codes, emit_values
 from gcodec.kernels.quantize.value_table import Cells, ValueTable
 from gcodec.runtime import pool
-from gcodec.runtime.cover import streams
+from gcodec.runtime.cover import store_of, streams
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
 from gcodec.runtime.lanes import (
+    ADD,
     AHEAD,
     BLOCK,
-    SIGN,
+    STREAM,
     Emitter,
-    Store,
     block,
     compiles_for,
     fence,
@@ -217,16 +211,13 @@ def dequantize(
     """
     per_byte = 2 if values.size == 16 else 1
     is_aligned = block_size % BLOCK == 0 or block_size >= out.size
-    store: Store = "add" if add is not None else "write"
-    if add is None and is_aligned and streams(out):
-        store = "stream"
-    loop, times = _dequantizer(per_byte, divides, store), np.float32(1 if add is None else add)
-    numbers = _numbers_of(values)
+    stored = store_of(add, is_aligned and streams(out))
+    loop, numbers = _dequantizer(per_byte, divides), _numbers_of(values)
 
     def task(start: int, stop: int) -> None:
         scratch = np.empty(BLOCK, np.float32), np.zeros(BLOCK, np.uint8)
         part = codes[start // per_byte : -(-stop // per_byte)]
-        loop(part, start, block_size, scales, numbers, times, *scratch, out[start:stop])
+        loop(part, start, block_size, scales, numbers, *stored, *scratch, out[start:stop])
 
     pool.run(task, out.size, BLOCK)
 
@@ -331,7 +322,7 @@ def _quantize_block(method: str, leave: bool) -> Any:
 
     @block("x", "i", "factor", "shift", "entries", "first", "count", "size", "values", "out", "at")
     def codes(e: Emitter) -> None:
-        builder, source, numbers = e.builder, e.address("x", "i"), []
+        builder, source = e.builder, e.address("x", "i")
         e.fetch(source)
         highest = 7 if method in _NARROW else 127
 
@@ -339,10 +330,9 @@ def _quantize_block(method: str, leave: bool) -> Any:
             x = e.load(e.element(source, first), floats(HALF))
             shifted = builder.fsub(x, e.splat(e.args["shift"], HALF))
             r = builder.fmul(shifted, e.splat(e.args["factor"], HALF))
-            numbers.append(builder.bitcast(r, lanes(32, HALF)))
             codes = emit_half(e, r, highest)
             if leave:
-                number, size = _emit_number(e, method, codes, r), e.splat(e.args["size"], HALF)
+                number, size = _emit_number(e, method, codes), e.splat(e.args["size"], HALF)
                 scale = builder.fdiv if method == "fp8" else builder.fmul
                 e.store(builder.fsub(x, scale(number, size)), e.element(source, first))
             return builder.and_(codes, codes.type([2 * highest + 1] * HALF))
@@ -350,9 +340,6 @@ def _quantize_block(method: str, leave: bool) -> Any:
         codes = narrow_halves(e, half)
         if method == "offset8":
             codes = builder.xor(codes, codes.type([0x80] * BLOCK))
-        if method == "fp8":
-            sign = builder.and_(narrow_signs(e, *numbers), codes.type([0x80] * BLOCK))
-            codes = builder.or_(codes, sign)
         if method == "tree":
             codes = _emit_ordered(e, codes)
         if method in _NARROW:
@@ -362,17 +349,14 @@ def _quantize_block(method: str, leave: bool) -> Any:
     return codes
 
 
-def _emit_number(e: Emitter, method: str, codes: Any, r: Any) -> Any:
-    """Emit the numbers of 16 lanes, given what `emit_half` of `_quantize_block` emits for r."""
+def _emit_number(e: Emitter, method: str, codes: Any) -> Any:
+    """Emit the numbers of 16 lanes, given what `emit_half` of `_quantize_block` emits."""
     builder, kind = e.builder, codes.type
     if method in ("int4", "int8"):
         shift = kind([28 if method == "int4" else 24] * HALF)
         return builder.sitofp(builder.ashr(builder.shl(codes, shift), shift), floats(HALF))
     if method == "fp8":
-        sign = builder.and_(builder.bitcast(r, kind), kind([SIGN] * HALF))
-        numbers = emit_values(e, BlockFormat.of("mxfp8e4m3"), codes)
-        size = builder.and_(builder.bitcast(numbers, kind), kind([SIGN - 1] * HALF))
-        return builder.bitcast(builder.or_(size, sign), numbers.type)
+        return emit_values(e, BlockFormat.of("mxfp8e4m3"), codes)
     if floats_in_registers():
         return e.looked_up_floats(e.args["values"], codes)
     return e.gathered(e.args["values"], e.indices(codes), floats(HALF))
@@ -412,8 +396,7 @@ def _emit_cells(e: Emitter, r: Any, highest: int) -> Any:
     zero, last = kind([0] * kind.count), builder.sub(count, kind([1] * kind.count))
     size = e.magnitude_bits(r)
     place = builder.sub(builder.lshr(size, kind([_CELL] * kind.count)), first)
-    place = builder.select(builder.icmp_signed(">", place, zero), place, zero)
-    place = builder.select(builder.icmp_signed("<", place, last), place, last)
+    place = e.smaller(e.larger(place, zero), last)
     sign = builder.ashr(builder.bitcast(r, kind), kind([31] * kind.count))
     place = builder.add(place, builder.and_(sign, count))
     entries = e.gathered(e.args["entries"], e.indices(place), kind)
@@ -431,20 +414,21 @@ def _emit_integers(e: Emitter, r: Any, highest: int) -> Any:
     """
     builder, kind = e.builder, r.type
     low, high, far = (kind([value] * kind.count) for value in (-highest - 1, highest, 1.5 * 2**23))
-    r = builder.select(builder.fcmp_ordered(">", r, low), r, low)
-    r = builder.select(builder.fcmp_ordered("<", r, high), r, high)
+    r = e.smaller(e.larger(r, low), high)
     return builder.bitcast(builder.fadd(r, far), lanes(32, kind.count))
 
 
 def _emit_fp8(e: Emitter, r: Any, highest: int) -> Any:
-    """Emit numbers whose lowest 8 bits are the codes of OCP's E4M3, without signs."""
-    return emit_codes(e, BlockFormat.of("mxfp8e4m3"), r, None, limited=True)
+    """Emit numbers whose lowest 8 bits are the codes of OCP's E4M3."""
+    codes = emit_codes(e, BlockFormat.of("mxfp8e4m3"), r, None, limited=True)
+    sign = e.builder.lshr(e.builder.bitcast(r, codes.type), codes.type([24] * HALF))
+    return e.builder.or_(codes, e.builder.and_(sign, codes.type([0x80] * HALF)))
 
 
-def _dequantize_block(per_byte: int, divides: bool, store: Store) -> Any:
+def _dequantize_block(per_byte: int, divides: bool) -> Any:
     """Make the block that decodes the codes from byte `at` to 32 elements of `out` from i on."""
 
-    @block("codes", "at", "size", "numbers", "scale", "out", "i")
+    @block("codes", "at", "size", "numbers", "store", "scale", "out", "i")
     def values(e: Emitter) -> None:
         builder, source = e.builder, e.address("codes", "at")
         count = BLOCK // per_byte
@@ -458,7 +442,7 @@ def _dequantize_block(per_byte: int, divides: bool, store: Store) -> Any:
             numbers = e.gathered(e.args["numbers"], e.indices(codes), floats())
         size = e.splat(e.args["size"])
         scaled = builder.fdiv(numbers, size) if divides else builder.fmul(numbers, size)
-        e.store_as(store, scaled, e.address("out", "i"))
+        e.store_as(scaled, e.address("out", "i"))
 
     return values
 
@@ -490,7 +474,7 @@ def _factor(top, numerator, least, resets):
 def _quantizer(method: str, leave: bool) -> Kernel:
     is_apart = leave and method == "cells"  # a block of its own looks numbers up faster
     one_block = _quantize_block(method, leave and not is_apart)
-    error_block = _dequantize_block(1, False, "add")
+    error_block = _dequantize_block(1, False)
     minus = np.float32(-1)
     per_byte = 2 if method in _NARROW else 1
     is_absmax, divides = method in _ABSMAX, method == "fp8"
@@ -566,7 +550,7 @@ def _quantizer(method: str, leave: bool) -> Kernel:
             for i in range(start, whole, BLOCK):
                 one_block(x, i - base, *numbers, size, values, out, i // per_byte)
                 if is_apart:
-                    error_block(out, i, size, values, minus, x, i - base)
+                    error_block(out, i, size, values, ADD, minus, x, i - base)
                 if leave:
                     leave_block(x, i - base, left, i, backup, streaming)
                     fetch_terms(gradient, residual, i + ahead)  # while this block is coded
@@ -575,7 +559,7 @@ def _quantizer(method: str, leave: bool) -> Kernel:
                     padded[k] = x[whole + k - base] if k < stop - whole else np.float32(0)
                 one_block(padded, 0, *numbers, size, values, last, 0)
                 if is_apart:
-                    error_block(last, 0, size, values, minus, padded, 0)
+                    error_block(last, 0, size, values, ADD, minus, padded, 0)
                 for k in range((stop - whole + per_byte - 1) // per_byte):
                     out[whole // per_byte + k] = last[k]
                 if leave:
@@ -588,21 +572,19 @@ def _quantizer(method: str, leave: bool) -> Kernel:
     return blockwise_codes
 
 
-@factory(
-    lambda: ((p, d, s) for p, d in ((1, False), (1, True), (2, False)) for s in get_args(Store))
-)
-def _dequantizer(per_byte: int, divides: bool, store: Store) -> Kernel:
-    one_block = _dequantize_block(per_byte, divides, store)
-    last_block = _dequantize_block(per_byte, divides, "add" if store == "add" else "write")
-    streaming = store == "stream"
+@factory(lambda: ((1, False), (1, True), (2, False)))
+def _dequantizer(per_byte: int, divides: bool) -> Kernel:
+    one_block = _dequantize_block(per_byte, divides)
 
     @kernel(
-        f"in uint8[], int64, int64, in float32[], in {_TABLES[per_byte]}, float32, out float32[], "
-        "out uint8[], out float32[]",
-        variant=f"{per_byte} {divides} {store}",
+        f"in uint8[], int64, int64, in float32[], in {_TABLES[per_byte]}, int64, float32, "
+        "out float32[], out uint8[], out float32[]",
+        variant=f"{per_byte} {divides}",
         vectorized=False,
     )
-    def blockwise_values(codes, first, block_size, scales, numbers, times, padded, last, out):
+    def blockwise_values(
+        codes, first, block_size, scales, numbers, store, times, padded, last, out
+    ):
         # out begins with element `first`, a multiple of BLOCK, and scales has the scales of all
         # blocks; codes.size == ceil(out.size / per_byte); numbers has 256 elements, padded and
         # last have BLOCK. Blocks are even where per_byte is 2.
@@ -612,17 +594,17 @@ def _dequantizer(per_byte: int, divides: bool, store: Store) -> Kernel:
             whole = stop - (stop - start) % BLOCK
             size = scales[b]
             for i in range(start, whole, BLOCK):
-                one_block(codes, i // per_byte, size, numbers, times, out, i)
+                one_block(codes, i // per_byte, size, numbers, store, times, out, i)
             if whole < stop:
                 for k in range(stop - whole):  # fewer than BLOCK
                     padded[k] = out[whole + k]
                 for k in range((stop - whole + per_byte - 1) // per_byte):
                     last[k] = codes[whole // per_byte + k]
-                last_block(last, 0, size, numbers, times, padded, 0)
+                one_block(last, 0, size, numbers, store & ADD, times, padded, 0)
                 for k in range(stop - whole):
                     out[whole + k] = padded[k]
             start = stop
-        if streaming:
+        if store == STREAM:
             fence()
 
     return blockwise_values

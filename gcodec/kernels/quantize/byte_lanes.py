@@ -37,26 +37,6 @@ def narrow_halves(e: Emitter, half: Callable[[int], Any]) -> Any:
     return builder.shuffle_vector(packed, packed, lanes(32)(_IN_WHOLE))
 
 
-def narrow_signs(e: Emitter, one: Any, other: Any) -> Any:
-    """Emit a byte with the sign of each 32-bit lane of two halves, as `narrow_halves` orders them.
-
-    The other bits of a byte are arbitrary.
-    """
-    builder, halves = e.builder, (one, other)
-    if compiles_for("avx2") and not compiles_for("avx512bw"):
-        # These instructions limit lanes to the range of the narrower ones, which keeps signs.
-        words = [
-            e.x86("avx2.packssdw", lanes(16, HALF), e.parts(half, HALF // 2)) for half in halves
-        ]
-        return e.x86("avx2.packsswb", lanes(8), words)
-
-    def sign(first: int) -> Any:
-        half = halves[first // HALF]
-        return builder.ashr(half, half.type([24] * HALF))
-
-    return narrow_halves(e, sign)
-
-
 def pair_codes(e: Emitter, codes: Any, *, first_high: bool = False) -> Any:
     """Emit bytes of two codes below 16 each, from bytes of one each.
 
@@ -72,6 +52,20 @@ def pair_codes(e: Emitter, codes: Any, *, first_high: bool = False) -> Any:
     else:
         joined = e.builder.or_(pairs, e.builder.lshr(pairs, pairs.type([4] * HALF)))
     return e.builder.trunc(joined, lanes(8, HALF))
+
+
+def load_codes(e: Emitter, source: Any, per_byte: int, *, first_high: bool = False) -> Any:
+    """Emit bytes of one code each, from bytes of one, or of two as `pair_codes` joins them."""
+    if per_byte == 1:
+        return e.load(source, lanes(8), align=1)
+    builder, wide = e.builder, lanes(16, HALF)
+    pairs = builder.zext(e.load(source, lanes(8, HALF), align=1), wide)
+    four, eight = wide([4] * HALF), wide([8] * HALF)
+    if first_high:
+        spread = builder.or_(builder.lshr(pairs, four), builder.shl(pairs, eight))
+    else:
+        spread = builder.or_(pairs, builder.shl(pairs, four))
+    return builder.bitcast(builder.and_(spread, wide([0x0F0F] * HALF)), lanes(8))
 
 
 def store_sorted(e: Emitter, codes: Any) -> None:

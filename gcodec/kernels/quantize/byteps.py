@@ -42,16 +42,6 @@ class DitheredWords(NamedTuple):
     largest: int
 
 
-def sum_magnitudes(x: np.ndarray) -> float:
-    """Add up the magnitudes of a (n,) float32 array in float64, from first to last."""
-    return float(_add_magnitudes(x))
-
-
-def sum_rounded_squares(x: np.ndarray) -> float:
-    """Round the squares of a (n,) float32 array to float32; add them up in float64, in order."""
-    return float(_add_rounded_squares(x))
-
-
 def draw_positions(state: np.ndarray, n: int, k: int) -> np.ndarray:
     """Draw k positions below n with replacement; advance `state`, a (2,) uint64 array."""
     out = np.empty(k, np.uint32)
@@ -162,7 +152,8 @@ def _next(a, b):
 
 
 @kernel("in float32[]")
-def _add_magnitudes(x):
+def sum_magnitudes(x):
+    """Add up the magnitudes of a (n,) float32 array in float64, from first to last."""
     total = 0.0
     for i in range(x.size):
         total += np.float64(abs(x[i]))
@@ -170,7 +161,8 @@ def _add_magnitudes(x):
 
 
 @kernel("in float32[]")
-def _add_rounded_squares(x):
+def sum_rounded_squares(x):
+    """Round the squares of a (n,) float32 array to float32; add them up in float64, in order."""
     total = 0.0
     for i in range(x.size):
         total += np.float64(np.float32(x[i] * x[i]))

@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.kernels.quantize.block_format import BlockFormat
+
 FORMATS = ("e2m1", "e1m1", "e1m2", "e3m0", "e2m2", "e3m2", "e4m3", "e5m2")
 STYLES = ("full", "ieee", "fn")
 
@@ -62,6 +64,12 @@ class MiniFloat(NamedTuple):
         excluded = {"full": 0, "ieee": 1 << self.mantissa, "fn": 1}[self.style]
         return (1 << self.width - 1) - 1 - excluded
 
+    @property
+    def elements(self) -> BlockFormat:
+        """The same codes and magnitudes as elements of blocks, with a bias of 0."""
+        shape = self.width, self.exponent, self.mantissa
+        return BlockFormat(self.format, 0, *shape, bias=0, top=self.top, nan_code=0)
+
     def magnitudes(self) -> np.ndarray:
         """Return the magnitudes of all codes, increasing, as read-only (top + 1,) float32."""
         return _magnitudes(self)
@@ -69,12 +77,7 @@ class MiniFloat(NamedTuple):
 
 @functools.cache
 def _magnitudes(fmt: MiniFloat) -> np.ndarray:
-    exponents, mantissas = np.divmod(np.arange(fmt.top + 1), 1 << fmt.mantissa)
-    fractions = np.float32(mantissas) / np.float32(1 << fmt.mantissa)
-    normal = np.ldexp(np.float32(1) + fractions, exponents)
-    magnitudes = np.where(exponents > 0, normal, np.float32(2) * fractions).astype(np.float32)
-    magnitudes.flags.writeable = False
-    return magnitudes
+    return fmt.elements.values()[: fmt.top + 1]
 
 
 def nearest_codes(sizes: np.ndarray, mantissa: int, least: int) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.numeric.convert import half_to_single, single_to_half
-from gcodec.kernels.numeric.reduce import INFINITY_BITS
+from gcodec.kernels.numeric.reduce import INFINITY_BITS, emit_range, key_of
 from gcodec.kernels.numeric.words import fused, load_word, store_word
 from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
@@ -30,7 +30,7 @@ _ROUND = np.float32(1.5 * 2.0**23)
 _EPSILON = np.float32(1e-8)
 _SIGN, _ABS = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
 _INFINITY = np.uint32(INFINITY_BITS)
-_OK, _NONFINITE, _TOO_LARGE, _PADDING, _SCALE = range(5)
+_NONFINITE, _TOO_LARGE, _PADDING, _SCALE = range(1, 5)
 
 
 def row_nbytes(columns: int, bits: int, half: bool) -> int:
@@ -67,7 +67,8 @@ def quantize(x: np.ndarray, columns: int, bits: int, half: bool, out: np.ndarray
     def task(start: int, stop: int) -> tuple[int, int]:
         state, ends = np.zeros(2, np.int64), np.empty(2, np.int32)
         first, last = start // columns, stop // columns
-        loop(x[start:stop], columns, out[first * width : last * width], ends, state)
+        room = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
+        loop(x[start:stop], columns, out[first * width : last * width], ends, *room, state)
         return int(state[0]), first + int(state[1])
 
     for status, row in pool.run(task, x.size, columns):
@@ -151,25 +152,12 @@ def _read_scale_bias(row, at, half):
 
 @block("x", "i", "stop", "ends", "zero")
 def _range_blocks(e: Emitter) -> None:
-    """Write the least and the largest key of the elements from i to stop, 32 or a multiple."""
-    builder, kind = e.builder, lanes(32)
-    word = e.args["i"].type
+    """Write the least and the greatest key of the elements from i to stop, 32 or a multiple."""
 
-    def extreme(sign: str, one: Any, other: Any) -> Any:
-        return builder.select(builder.icmp_signed(sign, one, other), one, other)
+    def values(i: Any) -> Any:
+        return e.load(e.builder.gep(e.args["x"], [i]), floats())
 
-    def body(state: list[Any]) -> list[Any]:
-        i, least, most = state
-        bits = e.load(builder.gep(e.args["x"], [i]), kind)
-        negative = builder.ashr(bits, kind([31] * BLOCK))
-        keys = builder.xor(bits, builder.and_(negative, kind([0x7FFFFFFF] * BLOCK)))
-        return [builder.add(i, word(BLOCK)), extreme("<", keys, least), extreme(">", keys, most)]
-
-    begin = [e.args["i"], kind([0x7FFFFFFF] * BLOCK), kind([-0x80000000] * BLOCK)]
-    stop = e.args["stop"]
-    _, *extremes = e.loop(begin, lambda state: builder.icmp_signed("<", state[0], stop), body)
-    for place, (name, keys) in enumerate(zip(("smin", "smax"), extremes, strict=True)):
-        builder.store(e.reduced(name, keys), e.element(e.args["ends"], place))
+    emit_range(e, values, e.address("ends", "zero"))
 
 
 def _codes_block(bits: int) -> Any:
@@ -182,8 +170,7 @@ def _codes_block(bits: int) -> Any:
         x = e.load(e.address("x", "i"), single)
         q = builder.fmul(builder.fsub(x, e.splat(e.args["low"])), e.splat(e.args["inverse"]))
         least, most = single([0.0] * BLOCK), single([levels] * BLOCK)
-        q = builder.select(builder.fcmp_ordered(">", q, least), q, least)
-        q = builder.select(builder.fcmp_ordered("<", q, most), q, most)
+        q = e.smaller(e.larger(q, least), most)
         q = builder.fadd(q, single([float(_ROUND)] * BLOCK))
         codes = builder.trunc(builder.bitcast(q, lanes(32)), lanes(8))
         if bits < 8:  # the codes of a byte lie in one lane of 64 // bits bits
@@ -228,13 +215,6 @@ def _quantizer(bits: int, half: bool) -> Kernel:
     codes_block = _codes_block(bits)
 
     @inline
-    def code(value, low, inverse):
-        q = np.float32(np.float32(value - low) * inverse)
-        q = q if q > zero else zero
-        q = q if q < levels else levels
-        return np.uint32(float_bits(np.float32(q + _ROUND)) & np.uint32(0xFF))
-
-    @inline
     def half_numbers(low, high):
         # Returns the bits of scale and bias, the subtrahend, the factor, whether all are finite.
         bias = single_to_half(float_bits(low))
@@ -259,12 +239,15 @@ def _quantizer(bits: int, half: bool) -> Kernel:
 
     numbers = half_numbers if half else single_numbers
 
-    @kernel("in float32[], int64, out uint8[], out int32[], out int64[]", f"{bits} {half}")
-    def quantize_rows(x, columns, out, ends, state):
-        # x.size == rows * columns, columns > 0, out.size == rows * width, ends.size == 2
+    @kernel(
+        "in float32[], int64, out uint8[], out int32[], out float32[], out uint8[], out int64[]",
+        f"{bits} {half}",
+    )
+    def quantize_rows(x, columns, out, ends, padded, codes, state):
+        # x.size == rows * columns, columns > 0, out.size == rows * width, ends.size == 2; padded
+        # and codes have BLOCK elements.
         packed = (columns + per_byte - 1) // per_byte
-        width = packed + tail
-        blocks, whole = columns // BLOCK, columns // per_byte
+        width, blocks = packed + tail, columns // BLOCK
         for row in range(x.size // columns):
             first, end, to = row * columns, (row + 1) * columns, row * width
             least, most = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
@@ -272,8 +255,7 @@ def _quantizer(bits: int, half: bool) -> Kernel:
                 _range_blocks(x, first, first + blocks * BLOCK, ends, 0)
                 least, most = ends[0], ends[1]
             for i in range(first + blocks * BLOCK, end):  # end <= x.size
-                pattern = np.int32(float_bits(x[i]))
-                key = np.int32(pattern ^ np.int32(np.int32(pattern >> np.int32(31)) & 0x7FFFFFFF))
+                key = key_of(np.int32(float_bits(x[i])))
                 least, most = min(least, key), max(most, key)
             if max(most, ~least) >= INFINITY_BITS:
                 state[0], state[1] = _NONFINITE, row
@@ -281,29 +263,23 @@ def _quantizer(bits: int, half: bool) -> Kernel:
             if least == -1:  # −0, and perhaps 0 too
                 low = bits_float(_first_zero(x, first, columns))
             else:
-                low = bits_float(np.uint32(least ^ ((least >> 31) & 0x7FFFFFFF)))
-            high = bits_float(np.uint32(most ^ ((most >> 31) & 0x7FFFFFFF)))
+                low = bits_float(np.uint32(key_of(least)))
+            high = bits_float(np.uint32(key_of(most)))
             scale, bias, base, inverse, finite = numbers(low, high)
             if not finite:
                 state[0], state[1] = _TOO_LARGE, row
                 return
             for i in range(blocks):  # of the row and its codes
                 codes_block(x, first + i * BLOCK, base, inverse, out, to + i * BLOCK // per_byte)
-            # Below, indices of x are less than `end`, and those of out less than to + packed.
-            i = first + blocks * BLOCK
-            for j in range(blocks * BLOCK // per_byte, whole):
-                codes = np.uint32(0)
-                for k in range(per_byte):
-                    one_code = code(x[i + k], base, inverse)
-                    codes |= np.uint32(one_code << np.uint32(bits * k))
-                out[to + j] = np.uint8(codes)
-                i += per_byte
-            if packed > whole:  # the last byte has fewer codes
-                codes = np.uint32(0)
-                for k in range(end - i):
-                    one_code = code(x[i + k], base, inverse)
-                    codes |= np.uint32(one_code << np.uint32(bits * k))
-                out[to + whole] = np.uint8(codes)
+            rest = x[first + blocks * BLOCK : end]  # less than a block
+            if rest.size:
+                padded[:] = base  # whose code is 0
+                for k in range(rest.size):
+                    padded[k] = rest[k]
+                codes_block(padded, 0, base, inverse, codes, 0)
+                last = out[to + blocks * BLOCK // per_byte : to + packed]
+                for k in range(last.size):  # at most BLOCK // per_byte
+                    last[k] = codes[k]
             _write_scale_bias(out, to + packed, scale, bias, half)
 
     return quantize_rows

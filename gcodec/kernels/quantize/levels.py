@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,18 @@ from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, wo
 from gcodec.runtime import cover
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
-from gcodec.runtime.lanes import AHEAD, BLOCK, SIGN, Emitter, Store, block, fence, floats, lanes
+from gcodec.runtime.lanes import (
+    ADD,
+    AHEAD,
+    BLOCK,
+    SIGN,
+    STREAM,
+    Emitter,
+    block,
+    fence,
+    floats,
+    lanes,
+)
 
 KINDS = tuple(map(np.dtype, (np.uint8, np.uint16, np.uint32)))  # dtypes of symbols
 TINY = 2.0**-100  # least norm whose factors stay within float32
@@ -219,11 +230,10 @@ def _dequantize_part(
     stream: bool,
 ) -> None:
     """Dequantize; elements with tiny norms become wrong."""
-    store: Store = "add" if add is not None else "stream" if stream else "write"
-    one = np.float32(1) if add is None else add
-    loop, head = _dequantizer(symbols.dtype, store), cover.to_cache_line(out, 1) if stream else 0
+    loop, stored = _dequantizer(symbols.dtype), cover.store_of(add, stream)
+    head = cover.to_cache_line(out, 1) if stream else 0
     padded, numbers = np.empty(BLOCK, symbols.dtype), np.empty((2, BLOCK), np.float32)
-    loop(symbols, *scale.part(first), one, head, padded, *numbers, out)
+    loop(symbols, *scale.part(first), *stored, head, padded, *numbers, out)
 
 
 # --- blocks --------------------------------------------------------------------------------------
@@ -307,14 +317,13 @@ def _emit_symbols(e: Emitter, x: Any, level: Any, kind: Any) -> Any:
     return builder.add(symbols, builder.sext(negative_zero, symbols.type))
 
 
-def _dequantize_block(bits: int, store: Store, factors: Factors) -> Any:
+def _dequantize_block(bits: int, factors: Factors) -> Any:
     """Make the block that dequantizes 32 symbols from `at` to elements of `out` from i on."""
 
-    @block("symbols", "at", *_FACTORS[factors], "scale", "out", "i")
+    @block("symbols", "at", *_FACTORS[factors], "store", "scale", "out", "i")
     def values_of(e: Emitter) -> None:
         builder = e.builder
         word = lanes(32)
-        target = e.address("out", "i")
         symbols = e.load(e.address("symbols", "at"), lanes(bits), bits // 8)
         if bits < 32:
             symbols = builder.zext(symbols, word)
@@ -322,7 +331,7 @@ def _dequantize_block(bits: int, store: Store, factors: Factors) -> Any:
         level = builder.sitofp(builder.lshr(symbols, word([1] * BLOCK)), floats())
         size = builder.fmul(level, _emit_factors(e))
         values = builder.bitcast(builder.or_(builder.bitcast(size, word), sign), floats())
-        e.store_as(store, values, target)
+        e.store_as(values, e.address("out", "i"))
 
     return values_of
 
@@ -419,24 +428,22 @@ def _quantizer(kind: np.dtype[Any], leave: bool) -> Kernel:
     return quantize_part
 
 
-@factory(lambda: itertools.product(KINDS, get_args(Store)))
-def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
+@factory(lambda: ((kind,) for kind in KINDS))
+def _dequantizer(kind: np.dtype[Any]) -> Kernel:
     dtype = kind.name
     bits = 8 * kind.itemsize
-    any_block = _dequantize_block(bits, store, "each")
-    two_buckets = _dequantize_block(bits, store, "two")
-    edge_block = _dequantize_block(bits, "add" if store == "add" else "write", "each")
-    streaming = store == "stream"
+    any_block = _dequantize_block(bits, "each")
+    two_buckets = _dequantize_block(bits, "two")
     scale_by, spread = factoring(False), _spreading(False)
 
     @kernel(
-        f"in {dtype}[], in float32[], int64, int64, uint32, float32, int64, out {dtype}[], "
-        "out float32[], out float32[], out float32[]",
-        variant=f"{dtype} {store}",
+        f"in {dtype}[], in float32[], int64, int64, uint32, int64, float32, int64, "
+        f"out {dtype}[], out float32[], out float32[], out float32[]",
+        variant=dtype,
         vectorized=False,
     )
     def dequantize_part(
-        symbols, norms, phase, bucket, s, scale, head, padded, values, numbers, out
+        symbols, norms, phase, bucket, s, store, scale, head, padded, values, numbers, out
     ):
         # symbols.size == out.size; padded, values and numbers have BLOCK elements; head is less,
         # and at most out.size. Whole blocks lie between `head` and `tail`. quantize_part describes
@@ -451,7 +458,7 @@ def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
                     padded[k], values[k] = symbols[start + k], out[start + k]
                 b = min((start + phase) // bucket, last)
                 spread(numbers, norms, bucket, start + phase, s, b)
-                edge_block(padded, 0, numbers, 0, scale, values, 0)
+                any_block(padded, 0, numbers, 0, store & ADD, scale, values, 0)
                 for k in range(stop - start):
                     out[start + k] = values[k]
         i, b = head, np.int64(0)
@@ -464,16 +471,16 @@ def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
             # Computed early, as the division takes long.
             following = scale_by(norms[b], s)
             while i + BLOCK <= end:
-                two_buckets(symbols, i, factor, factor, BLOCK, scale, out, i)
+                two_buckets(symbols, i, factor, factor, BLOCK, store, scale, out, i)
                 i += BLOCK
             if i < end:  # not the last bucket, so tail >= i + BLOCK
-                two_buckets(symbols, i, factor, following, end - i, scale, out, i)
+                two_buckets(symbols, i, factor, following, end - i, store, scale, out, i)
                 i += BLOCK
         while i < tail:
             _, _, b = spread(numbers, norms, bucket, i + phase, s, b)
-            any_block(symbols, i, numbers, 0, scale, out, i)
+            any_block(symbols, i, numbers, 0, store, scale, out, i)
             i += BLOCK
-        if streaming:
+        if store == STREAM:
             fence()
 
     return dequantize_part

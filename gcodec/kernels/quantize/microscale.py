@@ -1,12 +1,7 @@
 """Blocks of small floats with a shared scale: from float32 to bytes, and back.
 
 One pass reads a block of 32 elements, finds the largest magnitude, derives the byte of the scale,
-and rounds the scaled elements. For an element with the magnitude r and the exponent e, not below
-the least one of the format, the code is r/2^(e − M) rounded to an integer, plus 2^M for each
-exponent above the least one. Adding 2^(e + 23 − M) to r rounds to nearest with ties to even,
-because an ulp of the sum is one unit of the code, and the lowest bits of the sum have the code.
-Stochastic rounding takes the whole part, and adds 1 if (u >> 1) < int32(f·2^31), where f is the
-fraction and u the random word of the element.
+and rounds the scaled elements, as `emit_codes` does.
 
 In a block with NaN or Inf, each kind of value has a rule of its own. The kernels mark such blocks
 by a scale of NaN and leave their elements; `quantize_nonfinite` then writes them without a kernel.
@@ -15,8 +10,7 @@ by a scale of NaN and leave their elements; `quantize_nonfinite` then writes the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,22 +20,24 @@ from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.block_format import BLOCK_SIZES, FORMATS, BlockFormat, ScaleRule
 from gcodec.kernels.quantize.byte_lanes import (
     HALF,
+    load_codes,
     narrow_halves,
-    narrow_signs,
     pair_codes,
     store_sorted,
 )
+from gcodec.kernels.quantize.float_codes import emit_codes, emit_values
 from gcodec.kernels.quantize.float_format import nearest_codes
 from gcodec.runtime import pool
-from gcodec.runtime.cover import streams
+from gcodec.runtime.cover import store_of, streams
 from gcodec.runtime.jit import Kernel, calling, factory, kernel
 from gcodec.runtime.lanes import (
+    ADD,
     BLOCK,
-    SIGN,
+    STREAM,
     Emitter,
-    Store,
     block,
     compiles_for,
+    constants,
     fence,
     floats,
     lanes,
@@ -176,11 +172,8 @@ def dequantize(
     add : float32, optional
         Factor of the values that are added; each product is rounded first.
     """
-    store: Store = "add" if add is not None else "stream" if streams(out) else "write"
-    factors, times = fmt.scales(tensor_scale), np.float32(1 if add is None else add)
-    loop = _dequantizer(fmt.name, store)
-    ends = _dequantizer(fmt.name, "write" if store == "stream" else store)
-    per_byte = fmt.per_byte
+    store, times = store_of(add, streams(out))
+    loop, factors, per_byte = _dequantizer(fmt.name), fmt.scales(tensor_scale), fmt.per_byte
 
     def task(start: int, stop: int) -> None:
         part = out[start:stop]
@@ -188,14 +181,14 @@ def dequantize(
         codes = data[start // per_byte : fmt.data_nbytes(stop)]
         whole = part.size - part.size % BLOCK
         count = whole // fmt.block
-        loop(own[:count], codes[: whole // per_byte], factors, times, part[:whole])
+        loop(own[:count], codes[: whole // per_byte], factors, store, times, part[:whole])
         if whole < part.size:
             padded, last = np.zeros(BLOCK, np.float32), np.zeros(BLOCK // per_byte, np.uint8)
             padded[: part.size - whole] = part[whole:]
             last[: codes.size - whole // per_byte] = codes[whole // per_byte :]
             scale = np.zeros(BLOCK // fmt.block, np.uint8)
             scale[: own.size - count] = own[count:]
-            ends(scale, last, factors, times, padded)
+            loop(scale, last, factors, store & ADD, times, padded)
             part[whole:] = padded[: part.size - whole]
 
     pool.run(task, out.size, BLOCK)
@@ -230,8 +223,7 @@ def rounded(
     else:
         rule = ScaleRule.of(rule_name, fmt)
         bits = (tops / rule.divisor).view(np.int32)
-        scales = (bits + rule.adds[bits >> _MANTISSA] >> _MANTISSA) - rule.drop
-        scales = np.clip(scales, 0, 254)
+        scales = np.clip(bits + rule.adds[bits >> _MANTISSA] >> _MANTISSA, 0, 254)
         factors = np.where(scales > 0, np.ldexp(np.float32(1), 127 - scales), rule.least)
     random = None if seed is None else words(seed, 0, blocks.size).reshape(blocks.shape)
     with np.errstate(over="ignore"):
@@ -328,11 +320,11 @@ def _numbers(quantization: Quantization) -> tuple[Any, ...]:
     """Return the arguments of a kernel that depend on the rule and the scale of the tensor."""
     fmt, rule_name, tensor_scale = quantization
     if fmt.is_two_level:
-        nothing = np.empty(0, np.int32), np.int64(0), np.float32(0)
+        nothing = np.empty(0, np.int32), np.float32(0)
         return tensor_scale, np.float32(1) / tensor_scale, *nothing
     rule = ScaleRule.of(rule_name, fmt)
     adds = rule.adds[:1] if rule.is_uniform else rule.adds
-    return rule.divisor, np.float32(0), adds, np.int64(rule.drop), rule.least
+    return rule.divisor, np.float32(0), adds, rule.least
 
 
 # --- blocks from values to codes -----------------------------------------------------------------
@@ -365,7 +357,7 @@ def _tops_block(size: int) -> Any:
             ]
             while len(sizes) > 1:
                 pairs = zip(sizes[::2], sizes[1::2], strict=True)
-                sizes = [_larger(e.builder, *pair) for pair in pairs]
+                sizes = [e.larger(*pair) for pair in pairs]
             vectors += sizes
         (parts,) = vectors if size == BLOCK else _reduced(e, vectors, _REDUCTION[:1])
         e.store(parts, _parts_address(e, size))
@@ -387,8 +379,7 @@ def _reduced(e: Emitter, vectors: list[Any], steps: tuple[Any, ...]) -> list[Any
     for places, away in steps:
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
         vectors = [
-            _larger(
-                builder,
+            e.larger(
                 builder.shuffle_vector(one, other, order(places)),
                 builder.shuffle_vector(one, other, order([p + away for p in places])),
             )
@@ -410,26 +401,14 @@ def _store_scales(e: Emitter, codes: Any, tops: Any, mark: int) -> None:
     """Emit the stores of 32 scales, or of marks where blocks are not finite, and of all tops."""
     builder, kind = e.builder, tops.type
     largest = e.load(e.address("largest", "zero"), kind)
-    above = builder.icmp_signed(">", tops, largest)
-    e.store(builder.select(above, tops, largest), e.address("largest", "zero"))
+    e.store(e.larger(tops, largest), e.address("largest", "zero"))
     is_finite = builder.icmp_signed("<", tops, kind([INFINITY_BITS] * kind.count))
     codes = builder.select(is_finite, codes, kind([mark] * kind.count))
     e.store(builder.trunc(codes, lanes(8)), e.address("bytes", "b"), align=1)
 
 
-def _constants(kind: Any) -> Callable[[int], Any]:
-    """Return a function that makes vectors of a 32-bit number."""
-    return lambda value: kind([value & 0xFFFFFFFF] * kind.count)
-
-
-def _limited(builder: Any, low: Any, value: Any, high: Any) -> Any:
-    """Emit the limitation of signed lanes."""
-    value = builder.select(builder.icmp_signed(">", value, low), value, low)
-    return builder.select(builder.icmp_signed("<", value, high), value, high)
-
-
 _SCALE_NAMES = (
-    *("divisor", "reciprocal", "adds", "drop", "least", "parts", "tops", "b", "zero"),
+    *("divisor", "reciprocal", "adds", "least", "parts", "tops", "b", "zero"),
     *("largest", "bytes", "factors", "sizes"),
 )
 
@@ -444,7 +423,7 @@ def _power_block(uniform: bool) -> Any:
     @block(*_SCALE_NAMES)
     def powers(e: Emitter) -> None:
         builder, kind = e.builder, lanes(32)
-        constant = _constants(kind)
+        constant = constants(kind)
         tops = bits = _emit_tops(e, BLOCK)
         if uniform:
             adds = e.splat(builder.load(e.address("adds", "zero")))
@@ -454,32 +433,19 @@ def _power_block(uniform: bool) -> Any:
             bits = builder.bitcast(quotients, kind)
             exponents = builder.and_(builder.lshr(bits, constant(_MANTISSA)), constant(255))
             adds = e.gathered(e.args["adds"], e.indices(exponents), kind)
-        scales = builder.lshr(builder.add(bits, adds), constant(_MANTISSA))
-        _store_power_scales(e, scales, tops)
+        scales = builder.ashr(builder.add(bits, adds), constant(_MANTISSA))
+        scales = e.smaller(e.larger(scales, constant(0)), constant(254))
+        _store_scales(e, scales, tops, 0xFF)
+        tiny = constant(1 << _MANTISSA - 1)  # 2^-127
+        sizes = e.larger(builder.shl(scales, constant(_MANTISSA)), tiny)
+        e.store(sizes, e.address("sizes", "b"))
+        inverse = builder.shl(builder.sub(constant(254), scales), constant(_MANTISSA))
+        least = builder.bitcast(e.splat(e.args["least"]), kind)
+        is_least = builder.icmp_signed("==", scales, constant(0))
+        factors = builder.select(is_least, least, e.larger(inverse, tiny))
+        e.store(factors, e.address("factors", "b"))
 
     return powers
-
-
-def _store_power_scales(e: Emitter, scales: Any, tops: Any) -> None:
-    """Emit what the block of `_power_block` stores, from scales before their limitation."""
-    builder, kind = e.builder, scales.type
-    constant = _constants(kind)
-    scales = builder.sub(scales, e.splat(builder.trunc(e.args["drop"], kind.element)))
-    scales = _limited(builder, constant(0), scales, constant(254))
-    _store_scales(e, scales, tops, 0xFF)
-    tiny = constant(1 << _MANTISSA - 1)  # 2^-127
-    sizes = _larger(builder, builder.shl(scales, constant(_MANTISSA)), tiny)
-    e.store(sizes, e.address("sizes", "b"))
-    inverse = builder.shl(builder.sub(constant(254), scales), constant(_MANTISSA))
-    inverse = _larger(builder, inverse, tiny)
-    least = builder.bitcast(e.splat(e.args["least"]), kind)
-    is_least = builder.icmp_signed("==", scales, constant(0))
-    e.store(builder.select(is_least, least, inverse), e.address("factors", "b"))
-
-
-def _larger(builder: Any, one: Any, other: Any) -> Any:
-    """Emit the maximum of signed lanes."""
-    return builder.select(builder.icmp_signed(">", one, other), one, other)
 
 
 def _e4m3_block(size: int) -> Any:
@@ -491,12 +457,12 @@ def _e4m3_block(size: int) -> Any:
     @block(*_SCALE_NAMES)
     def numbers(e: Emitter) -> None:
         builder, kind, real = e.builder, lanes(32), floats()
-        constant = _constants(kind)
+        constant = constants(kind)
         tops = _emit_tops(e, size)
         tensor_scale = e.splat(e.args["divisor"])
         sixths = _emit_sixths(e, builder.bitcast(tops, real))
         bits = builder.bitcast(builder.fdiv(sixths, tensor_scale), kind)
-        bits = _limited(builder, constant(_LEAST), bits, constant(_MOST))
+        bits = e.smaller(e.larger(bits, constant(_LEAST)), constant(_MOST))
         odd = builder.and_(builder.lshr(bits, constant(_E4M3)), constant(1))
         almost_half = builder.add(bits, constant((1 << _E4M3 - 1) - 1 - _REBIAS))
         codes = builder.lshr(builder.add(almost_half, odd), constant(_E4M3))
@@ -537,7 +503,7 @@ def _emit_factors(e: Emitter, codes: Any, scales: Any) -> Any:
     of_mantissas = e.joined(
         [e.x86("avx2.permps", mantissas.type, [quotients, part]) for part in e.parts(codes, count)]
     )
-    constant = _constants(codes.type)
+    constant = constants(codes.type)
     exponents = builder.and_(codes, constant(0x78))
     exponents = builder.shl(builder.sub(exponents, constant(7 << 3)), constant(_E4M3))
     bits = builder.sub(builder.bitcast(of_mantissas, codes.type), exponents)
@@ -560,7 +526,6 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
     def codes(e: Emitter) -> None:
         builder, word = e.builder, lanes(32, HALF)
         source, halves = e.address("x", "i"), None
-        signs: list[Any] = []
         if not leave:
             e.fetch(source, _TILE)  # of the next tile, while this one is in a cache
         if stochastic:
@@ -580,42 +545,27 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
                 own = builder.shuffle_vector(halves, halves, order)
             r = builder.fmul(x, e.splat(number("factors", k), HALF))
             bits = builder.bitcast(x, word)
-            code = builder.and_(
-                emit_codes(e, fmt, r, own, limited=fmt.is_two_level), word([0xFF] * HALF)
-            )
+            code = emit_codes(e, fmt, r, own, limited=fmt.is_two_level)
+            code = builder.and_(code, word([0xFF] * HALF))
+            if not fmt.is_two_level:
+                code = e.smaller(code, word([fmt.top] * HALF))
+            if fmt.is_integer:  # 0 has no sign
+                flips = builder.ashr(bits, word([31] * HALF))
+                code = builder.sub(builder.xor(code, flips), flips)
+            else:
+                sign = builder.lshr(bits, word([32 - fmt.width] * HALF))
+                sign = builder.and_(sign, word([1 << fmt.width - 1] * HALF))
+                code = builder.or_(code, sign)
             if leave:
-                top = word([fmt.top] * HALF)
-                limited = builder.select(builder.icmp_signed("<", code, top), code, top)
-                if fmt.is_integer:  # 0 has no sign
-                    flips = builder.ashr(bits, word([31] * HALF))
-                    limited = builder.sub(builder.xor(limited, flips), flips)
-                else:
-                    sign = builder.lshr(bits, word([32 - fmt.width] * HALF))
-                    sign = builder.and_(sign, word([1 << fmt.width - 1] * HALF))
-                    limited = builder.or_(limited, sign)
                 size = e.splat(number("sizes", k), HALF)
-                error = builder.fsub(x, builder.fmul(emit_values(e, fmt, limited), size))
+                error = builder.fsub(x, builder.fmul(emit_values(e, fmt, code), size))
                 is_finite = builder.icmp_signed(
                     "<", number("tops", k), word.element(INFINITY_BITS)
                 )
                 e.store(builder.select(is_finite, error, x), e.element(source, first))
-            signs.append(bits)
             return code
 
         codes = narrow_halves(e, half)
-        if not fmt.is_two_level:
-            top = codes.type([fmt.top] * BLOCK)
-            codes = builder.select(builder.icmp_unsigned("<", codes, top), codes, top)
-        sign = narrow_signs(e, *signs)
-        if fmt.is_integer:
-            none = sign.type([0] * BLOCK)
-            flips = builder.sext(builder.icmp_signed("<", sign, none), sign.type)
-            codes = builder.sub(builder.xor(codes, flips), flips)
-        else:
-            if fmt.width < 8:
-                sign = builder.lshr(sign, sign.type([8 - fmt.width] * BLOCK))
-            mask = sign.type([1 << fmt.width - 1] * BLOCK)
-            codes = builder.or_(codes, builder.and_(sign, mask))
         if fmt.per_byte == 2:
             codes = pair_codes(e, codes)
         store_sorted(e, codes)
@@ -630,63 +580,16 @@ def _entry(e: Emitter, table: str, index: Any) -> Any:
     return e.builder.load(e.builder.gep(e.args[table], [e.builder.zext(index, ir.IntType(64))]))
 
 
-def emit_codes(e: Emitter, fmt: BlockFormat, r: Any, random: Any, *, limited: bool) -> Any:
-    """Emit numbers whose lowest 8 bits are the codes of magnitudes.
-
-    `r` has the scaled elements, and `random` the random words, or None. Magnitudes are `limited`
-    to the largest one first, or must be below twice the largest power of two; their codes may then
-    be above the largest one.
-    """
-    builder, kind = e.builder, lanes(32, r.type.count)
-    constant, cut = _constants(kind), _MANTISSA - fmt.mantissa
-    size = e.magnitude_bits(r)
-    if limited:
-        largest = constant(int(fmt.largest.view(np.uint32)))
-        size = builder.select(builder.icmp_signed("<", size, largest), size, largest)
-    power = constant(_ONE if fmt.is_integer else _ONE + (1 - fmt.bias << _MANTISSA))
-    if not fmt.is_integer:
-        power = _larger(builder, builder.and_(size, constant(INFINITY_BITS)), power)
-    number, real_power = builder.bitcast(size, r.type), builder.bitcast(power, r.type)
-    # What the lowest 8 bits lack when the exponent of `power` is added.
-    rest = 0 if fmt.is_integer else -(127 + 1 - fmt.bias << fmt.mantissa) & 0xFF
-    if random is None:
-        # The product is exact. The sum has its exponent, and in the lowest bits the sum of `rest`
-        # and the element in units of its code, rounded to an integer.
-        shift = r.type([2.0**cut + rest * 2.0**-fmt.mantissa] * kind.count)
-        if compiles_for("fma"):
-            moved = e.fused(real_power, shift, number)
-        else:
-            moved = builder.fadd(number, builder.fmul(real_power, shift))
-        code = builder.bitcast(moved, kind)
-    else:
-        unit = builder.sub(constant(2 * _ONE + (fmt.mantissa << _MANTISSA)), power)
-        units = builder.fmul(number, builder.bitcast(unit, r.type))
-        code = builder.fptosi(units, kind)
-        fraction = builder.fsub(units, builder.sitofp(code, r.type))
-        bound = builder.fmul(fraction, r.type([2.0**31] * kind.count))
-        is_up = builder.icmp_signed("<", random, builder.fptosi(bound, kind))
-        code = builder.sub(builder.add(code, constant(rest)), builder.sext(is_up, kind))
-    if fmt.is_integer:
-        return code
-    return builder.add(code, builder.lshr(power, constant(cut)))
-
-
 # --- blocks from codes to values -----------------------------------------------------------------
 
 
-def _dequantize_block(fmt: BlockFormat, store: Store) -> Any:
+def _dequantize_block(fmt: BlockFormat) -> Any:
     """Make the block that decodes the codes from byte `at` to 32 elements of `out` from i on."""
 
-    @block("scales", "b", "codes", "at", "factors", "times", "out", "i")
+    @block("scales", "b", "codes", "at", "factors", "store", "scale", "out", "i")
     def values(e: Emitter) -> None:
-        builder, source = e.builder, e.address("codes", "at")
-        if fmt.per_byte == 1:
-            codes = e.load(source, lanes(8), align=1)
-        else:
-            wide = lanes(16, HALF)
-            pairs = builder.zext(e.load(source, lanes(8, HALF), align=1), wide)
-            pairs = builder.or_(pairs, builder.shl(pairs, wide([4] * HALF)))
-            codes = builder.bitcast(builder.and_(pairs, wide([0x0F0F] * HALF)), lanes(8))
+        builder = e.builder
+        codes = load_codes(e, e.address("codes", "at"), fmt.per_byte)
         numbers = emit_values(e, fmt, builder.zext(codes, lanes(32)))
         place = e.address("scales", "b")
         from llvmlite import ir
@@ -695,53 +598,15 @@ def _dequantize_block(fmt: BlockFormat, store: Store) -> Any:
         for k in range(BLOCK // fmt.block):
             scale = builder.zext(builder.load(e.element(place, k)), ir.IntType(32))
             firsts.append(e.splat(_entry(e, "factors", scale), fmt.block))
-        e.args["scale"] = e.args["times"]
-        e.store_as(store, builder.fmul(numbers, e.joined(firsts)), e.address("out", "i"))
+        e.store_as(builder.fmul(numbers, e.joined(firsts)), e.address("out", "i"))
 
     return values
-
-
-def emit_values(e: Emitter, fmt: BlockFormat, codes: Any) -> Any:
-    """Emit the numbers of codes, 32-bit lanes whose upper bits do not matter."""
-    builder, kind = e.builder, codes.type
-    real, cut = floats(kind.count), _MANTISSA - fmt.mantissa
-
-    def constant(value: int) -> Any:
-        return kind([value & 0xFFFFFFFF] * kind.count)
-
-    top = builder.shl(codes, constant(32 - fmt.width))
-    if fmt.is_integer:
-        number = builder.sitofp(builder.ashr(top, constant(32 - fmt.width)), real)
-        return builder.fmul(number, real([2.0**-fmt.mantissa] * kind.count))
-    sign = builder.and_(top, constant(SIGN))
-    if fmt.width == 4:
-        numbers = e.one_of_eight(fmt.values()[:8].tolist(), codes)
-        return builder.bitcast(builder.or_(builder.bitcast(numbers, kind), sign), real)
-    size = builder.and_(top, constant(SIGN - 1))
-    placed = builder.lshr(size, constant(32 - fmt.width - cut))
-    normal = builder.add(placed, constant(_ONE - (fmt.bias << _MANTISSA)))
-    # Exponent 0 has no leading one: it is subtracted from the number with the least exponent.
-    least = _ONE + (1 - fmt.bias << _MANTISSA)
-    small = builder.add(placed, constant(least))
-    small = builder.fsub(builder.bitcast(small, real), builder.bitcast(constant(least), real))
-    is_small = builder.icmp_signed("<", placed, constant(1 << _MANTISSA))
-    bits = builder.select(is_small, builder.bitcast(small, kind), normal)
-    nan = constant(0x7FC00000)
-    if fmt.name == "mxfp8e5m2":
-        first = 0x1F << _MANTISSA  # of infinity, as placed
-        above = builder.or_(placed, constant(INFINITY_BITS))
-        bits = builder.select(builder.icmp_signed(">=", placed, constant(first)), above, bits)
-    bits = builder.or_(bits, sign)
-    if fmt.name.startswith("mxfp8"):
-        last = (0x7E if fmt.name == "mxfp8e4m3" else 0x7C) << cut
-        bits = builder.select(builder.icmp_signed(">", placed, constant(last)), nan, bits)
-    return builder.bitcast(bits, real)
 
 
 # --- loops ---------------------------------------------------------------------------------------
 
 
-_RULE = "float32, float32, in int32[], int64, float32"  # of `_numbers`
+_RULE = "float32, float32, in int32[], float32"  # of `_numbers`
 _ROOM = "out int32[], out int32[], out int32[], out float32[], out float32[], out uint8[]"
 _find_scales = calling(f"in float32[], int64, int64, {_RULE}, {_ROOM}, int64, out uint8[]")
 
@@ -764,7 +629,6 @@ def _scale_finder(size: int) -> Kernel:
         divisor,
         reciprocal,
         adds,
-        drop,
         least,
         parts,
         tops,
@@ -780,7 +644,7 @@ def _scale_finder(size: int) -> Kernel:
         for i in range(0, count * size, BLOCK):
             tops_block(x, first + i, parts, i // size)
         for b in range(0, count, BLOCK):
-            numbers = divisor, reciprocal, adds, drop, least, parts, tops, b, 0
+            numbers = divisor, reciprocal, adds, least, parts, tops, b, 0
             if has_powers and adds.size == 1:
                 uniform_block(*numbers, largest, room, factors, sizes)
             else:
@@ -822,7 +686,6 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         divisor,
         reciprocal,
         adds,
-        drop,
         least,
         parts,
         tops,
@@ -848,7 +711,7 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
                     add_block(gradient, residual, i, decay, x, i - base, backup, streaming)
             before = tile // per_scale
             count = stop // per_scale - before
-            rule = divisor, reciprocal, adds, drop, least
+            rule = divisor, reciprocal, adds, least
             own = parts, tops, largest, factors, sizes, room
             _find_scales(find, x, tile - base, count, *rule, *own, before, scales)
             for i in range(tile, stop, BLOCK):
@@ -866,24 +729,23 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
     return microscale_codes
 
 
-@factory(lambda: itertools.product(FORMATS, get_args(Store)))
-def _dequantizer(name: str, store: Store) -> Kernel:
+@factory(lambda: ((name,) for name in FORMATS))
+def _dequantizer(name: str) -> Kernel:
     fmt = BlockFormat.of(name)
-    one_block = _dequantize_block(fmt, store)
+    one_block = _dequantize_block(fmt)
     per_byte, per_scale = fmt.per_byte, fmt.block
-    streaming = store == "stream"
 
     @kernel(
-        "in uint8[], in uint8[], in float32[], float32, out float32[]",
-        variant=f"{name} {store}",
+        "in uint8[], in uint8[], in float32[], int64, float32, out float32[]",
+        variant=name,
         vectorized=False,
     )
-    def microscale_values(scales, codes, factors, times, out):
+    def microscale_values(scales, codes, factors, store, times, out):
         # out.size is a multiple of BLOCK, scales.size == out.size // per_scale, codes.size ==
         # out.size // per_byte; factors has 256 elements.
         for i in range(0, out.size, BLOCK):
-            one_block(scales, i // per_scale, codes, i // per_byte, factors, times, out, i)
-        if streaming:
+            one_block(scales, i // per_scale, codes, i // per_byte, factors, store, times, out, i)
+        if store == STREAM:
             fence()
 
     return microscale_values

@@ -65,27 +65,6 @@ extern "C" __global__ void __launch_bounds__(256)
     points[k] = is_code ? multiply_bits(scale, levels[size]) | (k & sign ? SIGN_BIT : 0) : 0;
 }
 
-// Elements i to i + 7, zeros after the last. i is a multiple of 8 and x aligned to 16 bytes.
-__device__ __forceinline__ void load(const u32* x, i64 i, i64 n, u32* values) {
-    if (i + TOGETHER <= n) {
-        uint4 first = *(const uint4*)(x + i), second = *(const uint4*)(x + i + 4);
-        values[0] = first.x, values[1] = first.y, values[2] = first.z, values[3] = first.w;
-        values[4] = second.x, values[5] = second.y, values[6] = second.z, values[7] = second.w;
-        return;
-    }
-    for (i64 k = 0; k < TOGETHER; ++k) values[k] = i + k < n ? x[i + k] : 0;
-}
-
-__device__ __forceinline__ void store(u32* out, i64 i, i64 n, const u32* values) {
-    if (i + TOGETHER <= n) {
-        *(uint4*)(out + i) = make_uint4(values[0], values[1], values[2], values[3]);
-        *(uint4*)(out + i + 4) = make_uint4(values[4], values[5], values[6], values[7]);
-        return;
-    }
-    for (i64 k = 0; k < TOGETHER; ++k)
-        if (i + k < n) out[i + k] = values[k];
-}
-
 // Codes of elements i to i + 7, two in a byte or a byte each; those after the last are 0. `out` is
 // aligned to 8 bytes.
 __device__ __forceinline__ void store_pairs(u8* out, i64 i, i64 n, const u32* codes) {
@@ -122,73 +101,45 @@ __device__ __forceinline__ void copy_table(const u32* points, u32* table) {
     __syncthreads();
 }
 
+// Quantizes n elements of x, or if `adds`, of u = x + decay * kept; then u minus its value goes to `left`,
+// which may be `kept`. The other arguments are those of minifloat_codes.
 template <bool PAIRS, class Rule>
-__device__ __forceinline__ void quantize(const u32* x, i64 n, const Rule& rule, u32 width, u8* out,
-                                         u32* top) {
+__device__ __forceinline__ void quantize(const u32* x, const u32* kept, u32* left, i64 n, bool adds,
+                                         u32 decay, const Rule& rule, u32 width, const u32* points,
+                                         u8* out, u32* top) {
+    __shared__ u32 table[256];
+    if (adds) copy_table(points, table);
     u32 most = 0;
     for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {
-        u32 values[TOGETHER], codes[TOGETHER];
-        load(x, i, n, values);
+        u32 values[TOGETHER], memory[TOGETHER] = {}, codes[TOGETHER];
+        load_eight(x, i, n, values);
+        if (adds) load_eight(kept, i, n, memory);
         for (int k = 0; k < TOGETHER; ++k) {
+            if (adds) values[k] = add_bits(values[k], multiply_bits(decay, memory[k]));
             most = max(most, values[k] & MAGNITUDE);
             codes[k] = signed_code(rule, values[k], width);
+            if (adds) memory[k] = subtract_bits(values[k], table[codes[k]]);  // a byte: below 256
         }
         PAIRS ? store_pairs(out, i, n, codes) : store_bytes(out, i, n, codes);
+        if (adds) store_eight(left, i, n, memory);
     }
     for (int step = 16; step; step /= 2)
         most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
     if ((threadIdx.x & 31) == 0 && most) atomicMax(top, most);
 }
 
-template <bool PAIRS, class Rule>
-__device__ __forceinline__ void quantize_residual(const u32* x, const u32* kept, u32* left, i64 n,
-                                                  u32 decay, const Rule& rule, u32 width,
-                                                  const u32* points, u8* out) {
-    __shared__ u32 table[256];
-    copy_table(points, table);
-    for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {
-        u32 values[TOGETHER], memory[TOGETHER], codes[TOGETHER];
-        load(x, i, n, values);
-        load(kept, i, n, memory);
-        for (int k = 0; k < TOGETHER; ++k) {
-            u32 u = add_bits(values[k], multiply_bits(decay, memory[k]));
-            codes[k] = signed_code(rule, u, width);
-            memory[k] = subtract_bits(u, table[codes[k]]);  // a byte: below 256
-        }
-        PAIRS ? store_pairs(out, i, n, codes) : store_bytes(out, i, n, codes);
-        store(left, i, n, memory);
-    }
-}
-
-// In the next kernels, x, kept and left have n elements, and the last two may be the same array; out:
-// the bytes of n codes; width: bits of a code, sign included; top: raised to the bits of the largest
-// magnitude; rule, points: of make_rule.
-
+// out: the bytes of n codes; pairs: whether codes have up to four bits; mantissa, last: see Quotients;
+// width: bits of a code, sign included; rule, points: of make_rule; top: raised to the bits of the
+// largest magnitude.
 extern "C" __global__ void __launch_bounds__(256)
-    minifloat_codes_pairs(const u32* x, i64 n, const u32* __restrict__ rule, u32 width, u8* out,
-                          u32* top) {
-    quantize<true>(x, n, steps_of(rule), width, out, top);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    minifloat_codes_bytes(const u32* x, i64 n, const u32* __restrict__ rule, u32 mantissa, u32 last,
-                          u32 width, u8* out, u32* top) {
-    quantize<false>(x, n, Quotients{rule[MOST_STEPS], mantissa, last}, width, out, top);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    minifloat_residual_pairs(const u32* x, const u32* kept, u32* left, i64 n, u32 decay,
-                             const u32* __restrict__ rule, u32 width,
-                             const u32* __restrict__ points, u8* out) {
-    quantize_residual<true>(x, kept, left, n, decay, steps_of(rule), width, points, out);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    minifloat_residual_bytes(const u32* x, const u32* kept, u32* left, i64 n, u32 decay,
-                             const u32* __restrict__ rule, u32 mantissa, u32 last, u32 width,
-                             const u32* __restrict__ points, u8* out) {
+    minifloat_codes(const u32* x, const u32* kept, u32* left, i64 n, bool adds, u32 decay,
+                    const u32* __restrict__ rule, bool pairs, u32 mantissa, u32 last, u32 width,
+                    const u32* __restrict__ points, u8* out, u32* top) {
     Quotients quotients = {rule[MOST_STEPS], mantissa, last};
-    quantize_residual<false>(x, kept, left, n, decay, quotients, width, points, out);
+    if (pairs)
+        quantize<true>(x, kept, left, n, adds, decay, steps_of(rule), width, points, out, top);
+    else
+        quantize<false>(x, kept, left, n, adds, decay, quotients, width, points, out, top);
 }
 
 // Codes of elements i to i + 7, zeros after the last; the bytes may begin anywhere.
@@ -215,15 +166,10 @@ extern "C" __global__ void __launch_bounds__(256)
     __shared__ u32 table[256];
     copy_table(points, table);
     for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {
-        u32 values[TOGETHER], sums[TOGETHER];
+        u32 values[TOGETHER];
         load_codes(bytes, i, n, pairs, values);
         for (int k = 0; k < TOGETHER; ++k) values[k] = table[values[k]];  // a byte: below 256
-        if (add) {
-            load(out, i, n, sums);
-            for (int k = 0; k < TOGETHER; ++k)
-                values[k] = add_bits(sums[k], multiply_bits(times, values[k]));
-        }
-        store(out, i, n, values);
+        store_eight(out, i, n, values, times, add);
     }
 }
 

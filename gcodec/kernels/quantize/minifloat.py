@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -22,20 +22,37 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, copy_block, leave_block
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
-from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, store_sorted
+from gcodec.kernels.quantize.byte_lanes import (
+    HALF,
+    load_codes,
+    narrow_halves,
+    pair_codes,
+    store_sorted,
+)
+from gcodec.kernels.quantize.float_codes import emit_codes, emit_magnitudes, emit_values
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat, nearest_codes
 from gcodec.runtime import cover, pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
-from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, Store, block, fence, floats, lanes
+from gcodec.runtime.lanes import (
+    ADD,
+    BLOCK,
+    SIGN,
+    STREAM,
+    Emitter,
+    block,
+    constants,
+    fence,
+    floats,
+    lanes,
+)
 from gcodec.runtime.memory import aligned_empty
 
 MOST_STEPS = 7  # codes that comparisons find; for more, a division takes less time
 
+_NONE = np.empty(0, np.float32)
 _PART = 1 << 18  # codes that are checked at a time
-_TOPS = 8  # lanes that collect the largest magnitude
 _STEPS = tuple(f"step{code}" for code in range(1, MOST_STEPS + 1))
-_MANTISSA, _ONE = 23, 127 << 23  # of float32: bits of the mantissa; bits of the number 1
 
 
 def per_byte(fmt: MiniFloat) -> int:
@@ -57,30 +74,19 @@ def part_of(codes: np.ndarray, start: int, stop: int, fmt: MiniFloat) -> np.ndar
 
 
 @dispatched("gcodec.kernels.quantize.minifloat_cuda")
-def quantize_tensor(x: np.ndarray, scale: np.float32, fmt: MiniFloat) -> tuple[np.ndarray, bool]:
-    """Return the codes of (n,) values, and whether all values are finite; see `quantize`."""
-    out = aligned_empty(codes_nbytes(x.size, fmt), np.uint8)
-
-    def task(start: int, stop: int) -> bool:
-        return quantize(x[start:stop], scale, fmt, part_of(out, start, stop, fmt))
-
-    return out, all(pool.run(task, x.size, BLOCK))
-
-
-@dispatched("gcodec.kernels.quantize.minifloat_cuda")
-def quantize_tensor_residual(
-    x: np.ndarray, update: ResidualUpdate, scale: np.float32, fmt: MiniFloat
+def quantize_tensor(
+    x: np.ndarray, scale: np.float32, fmt: MiniFloat, update: ResidualUpdate | None = None
 ) -> tuple[np.ndarray, bool]:
-    """Return the codes of x + decay·residual, and whether all are finite.
+    """Return the codes of (n,) values, and whether all values are finite; see `quantize`.
 
-    See `quantize_residual`.
+    On a device, a sum with a residual must be finite.
     """
     out = aligned_empty(codes_nbytes(x.size, fmt), np.uint8)
-    stream = cover.streams(update.apart)
+    stream = update is not None and cover.streams(update.apart)
 
     def task(start: int, stop: int) -> bool:
-        own, part = update.part(start, stop), part_of(out, start, stop, fmt)
-        return quantize_residual(x[start:stop], own, scale, fmt, part, stream=stream)
+        own, part = update and update.part(start, stop), part_of(out, start, stop, fmt)
+        return quantize(x[start:stop], scale, fmt, part, own, stream=stream)
 
     return out, all(pool.run(task, x.size, BLOCK))
 
@@ -135,7 +141,15 @@ def rounded(
 # --- parts of a tensor, on the calling thread ----------------------------------------------------
 
 
-def quantize(x: np.ndarray, scale: np.float32, fmt: MiniFloat, out: np.ndarray) -> bool:
+def quantize(
+    x: np.ndarray,
+    scale: np.float32,
+    fmt: MiniFloat,
+    out: np.ndarray,
+    update: ResidualUpdate | None = None,
+    *,
+    stream: bool = False,
+) -> bool:
     """Quantize a part of a tensor on the calling thread.
 
     Parameters
@@ -146,66 +160,38 @@ def quantize(x: np.ndarray, scale: np.float32, fmt: MiniFloat, out: np.ndarray) 
         Finite, not negative; 0 makes all codes 0.
     fmt : MiniFloat
     out : (codes_nbytes(n, fmt),) uint8 array
-
-    Returns
-    -------
-    bool
-        Whether all of x is finite. Otherwise the codes have no meaning.
-    """
-    loop, numbers = _quantizer(_shared(fmt)), _numbers(scale, fmt)
-    tops = np.zeros(2 * _TOPS, np.uint32)
-    whole = x.size - x.size % BLOCK
-    top = loop(x[:whole], *numbers, tops, out[: codes_nbytes(whole, fmt)])
-    if whole < x.size:
-        padded, last = np.zeros(BLOCK, np.float32), np.empty(codes_nbytes(BLOCK, fmt), np.uint8)
-        padded[: x.size - whole] = x[whole:]
-        top = max(top, loop(padded, *numbers, tops, last))
-        out[codes_nbytes(whole, fmt) :] = last[: codes_nbytes(x.size - whole, fmt)]
-    return bool(top < INFINITY_BITS)
-
-
-def quantize_residual(
-    x: np.ndarray,
-    update: ResidualUpdate,
-    scale: np.float32,
-    fmt: MiniFloat,
-    out: np.ndarray,
-    *,
-    stream: bool = False,
-) -> bool:
-    """Quantize u = x + decay·residual, and write u − x̂; each step is rounded once.
-
-    Parameters
-    ----------
-    x : (n,) float32 array
-    update : ResidualUpdate
-    scale, fmt, out
-        See `quantize`.
+    update : ResidualUpdate, optional
+        Residual that is added to x; the new one is the sum minus its decoded value.
     stream : bool
         Whether to write `update.apart`, which starts at a multiple of 32 bytes, past the cache.
 
     Returns
     -------
     bool
-        Whether all of u is finite. Otherwise the codes and the new residual have no meaning.
+        Whether all of x, or of the sum, is finite. Otherwise the codes and the new residual have
+        no meaning.
     """
-    loop, numbers = _residual_quantizer(_shared(fmt)), _numbers(scale, fmt)
-    tops, errors = np.zeros(2 * _TOPS, np.uint32), np.empty(BLOCK, np.float32)
-    whole = x.size - x.size % BLOCK
-    packed = out[: codes_nbytes(whole, fmt)]
-    residual, decay, left, backup = update[:4]
-    arrays = x[:whole], residual[:whole], left[:whole], backup[:whole]
-    top = loop(*arrays, stream, errors, decay, scale, *numbers, tops, packed)
+    loop, whole = _quantizer(_shared(fmt), update is not None), x.size - x.size % BLOCK
+    numbers = scale, *_numbers(scale, fmt), np.zeros(2 * HALF, np.uint32)
+    terms: tuple[Any, ...] = (_NONE, np.float32(0), _NONE, _NONE, False, _NONE)
+    if update is not None:
+        residual, decay, left, backup = update[:4]
+        errors = np.empty(BLOCK, np.float32)
+        terms = residual[:whole], decay, left[:whole], backup[:whole], stream, errors
+    top = loop(x[:whole], *terms, *numbers, out[: codes_nbytes(whole, fmt)])
     if whole < x.size:
-        rest, none = update.part(whole, x.size), np.empty(0, np.float32)
-        padded, former = np.zeros((2, BLOCK), np.float32)
-        padded[: x.size - whole], former[: x.size - whole] = x[whole:], rest.copied()
-        last = np.empty(codes_nbytes(BLOCK, fmt), np.uint8)
-        arrays = padded, former, former, none
-        top = max(top, loop(*arrays, False, errors, decay, scale, *numbers, tops, last))
-        left[whole:] = errors[: x.size - whole]
+        padded, last = np.zeros(BLOCK, np.float32), np.empty(codes_nbytes(BLOCK, fmt), np.uint8)
+        padded[: x.size - whole] = x[whole:]
+        if update is not None:
+            rest, former = update.part(whole, x.size), np.zeros(BLOCK, np.float32)
+            former[: x.size - whole] = rest.copied()
+            terms = former, decay, former, _NONE, False, errors
+        top = max(top, loop(padded, *terms, *numbers, last))
+        if update is not None:
+            left[whole:] = former[: x.size - whole]
         out[codes_nbytes(whole, fmt) :] = last[: codes_nbytes(x.size - whole, fmt)]
-    update.mark_saved()
+    if update is not None:
+        update.mark_saved()
     return bool(top < INFINITY_BITS)
 
 
@@ -242,17 +228,14 @@ def dequantize(
         dequantize(codes[: head // pair], scale, fmt, out[:head], add)
         codes, out = codes[head // pair :], out[head:]
     aligned = out.ctypes.data % 32 == 0  # required for streaming
-    store: Store = "add" if add is not None else "stream" if stream and aligned else "write"
-    times = np.float32(1) if add is None else add
-    whole = out.size - out.size % BLOCK
-    loop = _dequantizer(fmt.format, store)
-    loop(codes[: codes_nbytes(whole, fmt)], scale, times, out[:whole])
+    store, times = cover.store_of(add, stream and aligned)
+    whole, loop = out.size - out.size % BLOCK, _dequantizer(fmt.format)
+    loop(codes[: codes_nbytes(whole, fmt)], scale, store, times, out[:whole])
     if whole < out.size:
         last, padded = np.zeros(codes_nbytes(BLOCK, fmt), np.uint8), np.zeros(BLOCK, np.float32)
         tail = codes[codes_nbytes(whole, fmt) :]
         last[: tail.size], padded[: out.size - whole] = tail, out[whole:]
-        loop = _dequantizer(fmt.format, "write" if store == "stream" else store)
-        loop(last, scale, times, padded)
+        loop(last, scale, store & ADD, times, padded)
         out[whole:] = padded[: out.size - whole]
 
 
@@ -270,11 +253,10 @@ def check(codes: np.ndarray, n: int, fmt: MiniFloat) -> None:
     fmt : MiniFloat
     """
     pair, sign = per_byte(fmt), 1 << fmt.width - 1
-    any_wrong = _any_wrong_half if pair == 2 else _any_wrong
-    rule = np.uint8(sign), np.uint8(fmt.top)
-    if any(pool.run(lambda i, j: bool(any_wrong(codes[i:j], *rule)), codes.size)):
+    rule = np.uint8(sign), np.uint8(fmt.top), pair == 2
+    if any(pool.run(lambda i, j: bool(_any_wrong(codes[i:j], *rule)), codes.size)):
         starts = range(0, codes.size, _PART)
-        start = next(i for i in starts if any_wrong(codes[i : i + _PART], *rule))
+        start = next(i for i in starts if _any_wrong(codes[i : i + _PART], *rule))
         part = codes[start : start + _PART]
         own = np.stack([part >> 4, part & 15], axis=1).reshape(-1) if pair == 2 else part
         magnitude = own & (sign - 1)
@@ -359,90 +341,50 @@ def least_middles(fmt: MiniFloat) -> np.ndarray:
 # --- blocks from values to codes -----------------------------------------------------------------
 
 
-def _quantize_block(fmt: MiniFloat) -> Any:
+def _quantize_block(fmt: MiniFloat, leave: bool) -> Any:
     """Make the block that quantizes 32 elements of x from i to bytes of `out` from `at` on.
 
-    It raises _TOPS elements of `tops` from `slot` on to the bits of the largest magnitudes.
+    It raises HALF elements of `tops` from `slot` on to the bits of the largest magnitudes. With
+    `leave`, it quantizes u = x + decay·residual, and sets `errors` to u − x̂.
     """
+    terms = "x", "residual", "i", "decay", "errors"
 
-    @block("x", "i", "divisor", "last", *_STEPS, "tops", "slot", "out", "at")
+    @block(*terms, "delta", "divisor", "last", *_STEPS, "tops", "slot", "out", "at")
     def codes(e: Emitter) -> None:
-        builder, last = e.builder, lanes(32, HALF)([31] * HALF)
-        source = e.address("x", "i")
-        e.fetch(source)
+        builder, word = e.builder, lanes(32, HALF)
+        source, residual = (e.address(name, "i") for name in ("x", "residual"))
         largest: list[Any] = []
+        e.fetch(source)
+        if leave:
+            e.fetch(residual)
 
         def half(first: int) -> Any:
             x = e.load(e.element(source, first), floats(HALF))
+            if leave:
+                former = e.load(e.element(residual, first), floats(HALF))
+                x = builder.fadd(x, builder.fmul(e.splat(e.args["decay"], HALF), former))
             bits = e.magnitude_bits(x)
-            largest.append(_larger(e, *_parts(e, bits)))
-            code, _ = _emit_code(e, fmt, bits)
-            # All bits of a negative element's code are inverted, so that packing keeps the sign.
-            return builder.xor(code, builder.ashr(builder.bitcast(x, code.type), last))
-
-        packed, kind = narrow_halves(e, half), lanes(8)
-        none, sign = kind([0] * BLOCK), kind([1 << fmt.width - 1] * BLOCK)
-        flips = builder.sext(builder.icmp_signed("<", packed, none), kind)
-        packed = builder.or_(builder.xor(packed, flips), builder.and_(flips, sign))
-        packed = builder.select(builder.icmp_unsigned("==", packed, sign), none, packed)
-        _store_codes(e, fmt, packed)
-        _raise_tops(e, largest)
-
-    return codes
-
-
-def _residual_block(fmt: MiniFloat) -> Any:
-    """Make the block that quantizes u = x + decay·before, from element i on; errors = u − x̂.
-
-    See `_quantize_block` for the largest magnitudes.
-    """
-    names = "x", "before", "i", "errors", "decay", "delta", "divisor", "last", *_STEPS
-
-    @block(*names, "tops", "slot", "out", "at")
-    def codes_residual(e: Emitter) -> None:
-        builder = e.builder
-        largest: list[Any] = []
-        source, before = (e.address(name, "i") for name in ("x", "before"))
-        e.fetch(source)
-        e.fetch(before)
-        decay = e.splat(e.args["decay"], HALF)
-
-        def half(first: int) -> Any:
-            memory = builder.fmul(decay, e.load(e.element(before, first), floats(HALF)))
-            u = builder.fadd(e.load(e.element(source, first), floats(HALF)), memory)
-            bits = e.magnitude_bits(u)
-            largest.append(_larger(e, *_parts(e, bits)))
+            largest.append(bits)
             code, sent = _emit_code(e, fmt, bits)
-            word = code.type
-            sign = builder.and_(builder.bitcast(u, word), word([SIGN] * HALF))
+            sign = builder.and_(builder.bitcast(x, word), word([SIGN] * HALF))
             sign = builder.select(sent, sign, word([0] * HALF))
-            placed = builder.shl(code, word([_MANTISSA - fmt.mantissa] * HALF))
-            error = builder.fsub(u, _emit_values(e, placed, sign))
-            e.store(error, e.element(e.args["errors"], first))
+            if leave:
+                placed = builder.shl(code, word([23 - fmt.mantissa] * HALF))
+                size = emit_magnitudes(e, fmt.elements, placed)
+                size = builder.fmul(e.splat(e.args["delta"], HALF), size)
+                value = builder.or_(builder.bitcast(size, word), sign)
+                error = builder.fsub(x, builder.bitcast(value, size.type))
+                e.store(error, e.element(e.args["errors"], first))
             return builder.or_(code, builder.lshr(sign, word([32 - fmt.width] * HALF)))
 
-        _store_codes(e, fmt, narrow_halves(e, half))
-        _raise_tops(e, largest)
+        codes = narrow_halves(e, half)
+        if per_byte(fmt) == 2:
+            codes = pair_codes(e, codes, first_high=True)
+        store_sorted(e, codes)
+        slot = e.address("tops", "slot")
+        e.store(e.larger(e.larger(*largest), e.load(slot, word)), slot)
 
-    return codes_residual
-
-
-def _parts(e: Emitter, bits: Any) -> list[Any]:
-    """Emit groups of _TOPS lanes."""
-    starts = range(0, bits.type.count, _TOPS)
-    orders = [lanes(32, _TOPS)(list(range(k, k + _TOPS))) for k in starts]
-    return [e.builder.shuffle_vector(bits, bits, order) for order in orders]
-
-
-def _raise_tops(e: Emitter, largest: list[Any]) -> None:
-    """Emit the maximum of the elements of `tops` from `slot` on and of two vectors."""
-    slot, top = e.address("tops", "slot"), _larger(e, *largest)
-    e.store(_larger(e, top, e.load(slot, top.type)), slot)
-
-
-def _larger(e: Emitter, one: Any, other: Any) -> Any:
-    """Emit the maximum of unsigned lanes."""
-    return e.builder.select(e.builder.icmp_unsigned(">", one, other), one, other)
+    return codes
 
 
 def _emit_code(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
@@ -461,86 +403,27 @@ def _by_steps(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
 
 
 def _by_division(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
-    builder, kind = e.builder, bits.type
-
-    def constant(value: int) -> Any:
-        return kind([value & 0xFFFFFFFF] * kind.count)
-
-    real = floats(kind.count)
-    r = builder.fdiv(builder.bitcast(bits, real), e.splat(e.args["divisor"], kind.count))
-    quotient = builder.bitcast(r, kind)
-    cut = _MANTISSA - fmt.mantissa
-    # To the nearest code, ties to even; the exponent of 1 becomes 0.
-    odd = builder.and_(builder.lshr(quotient, constant(cut)), constant(1))
-    almost_half = builder.add(quotient, constant((1 << cut - 1) - 1 - _ONE))
-    normal = builder.lshr(builder.add(almost_half, odd), constant(cut))
-    # Below 2, the distance of two codes is that of two float32 numbers from 2^(cut + 1) on.
-    far = _ONE + (cut + 1 << _MANTISSA)
-    moved = builder.fadd(r, builder.bitcast(constant(far), real))
-    small = builder.sub(builder.bitcast(moved, kind), constant(far))
-    two = constant(_ONE + (1 << _MANTISSA))
-    code = builder.select(builder.icmp_signed("<", quotient, two), small, normal)
-    top = e.splat(e.args["last"], kind.count)
-    code = builder.select(builder.icmp_signed("<", code, top), code, top)
+    builder, constant, count = e.builder, constants(bits.type), bits.type.count
+    r = builder.fdiv(builder.bitcast(bits, floats(count)), e.splat(e.args["divisor"], count))
+    code = builder.and_(emit_codes(e, fmt.elements, r, None, limited=True), constant(0xFF))
+    code = e.smaller(code, e.splat(e.args["last"], count))
     return code, builder.icmp_unsigned("!=", code, constant(0))
-
-
-def _store_codes(e: Emitter, fmt: MiniFloat, codes: Any) -> None:
-    """Emit the packing of codes of four bits, and the store."""
-    builder = e.builder
-    if per_byte(fmt) == 2:
-        pairs = builder.bitcast(codes, lanes(16, HALF))  # the first code is the low byte
-        # The first code moves above the second.
-        joined = builder.mul(pairs, pairs.type([1 << 12 | 1] * HALF))
-        codes = builder.trunc(builder.lshr(joined, pairs.type([8] * HALF)), lanes(8, HALF))
-    store_sorted(e, codes)
 
 
 # --- blocks from codes to values -----------------------------------------------------------------
 
 
-def _dequantize_block(fmt: MiniFloat, store: Store) -> Any:
+def _dequantize_block(fmt: MiniFloat) -> Any:
     """Make the block that decodes the codes from byte `at` to 32 elements of `out` from i on."""
 
-    @block("codes", "at", "delta", "scale", "out", "i")
+    @block("codes", "at", "delta", "store", "scale", "out", "i")
     def values(e: Emitter) -> None:
-        builder = e.builder
-        word = lanes(32)
-        codes = builder.zext(_load_codes(e, fmt), word)
-        top = builder.shl(codes, word([32 - fmt.width] * BLOCK))
-        sign = builder.and_(top, word([SIGN] * BLOCK))
-        code = builder.and_(top, word([SIGN - 1] * BLOCK))
-        code = builder.lshr(code, word([8 - fmt.exponent] * BLOCK))
-        e.store_as(store, _emit_values(e, code, sign), e.address("out", "i"))
+        codes = load_codes(e, e.address("codes", "at"), per_byte(fmt), first_high=True)
+        numbers = emit_values(e, fmt.elements, e.builder.zext(codes, lanes(32)))
+        values = e.builder.fmul(e.splat(e.args["delta"]), numbers)
+        e.store_as(values, e.address("out", "i"))
 
     return values
-
-
-def _load_codes(e: Emitter, fmt: MiniFloat) -> Any:
-    """Emit the codes from byte `at` on, a byte each."""
-    builder = e.builder
-    source = e.address("codes", "at")
-    if per_byte(fmt) == 1:
-        return e.load(source, lanes(8), align=1)
-    wide = lanes(16, HALF)
-    pairs = builder.zext(e.load(source, lanes(8, HALF), align=1), wide)
-    first = builder.lshr(pairs, wide([4] * HALF))
-    second = builder.shl(builder.and_(pairs, wide([15] * HALF)), wide([8] * HALF))
-    return builder.bitcast(builder.or_(first, second), lanes(8))
-
-
-def _emit_values(e: Emitter, code: Any, sign: Any) -> Any:
-    """Emit ±Δ·c; the code lies where float32 has its exponent and mantissa."""
-    builder, kind = e.builder, code.type
-    count, real = kind.count, floats(kind.count)
-    normal = builder.add(code, kind([_ONE] * count))
-    # Exponent 0 has no leading one: 2·m/2^M = 2·(1 + m/2^M) − 2.
-    twice = builder.add(normal, kind([1 << _MANTISSA] * count))
-    small = builder.fsub(builder.bitcast(twice, real), real([2.0] * count))
-    is_small = builder.icmp_signed("<", code, kind([1 << _MANTISSA] * count))
-    c = builder.select(is_small, small, builder.bitcast(normal, real))
-    size = builder.fmul(e.splat(e.args["delta"], count), c)
-    return builder.bitcast(builder.or_(builder.bitcast(size, kind), sign), real)
 
 
 # --- loops ---------------------------------------------------------------------------------------
@@ -552,9 +435,9 @@ def _shared(fmt: MiniFloat) -> MiniFloat:
     return fmt if fmt.top <= MOST_STEPS else fmt._replace(style="full")
 
 
-def _formats() -> Iterator[tuple[MiniFloat]]:
+def _variants() -> Iterator[tuple[MiniFloat, bool]]:
     formats = (MiniFloat(*names) for names in itertools.product(FORMATS, STYLES))
-    return ((fmt,) for fmt in dict.fromkeys(map(_shared, formats)))
+    return itertools.product(dict.fromkeys(map(_shared, formats)), (False, True))
 
 
 @inline
@@ -566,26 +449,37 @@ def _place(b, count):
     return BLOCK * ((b >> 1) + (b & 1) * ((count + 1) >> 1))
 
 
-@factory(_formats)
-def _quantizer(fmt: MiniFloat) -> Kernel:
-    one_block = _quantize_block(fmt)
+@factory(_variants)
+def _quantizer(fmt: MiniFloat, leave: bool) -> Kernel:
+    one_block = _quantize_block(fmt, leave)
     pair = per_byte(fmt)
 
     @kernel(
-        "in float32[], float32, int32, in int32[], out uint32[], out uint8[]",
-        variant=f"{fmt}",
+        "in float32[], in float32[], float32, out float32[], out float32[], boolean, "
+        "out float32[], float32, float32, int32, in int32[], out uint32[], out uint8[]",
+        variant=f"{fmt} {leave}",
         vectorized=False,
     )
-    def minifloat_codes(x, divisor, last, steps, tops, out):
+    def minifloat_codes(
+        x, residual, decay, left, backup, streaming, errors, delta, divisor, last, steps, tops, out
+    ):
         # x.size is a multiple of BLOCK, out.size == x.size // pair; `last` is the last code;
-        # steps.size == MOST_STEPS, tops is 2 * _TOPS zeros. Returns the bits of the largest
-        # magnitude.
+        # steps.size == MOST_STEPS, tops is 2 * HALF zeros. With `leave`, residual and left are as
+        # long as x, backup is or has no elements, and errors.size == BLOCK. Returns the largest
+        # magnitude's bits.
         a, b, c, d = steps[0], steps[1], steps[2], steps[3]
         f, g, h = steps[4], steps[5], steps[6]
+        numbers = delta, divisor, last, a, b, c, d, f, g, h
         count = x.size // BLOCK
         for k in range(count):
-            i, slot = _place(k, count), (k & 1) * _TOPS
-            one_block(x, i, divisor, last, a, b, c, d, f, g, h, tops, slot, out, i // pair)
+            i, slot = _place(k, count), (k & 1) * HALF
+            if leave and backup.size:
+                copy_block(residual, i, backup, i, streaming)
+            one_block(x, residual, i, decay, errors, *numbers, tops, slot, out, i // pair)
+            if leave:
+                leave_block(errors, 0, left, i, backup, streaming)
+        if leave and streaming:
+            fence()
         top = np.uint32(0)
         for k in range(tops.size):
             top = max(top, tops[k])
@@ -594,55 +488,18 @@ def _quantizer(fmt: MiniFloat) -> Kernel:
     return minifloat_codes
 
 
-@factory(_formats)
-def _residual_quantizer(fmt: MiniFloat) -> Kernel:
-    one_block = _residual_block(fmt)
-    pair = per_byte(fmt)
-
-    @kernel(
-        "in float32[], in float32[], out float32[], out float32[], boolean, out float32[], "
-        "float32, float32, float32, int32, in int32[], out uint32[], out uint8[]",
-        variant=f"{fmt}",
-        vectorized=False,
-    )
-    def minifloat_residual(
-        x, residual, left, backup, stream, errors, decay, delta, divisor, last, steps, tops, out
-    ):
-        # residual.size == left.size == x.size, backup is or has no elements, and errors.size ==
-        # BLOCK; minifloat_codes describes the other arguments.
-        a, b, c, d = steps[0], steps[1], steps[2], steps[3]
-        f, g, h = steps[4], steps[5], steps[6]
-        count = x.size // BLOCK
-        for k in range(count):
-            i, slot = _place(k, count), (k & 1) * _TOPS
-            numbers = decay, delta, divisor, last, a, b, c, d, f, g, h
-            if backup.size:
-                copy_block(residual, i, backup, i, stream)
-            one_block(x, residual, i, errors, *numbers, tops, slot, out, i // pair)
-            leave_block(errors, 0, left, i, backup, stream)
-        if stream:
-            fence()
-        top = np.uint32(0)
-        for k in range(tops.size):
-            top = max(top, tops[k])
-        return top
-
-    return minifloat_residual
-
-
-@factory(lambda: itertools.product(FORMATS, get_args(Store)))
-def _dequantizer(format: str, store: Store) -> Kernel:
+@factory(lambda: ((format,) for format in FORMATS))
+def _dequantizer(format: str) -> Kernel:
     fmt = MiniFloat(format)
-    one_block = _dequantize_block(fmt, store)
+    one_block = _dequantize_block(fmt)
     pair = per_byte(fmt)
-    streaming = store == "stream"
 
-    @kernel("in uint8[], float32, float32, out float32[]", f"{format} {store}", vectorized=False)
-    def minifloat_values(codes, delta, scale, out):
+    @kernel("in uint8[], float32, int64, float32, out float32[]", format, vectorized=False)
+    def minifloat_values(codes, delta, store, scale, out):
         # out.size is a multiple of BLOCK, codes.size == out.size // pair
         for i in range(0, out.size, BLOCK):
-            one_block(codes, i // pair, delta, scale, out, i)
-        if streaming:
+            one_block(codes, i // pair, delta, store, scale, out, i)
+        if store == STREAM:
             fence()
 
     return minifloat_values
@@ -656,19 +513,13 @@ def _wrong(code, sign, top):
     return np.uint8(np.uint8(np.uint8(size > top) | np.uint8(code == sign)) | beyond)
 
 
-@kernel("in uint8[], uint8, uint8")
-def _any_wrong(codes, sign, top):
+@kernel("in uint8[], uint8, uint8, boolean")
+def _any_wrong(codes, sign, top, pairs):
     wrong = np.uint8(0)
     for i in range(codes.size):
-        wrong = np.uint8(wrong | _wrong(codes[i], sign, top))
-    return wrong
-
-
-@kernel("in uint8[], uint8, uint8")
-def _any_wrong_half(codes, sign, top):
-    wrong = np.uint8(0)
-    for i in range(codes.size):
-        first, second = np.uint8(codes[i] >> np.uint8(4)), np.uint8(codes[i] & np.uint8(15))
-        pair = np.uint8(_wrong(first, sign, top) | _wrong(second, sign, top))
+        own, first = codes[i], np.uint8(0)
+        if pairs:
+            own, first = np.uint8(own & np.uint8(15)), np.uint8(own >> np.uint8(4))
+        pair = np.uint8(_wrong(own, sign, top) | _wrong(first, sign, top))
         wrong = np.uint8(wrong | pair)
     return wrong

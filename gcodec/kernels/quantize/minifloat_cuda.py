@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,26 +28,19 @@ _NONE = (1 << 64) - 1
 _Scale = float | np.float32 | Deferred
 
 
-def quantize_tensor(x: Array, scale: _Scale, fmt: MiniFloat) -> tuple[Array, Deferred]:
-    """Return the codes of a tensor, and whether all values are finite."""
+def quantize_tensor(
+    x: Array, scale: _Scale, fmt: MiniFloat, update: ResidualUpdate | None = None
+) -> tuple[Array, Any]:
+    """Return the codes of a tensor, and whether all values are finite; a sum must be."""
     device, n = device_with(x), x.size
     out, top = device.empty(codes_nbytes(n, fmt), np.uint8), device.zeros(1, np.uint32)
-    name, coder = _kernel("minifloat_codes", _Rule.of(device, scale, fmt), fmt)
-    _launch(device, name, n, x, n, *coder, out, top)
+    rule, (kept, decay, left, *_) = _Rule.of(device, scale, fmt), update or (x, np.float32(0), x)
+    source = x, kept, left, n, update is not None, decay.view(np.uint32)
+    coder = rule.steps, per_byte(fmt) == 2, fmt.mantissa, fmt.top, fmt.width, rule.points
+    _launch(device, "minifloat_codes", n, *source, *coder, out, top)
+    if update is not None:
+        return out, True
     return out, Deferred(device, top, lambda words: bool(words[0] < INFINITY_BITS))
-
-
-def quantize_tensor_residual(
-    x: Array, update: ResidualUpdate, scale: _Scale, fmt: MiniFloat
-) -> tuple[Array, bool]:
-    """Return the codes of u = x + decay·residual, which must be finite, and write u − x̂."""
-    device, n = device_with(x), x.size
-    out = device.empty(codes_nbytes(n, fmt), np.uint8)
-    rule = _Rule.of(device, scale, fmt)
-    name, coder = _kernel("minifloat_residual", rule, fmt)
-    source = x, update.residual, update.left, n, update.decay.view(np.uint32)
-    _launch(device, name, n, *source, *coder, rule.points, out)
-    return out, True
 
 
 def dequantize_tensor(
@@ -112,13 +105,6 @@ def _constants(fmt: MiniFloat) -> tuple[np.ndarray, np.ndarray]:
     """Return the thresholds of |x|/Δ, for formats of up to four bits, and the magnitudes."""
     pairs = per_byte(fmt) == 2
     return least_middles(fmt)[: MOST_STEPS * pairs], fmt.magnitudes()
-
-
-def _kernel(name: str, rule: _Rule, fmt: MiniFloat) -> tuple[str, tuple[object, ...]]:
-    """Return the name of a kernel, and the arguments by which it finds codes."""
-    if per_byte(fmt) == 2:
-        return f"{name}_pairs", (rule.steps, fmt.width)
-    return f"{name}_bytes", (rule.steps, fmt.mantissa, fmt.top, fmt.width)
 
 
 def _launch(device: Device, name: str, n: int, *arguments: object) -> None:

@@ -54,8 +54,7 @@ def find_ranges(x: np.ndarray, starts: np.ndarray, borders: np.ndarray, out: np.
         See `range_table`.
     out : (n,) uint8 array
     """
-    loop = _search_ranges if starts.size == 0 else _look_up_ranges
-    loop(x, x.view(np.uint32), starts, borders, out)
+    _find_ranges(x, x.view(np.uint32), starts, borders, out)
 
 
 def range_table(borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -72,11 +71,6 @@ def range_table(borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     least[least.size // 2 :] |= np.uint32((1 << _RANGE_BIN) - 1)  # negative, largest magnitude
     starts = np.searchsorted(borders[:-1], least.view(np.float32))
     return starts.astype(np.uint8), borders
-
-
-def sums_of_codes(x: np.ndarray, codes: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> None:
-    """Add the elements of each code to (256,) float64 sums in order, and count them in int64."""
-    _add_codes(x, codes, sums, counts)
 
 
 # --- the same without kernels --------------------------------------------------------------------
@@ -132,19 +126,15 @@ def _take_wanted(bits, is_wanted, wanted):
 
 
 @kernel("in float32[], in uint32[], in uint8[], in float32[], out uint8[]")
-def _look_up_ranges(x, bits, starts, borders, out):
-    # bits are those of x; borders.size == CODES, and the last one is infinity.
-    for i in range(x.size):
+def _find_ranges(x, bits, starts, borders, out):
+    # bits are those of x; starts has an element for each bin or none; borders.size == CODES, and
+    # the last one is infinity.
+    for i in range(x.size if starts.size else 0):
         code = np.uint32(starts[bits[i] >> np.uint32(_RANGE_BIN)])
         for _ in range(_COMPARISONS):
             code = np.uint32(code + np.uint32(borders[code] < x[i]))
         out[i] = code
-
-
-@kernel("in float32[], in uint32[], in uint8[], in float32[], out uint8[]")
-def _search_ranges(x, bits, starts, borders, out):
-    # borders.size == CODES, and the last one is infinity; the other arrays are not used.
-    for i in range(x.size):
+    for i in range(0 if starts.size else x.size):
         code, step = np.uint32(0), np.uint32(CODES // 2)
         while step > 0:  # code + step <= CODES
             is_below = np.uint32(borders[np.uint32(code + step - np.uint32(1))] < x[i])
@@ -154,7 +144,8 @@ def _search_ranges(x, bits, starts, borders, out):
 
 
 @kernel("in float32[], in uint8[], out float64[], out int64[]")
-def _add_codes(x, codes, sums, counts):
+def sums_of_codes(x, codes, sums, counts):
+    """Add the elements of each code to (256,) float64 sums in order, and count them in int64."""
     # codes.size == x.size; sums.size == counts.size == CODES
     for tile in range(0, x.size, _TILE):
         for i in range(tile + _TILE, tile + 2 * _TILE, BLOCK):

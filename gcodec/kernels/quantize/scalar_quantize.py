@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from typing import Any
 
 import numpy as np
 
@@ -21,14 +20,14 @@ from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_tile, fetch_bl
 from gcodec.kernels.numeric.magnitudes import add_magnitudes
 from gcodec.kernels.numeric.reduce import fold, tile_sums
 from gcodec.runtime import pool
-from gcodec.runtime.cover import streams
+from gcodec.runtime.cover import store_of, streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import (
+    ADD,
     AHEAD,
     BLOCK,
     Emitter,
-    Store,
     block,
     fence,
     floats,
@@ -158,8 +157,10 @@ def exact_random_squares(x: np.ndarray, step: float) -> float:
 
 
 @dispatched("gcodec.kernels.quantize.scalar_quantize_cuda")
-def put_points(symbols: np.ndarray, points: np.ndarray, out: np.ndarray) -> None:
-    """Write the reconstruction points of symbols, on the calling thread.
+def put_points(
+    symbols: np.ndarray, points: np.ndarray, out: np.ndarray, add: np.float32 | None = None
+) -> None:
+    """Write the reconstruction points of symbols, or add a multiple, on the calling thread.
 
     Parameters
     ----------
@@ -167,15 +168,10 @@ def put_points(symbols: np.ndarray, points: np.ndarray, out: np.ndarray) -> None
     points : (256,) float32 array
         Point of each symbol.
     out : (n,) float32 array
+    add : float32, optional
+        Factor of the points that are added, on the host; each product is rounded first.
     """
-    _points_writer("write")(symbols, points, np.float32(1), out)
-
-
-def add_points(
-    symbols: np.ndarray, points: np.ndarray, scale: np.float32, out: np.ndarray
-) -> None:
-    """Add scale times the points to `out`, each step rounded once; see `put_points`."""
-    _points_writer("add")(symbols, points, scale, out)
+    _points_writer()(symbols, points, *store_of(add, False), out)
 
 
 def points_of(symbols: np.ndarray, unit: float, centroids: np.ndarray) -> np.ndarray:
@@ -218,10 +214,8 @@ def _plain_block(e: Emitter) -> None:
     dead, up, most = (number([float(value)] * BLOCK) for value in (_DEAD, _UP, _MANY))
     bits = e.magnitude_bits(e.load(e.address("sums", "zero"), number))
     tops = e.address("tops", "zero")
-    former = e.load(tops, word)
-    e.store(builder.select(builder.icmp_unsigned(">", bits, former), bits, former), tops)
-    y = builder.fmul(builder.bitcast(bits, number), e.splat(e.args["factor"]))
-    y = builder.select(builder.fcmp_ordered("<", y, most), y, most)
+    e.store(e.larger(bits, e.load(tops, word)), tops)
+    y = e.smaller(builder.fmul(builder.bitcast(bits, number), e.splat(e.args["factor"])), most)
     level = builder.fptosi(builder.fadd(y, up), word)
     level = builder.select(builder.fcmp_ordered(">=", y, dead), level, word([0] * BLOCK))
     symbols = builder.trunc(builder.add(level, level), lanes(8))
@@ -285,27 +279,22 @@ def _fill_points(symbols, part, centroids, out):
         out[i] = -point if symbols[i] & 1 and k > 0 else point
 
 
-def _points_block(store: Store) -> Any:
-    """Make the block that writes the points of 32 symbols from i, which registers hold."""
-
-    @block("symbols", "i", "points", "zero", "scale", "out")
-    def points_of_block(e: Emitter) -> None:
-        symbols = e.load(e.address("symbols", "i"), lanes(8), 1)
-        places = e.builder.zext(symbols, lanes(32))
-        values = e.looked_up_floats(e.address("points", "zero"), places)
-        e.store_as(store, values, e.address("out", "i"))
-
-    return points_of_block
+@block("symbols", "i", "points", "zero", "store", "scale", "out")
+def _points_block(e: Emitter) -> None:
+    """Write the points of 32 symbols from i, which registers hold."""
+    symbols = e.load(e.address("symbols", "i"), lanes(8), 1)
+    places = e.builder.zext(symbols, lanes(32))
+    values = e.looked_up_floats(e.address("points", "zero"), places)
+    e.store_as(values, e.address("out", "i"))
 
 
-@factory(lambda: [("write",), ("add",)])
-def _points_writer(store: Store) -> Kernel:
-    adds, in_registers = store == "add", np.uint8(floats_in_registers())
-    one_block = _points_block(store) if in_registers else None
+@factory(lambda: [()])
+def _points_writer() -> Kernel:
+    in_registers = np.uint8(floats_in_registers())  # of the processor that it is compiled for
 
-    @kernel("in uint8[], in float32[], float32, out float32[]", variant=store)
-    def write_points(symbols, points, scale, out):
-        # symbols.size == out.size; points.size == 256.
+    @kernel("in uint8[], in float32[], int64, float32, out float32[]", variant="points")
+    def write_points(symbols, points, store, scale, out):
+        # symbols.size == out.size; points.size == 256; store: WRITE or ADD.
         for tile in range(0, out.size, _TILE):
             part, target = symbols[tile : tile + _TILE], out[tile : tile + _TILE]
             first = np.int64(0)
@@ -316,12 +305,9 @@ def _points_writer(store: Store) -> Kernel:
                 if top < in_registers:
                     first = target.size - target.size % BLOCK
                     for i in range(0, first, BLOCK):
-                        one_block(part, i, points, 0, scale, target)
+                        _points_block(part, i, points, 0, store, scale, target)
             for i in range(first, target.size):
                 point = points[part[i]]
-                if adds:
-                    target[i] += scale * point
-                else:
-                    target[i] = point
+                target[i] = target[i] + scale * point if store == ADD else point
 
     return write_points

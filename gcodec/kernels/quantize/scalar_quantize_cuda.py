@@ -75,7 +75,7 @@ def exact_random_squares(x: Array, step: float) -> float:
     return float(fold(sums))
 
 
-def put_points(symbols: Array, points: np.ndarray, out: Array) -> None:
+def put_points(symbols: Array, points: np.ndarray, out: Array, add: None = None) -> None:
     """Write the reconstruction points of symbols."""
     device, n = device_with(symbols), out.size
     launch_striding(device, _SOURCE, "put_points", n, symbols, n, device.to_device(points), out)

@@ -150,7 +150,10 @@ class Binned:
 
     def improved(self, scale: float, ladder: Ladder) -> float:
         """Return the least-squares scale for the levels that a scale gives, if it is better."""
-        return float(_improved(*self._bins, *ladder[1:4], scale))
+        before = self.sums(np.array([scale]), ladder)
+        after = self.sums(before.fitted, ladder)
+        is_better = before.fitted[0] > 0 and after.errors[0] < before.errors[0]
+        return float(before.fitted[0]) if is_better else scale
 
     def candidates(
         self, grid: Grid, ladder: Ladder, rounding: Rounding, scale: float
@@ -347,14 +350,6 @@ def _measure(bins, first, total, middles, rises, squares, scales, errors, fitted
     for k in range(scales.size):
         error, best = _measured(bins, first, total, middles, rises, squares, scales[k])
         errors[k], fitted[k] = error, best
-
-
-@kernel(f"{_DISTRIBUTION}, float64", vectorized=False)
-def _improved(bins, first, total, middles, rises, squares, scale):
-    # See _measured.
-    before, fitted = _measured(bins, first, total, middles, rises, squares, scale)
-    after, _ = _measured(bins, first, total, middles, rises, squares, fitted)
-    return fitted if fitted > 0.0 and after < before else scale
 
 
 @kernel(

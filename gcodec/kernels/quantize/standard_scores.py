@@ -13,8 +13,9 @@ import numpy as np
 from gcodec.kernels.numeric.convert import half_to_single, single_to_half
 from gcodec.kernels.numeric.reduce import LANES, TILE, float_of_bits, fold
 from gcodec.runtime import pool
-from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import BLOCK
+from gcodec.runtime.cover import store_of
+from gcodec.runtime.jit import kernel
+from gcodec.runtime.lanes import ADD, BLOCK
 from gcodec.runtime.memory import bits_float, float_bits, magnitude_bits
 
 _PART = 1 << 16  # elements that stay in a cache, at least a block
@@ -101,13 +102,13 @@ def dequantize(
     add : float32, optional
         Factor of the values that are added; each product is rounded first.
     """
-    loop, times = _dequantizer(add is not None), np.float32(1 if add is None else add)
+    stored = store_of(add, False)
 
     def task(start: int, stop: int) -> None:
         for at in range(start, stop, _PART):
             end = min(at + _PART, stop)
             halves = _aligned(numbers, at, end)
-            loop(halves, at, block_size, means, deviations, times, out[at:end])
+            _standard_values(halves, at, block_size, means, deviations, *stored, out[at:end])
 
     pool.run(task, out.size, BLOCK)
 
@@ -181,28 +182,21 @@ def _scores(x, block_size, means, deviations, out):
             own[i] = np.uint16(single_to_half(float_bits(score)))
 
 
-@factory(lambda: ((False,), (True,)))
-def _dequantizer(adds: bool) -> Kernel:
-    @kernel(
-        "in uint16[], int64, int64, in float32[], in float32[], float32, out float32[]",
-        variant=str(adds),
-    )
-    def standard_values(halves, first, block_size, means, deviations, times, out):
-        # out begins with element `first`, and means and deviations have those of all blocks;
-        # halves.size == out.size.
-        start = 0
-        while start < out.size:
-            b = (first + start) // block_size
-            stop = min((b + 1) * block_size - first, out.size)
-            bits, own = halves[start:stop], out[start:stop]
-            mean, deviation = means[b], deviations[b]
-            for i in range(own.size):  # bits.size == own.size
-                half = bits_float(half_to_single(np.uint32(bits[i])))
-                value = np.float32(np.float32(half * deviation) + mean)
-                if adds:
-                    own[i] += np.float32(times * value)
-                else:
-                    own[i] = value
-            start = stop
-
-    return standard_values
+@kernel("in uint16[], int64, int64, in float32[], in float32[], int64, float32, out float32[]")
+def _standard_values(halves, first, block_size, means, deviations, store, times, out):
+    # out begins with element `first`, and means and deviations have those of all blocks;
+    # halves.size == out.size; store: WRITE or ADD.
+    start = 0
+    while start < out.size:
+        b = (first + start) // block_size
+        stop = min((b + 1) * block_size - first, out.size)
+        bits, own = halves[start:stop], out[start:stop]
+        mean, deviation = means[b], deviations[b]
+        for i in range(own.size):  # bits.size == own.size
+            half = bits_float(half_to_single(np.uint32(bits[i])))
+            value = np.float32(np.float32(half * deviation) + mean)
+            if store == ADD:
+                own[i] += np.float32(times * value)
+            else:
+                own[i] = value
+        start = stop

@@ -39,62 +39,39 @@ __device__ __forceinline__ u32 left_over(u32 v, u32 threshold, u32 level) {
     return subtract_bits(v, Rule::step(v, threshold, level).size);
 }
 
-// Writes the packed codes of n elements; the last of `nbytes` may lie beyond them.
+// Writes the packed codes of n elements of x, or if `adds`, of v = x + decay * residual; the last of
+// `nbytes` may lie beyond them. Then v minus its decoded value goes to `left`, which may be the
+// residual.
 template <class Rule>
-__device__ __forceinline__ void quantize(const u32* x, i64 n, u32 threshold, u8* out, i64 nbytes) {
+__device__ __forceinline__ void quantize(const u32* x, const u32* residual, u32* left, i64 n, bool adds,
+                                         f32 decay, u32 threshold, u32 level, u8* out, i64 nbytes) {
     const i64 each = 8 / Rule::WIDTH;  // codes of a byte
     for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
         u32 byte = 0;
-        for (i64 i = each * at; i < each * (at + 1); i += 4)
-            byte = byte << 4 | codes_of<Rule>(load_four(x, i, n, NO_NUMBER), threshold);
-        out[at] = (u8)byte;
-    }
-}
-
-// The same for v = x + decay * residual; v minus its decoded value goes to `left`, which may be the
-// residual.
-template <class Rule>
-__device__ __forceinline__ void quantize_residual(const u32* x, const u32* residual, u32* left, i64 n,
-                                                  f32 decay, u32 threshold, u32 level, u8* out,
-                                                  i64 nbytes) {
-    const i64 each = 8 / Rule::WIDTH;
-    u32 factor = bits_of(decay);
-    for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
-        u32 byte = 0;
         for (i64 i = each * at; i < each * (at + 1); i += 4) {
-            uint4 v = load_four(x, i, n, NO_NUMBER), kept = load_four(residual, i, n, 0);
-            v = make_uint4(add_bits(v.x, multiply_bits(factor, kept.x)),
-                           add_bits(v.y, multiply_bits(factor, kept.y)),
-                           add_bits(v.z, multiply_bits(factor, kept.z)),
-                           add_bits(v.w, multiply_bits(factor, kept.w)));
+            uint4 v = load_four(x, i, n, NO_NUMBER);
+            if (adds) v = add_multiples(v, bits_of(decay), load_four(residual, i, n, 0));
             byte = byte << 4 | codes_of<Rule>(v, threshold);
-            store_four(left, i, n,
-                       make_uint4(left_over<Rule>(v.x, threshold, level),
-                                  left_over<Rule>(v.y, threshold, level),
-                                  left_over<Rule>(v.z, threshold, level),
-                                  left_over<Rule>(v.w, threshold, level)));
+            if (adds)
+                store_four(left, i, n,
+                           make_uint4(left_over<Rule>(v.x, threshold, level),
+                                      left_over<Rule>(v.y, threshold, level),
+                                      left_over<Rule>(v.z, threshold, level),
+                                      left_over<Rule>(v.w, threshold, level)));
         }
         out[at] = (u8)byte;
     }
 }
 
 extern "C" __global__ void quantize_2bit(
-    const u32* x, i64 n, const u32* threshold, u8* out, i64 nbytes) {
-    quantize<TwoBit>(x, n, *threshold, out, nbytes);
-}
-extern "C" __global__ void quantize_2bit_residual(
-    const u32* x, const u32* residual, u32* left, i64 n, f32 decay, const u32* threshold,
+    const u32* x, const u32* residual, u32* left, i64 n, bool adds, f32 decay, const u32* threshold,
     const u32* level, u8* out, i64 nbytes) {
-    quantize_residual<TwoBit>(x, residual, left, n, decay, *threshold, *level, out, nbytes);
+    quantize<TwoBit>(x, residual, left, n, adds, decay, *threshold, *level, out, nbytes);
 }
-extern "C" __global__ void quantize_1bit(const u32* x, i64 n, f32 threshold, u8* out, i64 nbytes) {
-    quantize<OneBit>(x, n, bits_of(threshold), out, nbytes);
-}
-extern "C" __global__ void quantize_1bit_residual(
-    const u32* x, const u32* residual, u32* left, i64 n, f32 decay, f32 threshold, u8* out,
+extern "C" __global__ void quantize_1bit(
+    const u32* x, const u32* residual, u32* left, i64 n, bool adds, f32 decay, f32 threshold, u8* out,
     i64 nbytes) {
-    quantize_residual<OneBit>(x, residual, left, n, decay, bits_of(threshold), bits_of(1.0f), out,
-                              nbytes);
+    quantize<OneBit>(x, residual, left, n, adds, decay, bits_of(threshold), bits_of(1.0f), out, nbytes);
 }
 
 // Reports the first byte with the code 01 in a field of two bits.

@@ -22,18 +22,13 @@ def quantize(
     """Return packed codes, and replace the residual."""
     device, n = device_with(x), x.size
     out = device.empty(layout.nbytes(n), np.uint8)
-    # The threshold of two bits, and the level, may be on the device.
-    two_bits = layout.width == 2
-    cut = word(device, threshold) if two_bits else threshold
-    output = out, out.size
-    if update is None:
-        arguments: tuple[object, ...] = x, n, cut, *output
-    else:
-        residual, decay, left = update.residual, update.decay, update.left
-        levels = (word(device, level),) if two_bits else ()
-        arguments = x, residual, left, n, decay, cut, *levels, *output
-    name = f"quantize_{layout.width}bit{'' if update is None else '_residual'}"
-    launch_striding(device, "threshold", name, out.size, *arguments)
+    residual, decay, left, *_ = update or (x, np.float32(0), x)
+    numbers: tuple[object, ...] = (threshold,)
+    if layout.width == 2:  # the threshold and the level may be on the device
+        cut = word(device, threshold)
+        numbers = cut, cut if update is None else word(device, level)
+    arguments = x, residual, left, n, update is not None, decay, *numbers, out, out.size
+    launch_striding(device, "threshold", f"quantize_{layout.width}bit", out.size, *arguments)
     return out
 
 

@@ -30,7 +30,7 @@ from gcodec.kernels.quantize.trellis import EVEN, MOST, NEXT, ODD
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel, subroutine
-from gcodec.runtime.lanes import Emitter, block, floats, lanes
+from gcodec.runtime.lanes import Emitter, block, constants, floats, lanes
 
 ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
 
@@ -202,10 +202,7 @@ def _coset(state: int, parity: int) -> int:
 def _find_candidates(e: Emitter) -> None:
     """Write the candidates of eight elements, and their costs at a place of a tile."""
     builder, real, number = e.builder, floats(WIDTH), lanes(32, WIDTH)
-
-    def constant(value: int) -> Any:
-        return number([value] * WIDTH)
-
+    constant = constants(number)
     bits = e.magnitude_bits(e.load(e.address("x", "at"), real))
     y = builder.fmul(builder.bitcast(bits, real), e.splat(e.args["factor"], WIDTH))
     classes = builder.zext(e.load(e.address("classes", "at"), lanes(8, WIDTH), 1), number)
@@ -287,9 +284,7 @@ def _trace_back(e: Emitter) -> None:
     The halves of their symbols replace the decisions.
     """
     builder, number, word = e.builder, lanes(32, WIDTH), lanes(8, WIDTH)
-
-    def constant(value: int) -> Any:
-        return number([value] * WIDTH)
+    constant = constants(number)
 
     def one_turn(state: list[Any]) -> list[Any]:
         at, s = state

@@ -59,8 +59,8 @@ extern "C" __global__ void quantize_tiles(
         Bucket own = {-1, 0.0, 0.0, 0};
         Words random = {};
         u64 codes = 0;
-        uint4 low = load_four(x, 8 * group, n, 0), high = load_four(x, 8 * group + 4, n, 0);
-        u32 values[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        u32 values[8];
+        load_eight(x, 8 * group, n, values);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             i64 i = 8 * group + k;
@@ -102,18 +102,6 @@ extern "C" __global__ void __launch_bounds__(256, 4) dequantize_tiles(
             u32 code = ((u32)(codes >> bits * (7 - k)) & levels) ^ own.flip;
             values[k] = narrowed(__dadd_rn(own.one, __dmul_rn((f64)(i32)code, own.two)));
         }
-#pragma unroll
-        for (int k = 0; k < 8; k += 4) {
-            uint4 four = make_uint4(values[k], values[k + 1], values[k + 2], values[k + 3]);
-            if (add) {
-                uint4 sums = load_four(out, 8 * group + k, n, 0);
-                u32 factor = bits_of(scale);
-                four = make_uint4(add_bits(sums.x, multiply_bits(factor, four.x)),
-                                  add_bits(sums.y, multiply_bits(factor, four.y)),
-                                  add_bits(sums.z, multiply_bits(factor, four.z)),
-                                  add_bits(sums.w, multiply_bits(factor, four.w)));
-            }
-            store_four(out, 8 * group + k, n, four);
-        }
+        store_eight(out, 8 * group, n, values, bits_of(scale), add);
     }
 }

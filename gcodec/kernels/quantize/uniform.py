@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +26,20 @@ from gcodec.kernels.numeric.arithmetic import (
 from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, key_of
 from gcodec.runtime import pool
-from gcodec.runtime.cover import streams
+from gcodec.runtime.cover import store_of, streams
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, calling, factory, inline, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, Store, block, doubles, fence, floats, lanes
+from gcodec.runtime.jit import Kernel, calling, factory, inline, kernel, subroutine
+from gcodec.runtime.lanes import (
+    ADD,
+    BLOCK,
+    STREAM,
+    Emitter,
+    block,
+    doubles,
+    fence,
+    floats,
+    lanes,
+)
 from gcodec.runtime.memory import bits_float, float_bits
 
 _PART = 1 << 16  # elements that `rounded` has in memory as float64
@@ -63,12 +73,12 @@ def quantize(
     leave : bool
         Whether x is replaced by the quantization error x − x̂; only on the host.
     """
-    loop, none = _quantizer(leave), np.empty(0, np.float32)
-    numbers = ranges.reshape(-1), bucket, bits, *_quantizers(bits, seed, leave)
+    loop, none = _quantizer(seed is not None, leave), np.empty(0, np.float32)
+    numbers = ranges.reshape(-1), bucket, bits, np.uint64(seed or 0), _address(packer, bits)
 
     def task(start: int, stop: int) -> None:
         part = x[start:stop]
-        terms = part, part, none, np.float32(0), none, none, False, 0, np.empty(0, np.int32)
+        terms = part, part, none, np.float32(0), none, none, False, np.empty(0, np.int32)
         codes = out[start * bits // 8 : -(-stop * bits // 8)]
         loop(*terms, np.uint64(start), *numbers, *_scratch(), np.empty(3 * BLOCK), codes)
 
@@ -100,27 +110,28 @@ def quantize_sum(
         Bit pattern of the largest magnitude of the sum; NaN is larger than infinity. Unless it is
         finite, ranges and codes are undefined.
     """
-    ranges, loop = np.empty((-(-x.size // bucket), 2), np.float32), _quantizer(True)
-    buckets = ranges.reshape(-1), bucket, bits, *_quantizers(bits, seed, True)
+    ranges, loop = (
+        np.empty((-(-x.size // bucket), 2), np.float32),
+        _quantizer(seed is not None, True),
+    )
+    buckets = ranges.reshape(-1), bucket, bits, np.uint64(seed or 0), _address(packer, bits)
     streaming = streams(update.apart)
 
     def task(start: int, stop: int) -> int:
         sums, own = np.empty(_TILE, np.float32), update.part(start, stop)
         terms = sums, x[start:stop], own.residual, own.decay, own.left, own.backup
         codes = out[start * bits // 8 : -(-stop * bits // 8)]
-        adding = streaming, _sum_tile.address, np.empty(2, np.int32)
         numbers = np.uint64(start), *buckets, *_scratch(), np.empty(3 * BLOCK)
-        top = int(loop(*terms, *adding, *numbers, codes))
+        top = int(loop(*terms, streaming, np.empty(2, np.int32), *numbers, codes))
         own.mark_saved()
         return top
 
     return ranges, max(pool.run(task, x.size, _TILE))
 
 
-def _quantizers(bits: int, seed: int | None, leave: bool) -> tuple[np.uint64, int, int]:
-    """Return the seed, and the addresses of the loops that quantize and pack."""
-    loop = _blocks_quantizer(seed is not None, leave).address
-    return np.uint64(seed or 0), loop, packer(bits, True).address if bits < 8 else 0
+def _address(loop_for: Callable[[int, bool], Kernel], bits: int) -> int:
+    """Return the address of the loop that packs or unpacks codes; 0 if they are bytes."""
+    return loop_for(bits, True).address if bits < 8 else 0
 
 
 @dispatched("gcodec.kernels.quantize.uniform_cuda")
@@ -136,16 +147,8 @@ def dequantize(
 
     See `quantize` for the other parameters.
     """
-    store: Store = "add" if add is not None else "stream" if streams(out) else "write"
-    flat, addresses = ranges.reshape(-1), _addresses(bits, store)
-    factor = np.float32(1 if add is None else add)
-
-    def task(start: int, stop: int) -> None:
-        part = data[start * bits // 8 : -(-stop * bits // 8)]
-        own = part, np.uint64(start), flat, bucket, bits, factor, *addresses
-        _dequantize_tiles(*own, *_scratch(), out[start:stop])
-
-    pool.run(task, out.size, _TILE)
+    write = _writer(data, ranges, bucket, bits, store_of(add, streams(out)))
+    pool.run(lambda start, stop: write(start, stop, out[start:stop]), out.size, _TILE)
 
 
 def adder(
@@ -156,14 +159,20 @@ def adder(
     The function gets `start`, which is a multiple of 32, `stop`, and an array on the host for the
     elements `start` to `stop - 1`. See `dequantize` for the parameters.
     """
-    flat, addresses = ranges.reshape(-1), _addresses(bits, "add")
+    return _writer(data, ranges, bucket, bits, store_of(scale, False))
 
-    def add(start: int, stop: int, out: np.ndarray) -> None:
+
+def _writer(
+    data: np.ndarray, ranges: np.ndarray, bucket: int, bits: int, stored: tuple[int, np.float32]
+) -> Callable[[int, int, np.ndarray], None]:
+    """Return what `adder` returns; `stored` is the result of `store_of`."""
+    numbers = ranges.reshape(-1), bucket, bits, *stored, _address(unpacker, bits)
+
+    def write(start: int, stop: int, out: np.ndarray) -> None:
         part = data[start * bits // 8 : -(-stop * bits // 8)]
-        own = part, np.uint64(start), flat, bucket, bits, scale, *addresses
-        _dequantize_tiles(*own, *_scratch(), out)
+        _dequantize_tiles(part, np.uint64(start), *numbers, *_scratch(), out)
 
-    return add
+    return write
 
 
 def rounded(
@@ -307,54 +316,13 @@ def _quantize_block(stochastic: bool, leave: bool) -> Any:
     return quantize_block
 
 
-@factory(lambda: itertools.product((False, True), (False, True)))
-def _blocks_quantizer(stochastic: bool, leave: bool) -> Kernel:
-    """Make the loop over whole blocks, which all numbers of bits share."""
-    one_block = _quantize_block(stochastic, leave)
-
-    @kernel(
-        f"{'out' if leave else 'in'} float32[], in float32[], in float32[], int64, int64, "
-        "uint64, in float32[], int64, float64, out float64[], out float64[], out uint8[]",
-        variant=f"{stochastic} {leave}",
-    )
-    def uniform_codes(
-        x,
-        gradient,
-        residual,
-        first,
-        limit,
-        seed,
-        ranges,
-        bucket,
-        levels,
-        ends,
-        numbers,
-        codes,
-    ):
-        # x begins with element `first`; x.size is a multiple of BLOCK, and at most codes.size.
-        # The numbers hold for the elements before `limit`; return the new limit. gradient and
-        # residual begin with the terms of x, and are empty if x is no sum.
-        for i in range(0, x.size, BLOCK):
-            if leave and residual.size != 0:
-                fetch_terms(gradient, residual, i + _TILE)  # while this block is coded
-            start = first + i
-            if start + BLOCK > limit:
-                limit = _fill(numbers, ranges, bucket, start, levels, _factor_of)
-                if leave:
-                    _fill(ends, ranges, bucket, start, levels, _end_of)
-            one_block(x, i, numbers, ends, 0, seed, np.uint64(start), codes, i)
-        return limit
-
-    return uniform_codes
-
-
-@kernel(
-    "in float32[], in float32[], float32, out float32[], out float32[], boolean, int64, "
-    "out int32[], out float32[]"
-)
+@subroutine
 def _sum_tile(gradient, residual, decay, sums, backup, streaming, bucket, keys, ranges):
-    # All arrays have as many elements; but backup may have none, keys.size == 2, and ranges.size
-    # == 2 * ceil(sums.size / bucket). Return the bit pattern of the largest magnitude.
+    """Write sums and the ranges of their buckets; return the bits of the largest magnitude.
+
+    All arrays have as many elements; but backup may have none, keys.size == 2, and ranges.size ==
+    2 * ceil(sums.size / bucket).
+    """
     if backup.size != 0:
         whole = sums.size - sums.size % BLOCK
         for i in range(0, whole, BLOCK):
@@ -377,28 +345,36 @@ def _sum_tile(gradient, residual, decay, sums, backup, streaming, bucket, keys, 
     return top
 
 
-_add = calling(
-    "in float32[], in float32[], float32, out float32[], out float32[], boolean, int64, "
-    "out int32[], out float32[]",
-    "int32",
-)
 _pack = calling("in uint8[], out uint8[], boolean")
 
 
-@factory(lambda: ((False,), (True,)))
-def _quantizer(leave: bool) -> Kernel:
-    output = "out" if leave else "in"
-    quantize_blocks = calling(
-        f"{output} float32[], in float32[], in float32[], int64, int64, uint64, in float32[], "
-        "int64, float64, out float64[], out float64[], out uint8[]",
-        "int64",
-    )
+@factory(lambda: itertools.product((False, True), (False, True)))
+def _quantizer(stochastic: bool, leave: bool) -> Kernel:
+    one_block, output = _quantize_block(stochastic, leave), "out" if leave else "in"
+
+    @subroutine
+    def code_blocks(
+        x, gradient, residual, first, limit, seed, ranges, bucket, levels, ends, numbers, codes
+    ):
+        # x begins with element `first`; x.size is a multiple of BLOCK, and at most codes.size.
+        # The numbers hold for the elements before `limit`; return the new limit. gradient and
+        # residual begin with the terms of x, and are empty if x is no sum.
+        for i in range(0, x.size, BLOCK):
+            if leave and residual.size != 0:
+                fetch_terms(gradient, residual, i + _TILE)  # while this block is coded
+            start = first + i
+            if start + BLOCK > limit:
+                limit = _fill(numbers, ranges, bucket, start, levels, _factor_of)
+                if leave:
+                    _fill(ends, ranges, bucket, start, levels, _end_of)
+            one_block(x, i, numbers, ends, 0, seed, np.uint64(start), codes, i)
+        return limit
 
     @kernel(
         f"{output} float32[], in float32[], in float32[], float32, out float32[], out float32[], "
-        f"boolean, uint64, out int32[], uint64, {output} float32[], int64, int64, uint64, "
-        "uint64, uint64, out uint8[], out float32[], out float64[], out float64[], out uint8[]",
-        variant=f"{leave}",
+        f"boolean, out int32[], uint64, {output} float32[], int64, int64, uint64, uint64, "
+        "out uint8[], out float32[], out float64[], out float64[], out uint8[]",
+        variant=f"{stochastic} {leave}",
         vectorized=False,
     )
     def quantize_tiles(
@@ -409,14 +385,12 @@ def _quantizer(leave: bool) -> Kernel:
         left,
         backup,
         streaming,
-        add,
         keys,
         first,
         ranges,
         bucket,
         bits,
         seed,
-        loop,
         pack,
         codes,
         padded,
@@ -425,27 +399,26 @@ def _quantizer(leave: bool) -> Kernel:
         out,
     ):
         # gradient begins with element `first`, a multiple of _TILE; out.size == ceil(gradient.size
-        # * bits / 8). `loop` and `pack` are the addresses of a kernel of _blocks_quantizer and of
-        # `packer`. codes.size == _TILE + BLOCK; padded has BLOCK elements, ends and numbers three
-        # times as many. Without a residual, x is the gradient, residual, left and backup are
-        # empty, and `add` is 0. With one, `leave` is true, and `add` is the address of _sum_tile;
-        # x has room for the sums of a tile, residual and left are as long as the gradient, backup
-        # is or has no elements, and keys.size == 2. The ranges are those of all buckets, and get
-        # those of the sums. Return the bit pattern of the largest magnitude of the sums; after one
-        # that is not finite, no codes are written.
+        # * bits / 8). `pack` is the address of a kernel of `packer`. codes.size == _TILE + BLOCK;
+        # padded has BLOCK elements, ends and numbers three times as many. Without a residual, x is
+        # the gradient; residual, left and backup are empty. With one, `leave` is true; x has room
+        # for the sums of a tile, residual and left are as long as the gradient, backup is or has
+        # no elements, and keys.size == 2. The ranges are those of all buckets, and get those of
+        # the sums. Return the bit pattern of the largest magnitude of the sums; after one that is
+        # not finite, no codes are written.
         limit, levels, top = np.int64(first), np.float64((1 << bits) - 1), np.int32(0)
         buckets = seed, ranges, bucket, levels, ends, numbers
         for tile in range(0, gradient.size, _TILE):
             end, start = min(tile + _TILE, gradient.size), np.int64(first) + tile
             values = x[tile:end]
-            if leave and add != 0:
+            if leave and residual.size != 0:
                 values = x[: end - tile]
                 saved = backup[tile:end] if backup.size != 0 else backup
                 own_ranges = ranges[2 * (start // bucket) :][
                     : 2 * ((end - tile - 1) // bucket + 1)
                 ]
                 terms = gradient[tile:end], residual[tile:end], decay
-                sums = _add(add, *terms, values, saved, streaming, bucket, keys, own_ranges)
+                sums = _sum_tile(*terms, values, saved, streaming, bucket, keys, own_ranges)
                 top = max(top, sums)
                 if top >= np.int32(INFINITY_BITS):
                     continue
@@ -453,20 +426,20 @@ def _quantizer(leave: bool) -> Kernel:
             target = codes if bits < 8 else part  # codes of 8 bits need no packing
             whole = values.size - values.size % BLOCK
             own = values[:whole], gradient[tile:], residual[tile:], start, limit
-            limit = quantize_blocks(loop, *own, *buckets, target)
+            limit = code_blocks(*own, *buckets, target)
             if whole < values.size:
                 start, last = start + whole, codes[_TILE:]
                 for k in range(values.size - whole):  # fewer than BLOCK
                     padded[k] = values[whole + k]
                 none = residual[:0]
-                quantize_blocks(loop, padded, none, none, start, 0, *buckets, last)
+                code_blocks(padded, none, none, start, 0, *buckets, last)
                 for k in range(values.size - whole):
                     target[whole + k] = last[k]
                     if leave:
                         values[whole + k] = padded[k]
             if bits < 8:
                 _pack(pack, codes[: values.size], part, False)
-            if leave and add != 0:
+            if leave and residual.size != 0:
                 for i in range(0, whole, BLOCK):
                     leave_block(values, i, left, tile + i, backup, streaming)
                 for i in range(whole, values.size):
@@ -481,79 +454,39 @@ def _quantizer(leave: bool) -> Kernel:
 # --- dequantize ----------------------------------------------------------------------------------
 
 
-def _dequantize_block(store: Store) -> Any:
-    """Make the block that decodes 32 codes from `at` to elements of `out` from i on."""
-
-    @block("codes", "at", "ends", "zero", "scale", "out", "i")
-    def dequantize_block(e: Emitter) -> None:
-        codes = e.builder.zext(e.load(e.address("codes", "at"), lanes(8), 1), lanes(32))
-        values = _decoded(e, e.builder.sitofp(codes, doubles()))
-        e.store_as(store, values, e.address("out", "i"))
-
-    return dequantize_block
+@block("codes", "at", "ends", "zero", "store", "scale", "out", "i")
+def _dequantize_block(e: Emitter) -> None:
+    """Decode 32 codes from `at` to elements of `out` from i on."""
+    codes = e.builder.zext(e.load(e.address("codes", "at"), lanes(8), 1), lanes(32))
+    values = _decoded(e, e.builder.sitofp(codes, doubles()))
+    e.store_as(values, e.address("out", "i"))
 
 
-@factory(lambda: ((store,) for store in get_args(Store)))
-def _blocks_dequantizer(store: Store) -> Kernel:
-    """Make the loop over whole blocks, which all numbers of bits share."""
-    one_block = _dequantize_block(store)
-
-    @kernel(
-        "in uint8[], int64, int64, in float32[], int64, float64, float32, out float64[], "
-        "out float32[]",
-        variant=store,
-    )
-    def uniform_values(codes, first, limit, ranges, bucket, levels, scale, ends, out):
-        # See uniform_codes; codes.size >= out.size.
-        for i in range(0, out.size, BLOCK):
-            start = first + i
-            if start + BLOCK > limit:
-                limit = _fill(ends, ranges, bucket, start, levels, _end_of)
-            one_block(codes, i, ends, 0, scale, out, i)
-        return limit
-
-    return uniform_values
+@subroutine
+def _dequantize_blocks(codes, first, limit, ranges, bucket, levels, store, scale, ends, out):
+    """Decode whole blocks; see `code_blocks`. codes.size >= out.size."""
+    for i in range(0, out.size, BLOCK):
+        start = first + i
+        if start + BLOCK > limit:
+            limit = _fill(ends, ranges, bucket, start, levels, _end_of)
+        _dequantize_block(codes, i, ends, 0, store, scale, out, i)
+    return limit
 
 
-def _addresses(bits: int, store: Store) -> tuple[int, int, int, bool]:
-    """Return the last arguments of `_dequantize_tiles` before its scratch arrays."""
-    loop = _blocks_dequantizer(store).address
-    last = _blocks_dequantizer("add" if store == "add" else "write").address
-    return loop, last, unpacker(bits, True).address if bits < 8 else 0, store == "stream"
-
-
-_dequantize_blocks = calling(
-    "in uint8[], int64, int64, in float32[], int64, float64, float32, out float64[], "
-    "out float32[]",
-    "int64",
-)
 _unpack = calling("in uint8[], out uint8[]")
 
 
 @kernel(
-    "in uint8[], uint64, in float32[], int64, int64, float32, uint64, uint64, uint64, boolean, "
-    "out uint8[], out float32[], out float64[], out float32[]",
+    "in uint8[], uint64, in float32[], int64, int64, int64, float32, uint64, out uint8[], "
+    "out float32[], out float64[], out float32[]",
     vectorized=False,
 )
 def _dequantize_tiles(
-    data,
-    first,
-    ranges,
-    bucket,
-    bits,
-    scale,
-    loop,
-    last_loop,
-    unpack,
-    streaming,
-    codes,
-    padded,
-    ends,
-    out,
+    data, first, ranges, bucket, bits, store, scale, unpack, codes, padded, ends, out
 ):
     # out begins with element `first`, a multiple of _TILE; data.size == ceil(out.size * bits / 8).
-    # `loop`, `last_loop` and `unpack` are the addresses of kernels of _blocks_dequantizer and of
-    # `unpacker`. quantize_tiles describes the scratch arrays; codes of 8 bits need no unpacking.
+    # `unpack` is the address of a kernel of `unpacker`. quantize_tiles describes the scratch
+    # arrays; codes of 8 bits need no unpacking.
     limit, levels = np.int64(first), np.float64((1 << bits) - 1)
     for tile in range(0, out.size, _TILE):
         values = out[tile : tile + _TILE]
@@ -564,17 +497,15 @@ def _dequantize_tiles(
         else:
             source = data[tile : tile + _TILE]
         whole = values.size - values.size % BLOCK
-        start = np.int64(first) + tile
-        limit = _dequantize_blocks(
-            loop, source, start, limit, ranges, bucket, levels, scale, ends, values[:whole]
-        )
+        start, buckets = np.int64(first) + tile, (ranges, bucket, levels)
+        own = store, scale, ends, values[:whole]
+        limit = _dequantize_blocks(source, start, limit, *buckets, *own)
         if whole < values.size:
             for k in range(values.size - whole):  # fewer than BLOCK
                 codes[k], padded[k] = source[whole + k], values[whole + k]
-            _dequantize_blocks(
-                last_loop, codes, start + whole, 0, ranges, bucket, levels, scale, ends, padded
-            )
+            own = store & ADD, scale, ends, padded
+            _dequantize_blocks(codes, start + whole, 0, *buckets, *own)
             for k in range(values.size - whole):
                 values[whole + k] = padded[k]
-    if streaming:
+    if store == STREAM:
         fence()

@@ -96,7 +96,7 @@ def _finding(shift: int) -> Any:
             first, step = (count, 1) if groups == 1 else (1, 2)
             places = (lanes(32, count)([at + step * k for k in range(count)]) for at in (0, first))
             low, high = (builder.shuffle_vector(keys, keys, half) for half in places)
-            keys = builder.select(builder.icmp_signed(">", low, high), low, high)
+            keys = e.larger(low, high)
         e.store(keys, e.address("tops", "g"))
 
     return find_tops

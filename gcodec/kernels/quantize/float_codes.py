@@ -1,0 +1,101 @@
+"""LLVM IR that rounds float32 lanes to the codes of small floats, and that decodes them.
+
+For a number with the magnitude r and the exponent e, not below the least one of the format, the
+code is r/2^(e − M) rounded to an integer, plus 2^M for each exponent above the least one. Adding
+2^(e + 23 − M) to r rounds to nearest with ties to even, because an ulp of the sum is one unit of
+the code, and the lowest bits of the sum have the code. Stochastic rounding takes the whole part,
+and adds 1 if (u >> 1) < int32(f·2^31), where f is the fraction and u the random word of the
+element.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gcodec.kernels.numeric.reduce import INFINITY_BITS
+from gcodec.kernels.quantize.block_format import BlockFormat
+from gcodec.runtime.lanes import SIGN, Emitter, compiles_for, constants, floats, lanes
+
+_MANTISSA = 23  # of float32: bits of the mantissa
+_ONE = 127 << _MANTISSA  # bits of the number 1
+
+
+def emit_codes(e: Emitter, fmt: BlockFormat, r: Any, random: Any, *, limited: bool) -> Any:
+    """Emit numbers whose lowest 8 bits are the codes of magnitudes.
+
+    `r` has the scaled elements, and `random` the random words, or None. Magnitudes are `limited`
+    to the largest one first, or must be below twice the largest power of two; their codes may then
+    be above the largest one.
+    """
+    builder, kind = e.builder, lanes(32, r.type.count)
+    constant, cut = constants(kind), _MANTISSA - fmt.mantissa
+    size = e.magnitude_bits(r)
+    if limited:
+        size = e.smaller(size, constant(int(fmt.largest.view(np.uint32))))
+    power = constant(_ONE if fmt.is_integer else _ONE + (1 - fmt.bias << _MANTISSA))
+    if not fmt.is_integer:
+        power = e.larger(builder.and_(size, constant(INFINITY_BITS)), power)
+    number, real_power = builder.bitcast(size, r.type), builder.bitcast(power, r.type)
+    # What the lowest 8 bits lack when the exponent of `power` is added.
+    rest = 0 if fmt.is_integer else -(127 + 1 - fmt.bias << fmt.mantissa) & 0xFF
+    if random is None:
+        # The product is exact. The sum has its exponent, and in the lowest bits the sum of `rest`
+        # and the element in units of its code, rounded to an integer.
+        shift = r.type([2.0**cut + rest * 2.0**-fmt.mantissa] * kind.count)
+        if compiles_for("fma"):
+            moved = e.fused(real_power, shift, number)
+        else:
+            moved = builder.fadd(number, builder.fmul(real_power, shift))
+        code = builder.bitcast(moved, kind)
+    else:
+        unit = builder.sub(constant(2 * _ONE + (fmt.mantissa << _MANTISSA)), power)
+        units = builder.fmul(number, builder.bitcast(unit, r.type))
+        code = builder.fptosi(units, kind)
+        fraction = builder.fsub(units, builder.sitofp(code, r.type))
+        bound = builder.fmul(fraction, r.type([2.0**31] * kind.count))
+        is_up = builder.icmp_signed("<", random, builder.fptosi(bound, kind))
+        code = builder.sub(builder.add(code, constant(rest)), builder.sext(is_up, kind))
+    if fmt.is_integer:
+        return code
+    return builder.add(code, builder.lshr(power, constant(cut)))
+
+
+def emit_values(e: Emitter, fmt: BlockFormat, codes: Any) -> Any:
+    """Emit the numbers of codes, 32-bit lanes whose upper bits do not matter."""
+    builder, kind, constant = e.builder, codes.type, constants(codes.type)
+    real, cut = floats(kind.count), _MANTISSA - fmt.mantissa
+    top = builder.shl(codes, constant(32 - fmt.width))
+    if fmt.is_integer:
+        number = builder.sitofp(builder.ashr(top, constant(32 - fmt.width)), real)
+        return builder.fmul(number, real([2.0**-fmt.mantissa] * kind.count))
+    sign = builder.and_(top, constant(SIGN))
+    if fmt.width == 4:
+        numbers = e.one_of_eight(fmt.values()[:8].tolist(), codes)
+        return builder.bitcast(builder.or_(builder.bitcast(numbers, kind), sign), real)
+    size = builder.and_(top, constant(SIGN - 1))
+    placed = builder.lshr(size, constant(32 - fmt.width - cut))
+    bits = builder.bitcast(emit_magnitudes(e, fmt, placed), kind)
+    nan = constant(0x7FC00000)
+    if fmt.name == "mxfp8e5m2":
+        first = 0x1F << _MANTISSA  # of infinity, as placed
+        above = builder.or_(placed, constant(INFINITY_BITS))
+        bits = builder.select(builder.icmp_signed(">=", placed, constant(first)), above, bits)
+    bits = builder.or_(bits, sign)
+    if fmt.name.startswith("mxfp8"):
+        last = (0x7E if fmt.name == "mxfp8e4m3" else 0x7C) << cut
+        bits = builder.select(builder.icmp_signed(">", placed, constant(last)), nan, bits)
+    return builder.bitcast(bits, real)
+
+
+def emit_magnitudes(e: Emitter, fmt: BlockFormat, placed: Any) -> Any:
+    """Emit the magnitudes of codes that lie where float32 has its exponent and mantissa."""
+    builder, constant, real = e.builder, constants(placed.type), floats(placed.type.count)
+    normal = builder.add(placed, constant(_ONE - (fmt.bias << _MANTISSA)))
+    # Exponent 0 has no leading one: it is subtracted from the number with the least exponent.
+    least = constant(_ONE + (1 - fmt.bias << _MANTISSA))
+    small = builder.bitcast(builder.add(placed, least), real)
+    small = builder.fsub(small, builder.bitcast(least, real))
+    is_small = builder.icmp_signed("<", placed, constant(1 << _MANTISSA))
+    return builder.select(is_small, small, builder.bitcast(normal, real))
