@@ -78,7 +78,8 @@ def restore(
         for first, end in parts[start // PART : -(-stop // PART)]:
             room = chunks.room(out, first, end) if add is None else None
             part = np.empty((end - first) * chunks.size, np.float32) if room is None else room
-            inverse(starts[first : end + 1], positions, coefficients, chunks.sizes, bases, part)
+            own = starts[first : end + 1], positions, coefficients
+            inverse(*own, chunks.sizes, bases, part, mirrored=other is None)
             if room is None:
                 chunks.put(part, out, first, end, add)
 
