@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.kernels.transform.chunk_layout import Layout, put_rows, rectangle
 from gcodec.runtime.jit import kernel, subroutine
-from gcodec.runtime.lanes import BLOCK, Emitter, block, compiles_for, floats
+from gcodec.runtime.lanes import BLOCK, Emitter, block, compiles_for, fence, floats
 from gcodec.runtime.memory import aligned_empty
 
 TABLED = 256  # points of the largest basis that is a table of n·n entries; others have factors
@@ -34,10 +35,13 @@ def inverse(
     values: np.ndarray,
     sizes: Sizes,
     bases: tuple[np.ndarray, np.ndarray, np.ndarray],
-    out: np.ndarray,
     mirrored: bool,
+    layout: Layout,
+    first: int,
+    out: np.ndarray,
+    add: np.float32 | None = None,
 ) -> None:
-    """Compute the inverse transforms of m chunks.
+    """Compute the inverse transforms of m chunks, and write or add them to a tensor.
 
     Parameters
     ----------
@@ -52,17 +56,25 @@ def inverse(
     bases : three float32 arrays
         Basis of each axis: a table with entry (u, i) at u·n + i, or factors for more than `TABLED`
         points; see `gcodec.kernels.transform.basis.table`.
-    out : (m·a·b·c,) float32 array
     mirrored : bool
         Whether entry (u, n − 1 − i) of every table is entry (u, i), times −1 if u is odd.
+    layout : Layout
+        Where chunks of a·b·c elements are in `out`.
+    first : int
+        Number of the first chunk.
+    out : (n,) float32 array
+    add : float32, optional
+        Factor of the values that are added to `out`. By default, they are written.
     """
     a, b, c = sizes
-    rows = aligned_empty(b * c, np.float32)
+    rows, chunk = aligned_empty(b * c, np.float32), aligned_empty(a * b * c, np.float32)
     planes = aligned_empty(a * b * c if a > 1 else 0, np.float32)
     factors = np.zeros(max(a, b) * _TOGETHER, np.float32)
     lines, layers = np.empty(b, np.int64), np.empty(a, np.int64)
-    scratch = lines, rows, layers, planes, factors, np.empty(_TOGETHER, np.float32)
-    _inverse(starts, places, values, *sizes, *bases, mirrored, *scratch, out)
+    scratch = lines, rows, layers, planes, factors, np.empty(_TOGETHER, np.float32), chunk
+    streaming = add is None and layout.streams(out)
+    target = *layout[:3], first, add is not None, np.float32(add or 0), streaming
+    _inverse(starts, places, values, *sizes, *bases, mirrored, *scratch, *target, out)
 
 
 def _adding(is_mirrored: bool) -> Any:
@@ -286,7 +298,8 @@ def _sum_rows(rows, length, used, count, basis, n, mirrored, factors, signs, out
 @kernel(
     "in int64[], in int32[], in float32[], int64, int64, int64, in float32[], in float32[], "
     "in float32[], boolean, out int64[], out float32[], out int64[], out float32[], "
-    "out float32[], out float32[], out float32[]"
+    "out float32[], out float32[], out float32[], int64, int64, int64, int64, boolean, "
+    "float32, boolean, out float32[]"
 )
 def _inverse(
     starts,
@@ -305,24 +318,35 @@ def _inverse(
     planes,
     factors,
     signs,
+    chunk,
+    columns,
+    height,
+    width,
+    number,
+    adds,
+    scale,
+    streaming,
     out,
 ):
-    # out.size == (starts.size - 1) * a * b * c, starts rises up to places.size == values.size,
-    # 0 <= places < a * b * c; lines.size == b, rows.size == b * c, layers.size == a,
-    # planes.size == a * b * c if a > 1; the bases have a, b and c points.
+    # The layout has height * width == a * b * c, and chunks up to number + starts.size - 2; starts
+    # rises up to places.size == values.size, 0 <= places < a * b * c; lines.size == b,
+    # rows.size == b * c, layers.size == a, planes.size == a * b * c if a > 1,
+    # chunk.size == a * b * c; the bases have a, b and c points.
     scratch = mirrored, factors, signs
-    for chunk in range(starts.size - 1):
-        base = chunk * a * b * c
-        k, stop = starts[chunk], starts[chunk + 1]
+    for m in range(starts.size - 1):
+        k, stop = starts[m], starts[m + 1]
+        start, valid, count = rectangle(out.size, columns, height, width, number + m)
+        is_direct = not (adds or streaming) and count == chunk.size
+        target, to = (out, start) if is_direct else (chunk, 0)
         if k == stop:
-            out[base : base + a * b * c] = np.float32(0)
+            target[to : to + chunk.size] = np.float32(0)
         depth = 0
         while k < stop:
             layer = places[k] // (b * c)
-            height = 0
+            used = 0
             while k < stop and places[k] < (layer + 1) * b * c:
                 u = places[k] // c
-                row = height * c  # height < b
+                row = used * c  # used < b
                 begin = k
                 while k < stop and places[k] < (u + 1) * c:
                     k += 1
@@ -333,13 +357,18 @@ def _inverse(
                         _add_row(last[v * c : v * c + c], values[t], rows[row : row + c])
                 else:
                     _set_long_row(last, c, places, values, begin, k, u, rows, row)
-                lines[height] = u - layer * b
-                height += 1
+                lines[used] = u - layer * b
+                used += 1
             if a == 1:
-                _sum_rows(rows, c, lines, height, middle, b, *scratch, out, base)
+                _sum_rows(rows, c, lines, used, middle, b, *scratch, target, to)
             else:
-                _sum_rows(rows, c, lines, height, middle, b, *scratch, planes, depth * b * c)
+                _sum_rows(rows, c, lines, used, middle, b, *scratch, planes, depth * b * c)
                 layers[depth] = layer
                 depth += 1
         if depth:
-            _sum_rows(planes, b * c, layers, depth, first, a, *scratch, out, base)
+            _sum_rows(planes, b * c, layers, depth, first, a, *scratch, target, to)
+        if not is_direct:
+            store = adds, scale, streaming, out
+            put_rows(chunk, start, valid, count, columns, width, *store)
+    if streaming:
+        fence()
