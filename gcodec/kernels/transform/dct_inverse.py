@@ -73,7 +73,8 @@ def inverse(
     lines, layers = np.empty(b, np.int64), np.empty(a, np.int64)
     scratch = lines, rows, layers, planes, factors, np.empty(_TOGETHER, np.float32), chunk
     streaming = add is None and layout.streams(out)
-    target = *layout[:3], first, add is not None, np.float32(add or 0), streaming
+    scale = np.float32(0) if add is None else add  # −0 keeps its sign
+    target = *layout[:3], first, add is not None, scale, streaming
     _inverse(starts, places, values, *sizes, *bases, mirrored, *scratch, *target, out)
 
 
