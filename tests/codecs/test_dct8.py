@@ -144,11 +144,16 @@ def inverse_by_definition(y: np.ndarray, sizes: tuple[int, int, int]) -> np.ndar
     return y
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 50), (1, 64, 64), (1, 40, 33), (5, 6, 7), (1, 300, 4)])
+SIZES = [(1, 1, 50), (1, 64, 64), (1, 40, 33), (5, 6, 7), (1, 300, 4), (1, 63, 65), (3, 130, 32)]
+SIZES += [(1, 1, n) for n in (257, 320, 384, 1000, 4096)]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
 def test_inverse_sums_in_the_specified_order(sizes: tuple[int, int, int]) -> None:
     size = math.prod(sizes)
     rng = np.random.default_rng(size)
-    places = np.sort(rng.choice(size, min(40, size), replace=False)).astype(np.int32)
+    places = rng.choice(size, min(40, size), replace=False)
+    places = np.union1d(places, size // 128 * np.arange(128)).astype(np.int32)
     values = rng.standard_normal(places.size).astype(F)
     y = np.zeros(size, F)
     y[places] = values

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import add_scaled
+from gcodec.kernels.transform.chunk_layout import Layout, gather
 from gcodec.kernels.transform.dct_inverse import Sizes
 
 PART = 1 << 18  # most elements of a part, unless a single chunk has more
@@ -48,28 +48,10 @@ class Runs:
         step = max(PART // self.size, 1)
         return [(at, min(at + step, self.count)) for at in range(0, self.count, step)]
 
-    def take(self, values: np.ndarray, first: int, stop: int) -> np.ndarray:
-        """Return the chunks of a part of (n,) values as (stop - first, *sizes)."""
-        part = values[first * self.size : stop * self.size]
-        missing = (stop - first) * self.size - part.size
-        if missing:
-            part = np.append(part, np.full(missing, part[-1] if self.edge else 0, part.dtype))
-        return part.reshape(-1, *self.sizes)
-
-    def room(self, out: np.ndarray, first: int, stop: int) -> np.ndarray | None:
-        """Return the flat view of `out` that a part fills, or None if the part needs `put`."""
-        part = out[first * self.size : stop * self.size]
-        return part if part.size == (stop - first) * self.size else None
-
-    def put(
-        self, part: np.ndarray, out: np.ndarray, first: int, stop: int, add: np.float32 | None
-    ) -> None:
-        """Copy the elements of a part to (n,) values, without the padding, or add a multiple."""
-        target = out[first * self.size : stop * self.size]
-        if add is None:
-            target[:] = part[: target.size]
-        else:
-            add_scaled(part[: target.size], add, target)
+    @property
+    def layout(self) -> Layout:
+        """Chunks as rows of a matrix."""
+        return Layout(self.size, 1, self.size, self.edge)
 
 
 @dataclass(frozen=True)
@@ -114,48 +96,24 @@ class Tiles:
             for at in range(0, across, step)
         ]
 
-    def take(self, values: np.ndarray, first: int, stop: int) -> np.ndarray:
-        """Return the chunks of a part of (n,) values as (stop - first, *sizes)."""
-        _, a, b = self.sizes
-        down, across, strip = self._strip(values, first, stop)
-        missing = down * a - strip.shape[0], across * b - strip.shape[1]
-        if any(missing):
-            strip = np.pad(strip, [(0, missing[0]), (0, missing[1])], mode="edge")
-        return strip.reshape(down, a, across, b).swapaxes(1, 2).reshape(-1, 1, a, b)
-
-    def room(self, out: np.ndarray, first: int, stop: int) -> None:
-        """Return None, because the elements of a tile are not contiguous."""
-
-    def put(
-        self, part: np.ndarray, out: np.ndarray, first: int, stop: int, add: np.float32 | None
-    ) -> None:
-        """Copy the elements of a part to (n,) values, without the padding, or add a multiple."""
-        _, a, b = self.sizes
-        down, across, strip = self._strip(out, first, stop)
-        if add is not None:
-            part *= add
-        tiles = part.reshape(down, across, a, b).swapaxes(1, 2)
-        target, source = strip, tiles
-        if strip.shape == (down * a, across * b):
-            target = strip.reshape(down, a, across, b)  # a view
-        else:
-            source = tiles.reshape(down * a, across * b)[: strip.shape[0], : strip.shape[1]]
-        if add is None:
-            target[:] = source
-        else:
-            target += source
-
-    def _strip(self, values: np.ndarray, first: int, stop: int) -> tuple[int, int, np.ndarray]:
-        """Return the number of tiles of a part in each direction, and the submatrix it covers."""
-        _, a, b = self.sizes
-        across = min(stop - first, self._across)
-        down = (stop - first) // across
-        row, column = first // self._across * a, first % self._across * b
-        matrix = values.reshape(self.rows, self.columns)
-        return down, across, matrix[row : row + down * a, column : column + across * b]
+    @property
+    def layout(self) -> Layout:
+        """Tiles of the matrix."""
+        return Layout(self.columns, *self.sizes[1:], edge=True)
 
 
 Chunks = Runs | Tiles
+
+
+def take(chunks: Chunks, values: np.ndarray, first: int, stop: int) -> np.ndarray:
+    """Return chunks of (n,) values as (stop - first, *sizes); a view of whole runs."""
+    start, end = first * chunks.size, stop * chunks.size
+    if isinstance(chunks, Runs) and end <= values.size:
+        part = values[start:end]
+    else:
+        part = np.empty(end - start, np.float32)
+        gather(values, chunks.layout, first, part)
+    return part.reshape(-1, *chunks.sizes)
 
 
 def flat(n: int, chunk: tuple[int, ...]) -> Runs:

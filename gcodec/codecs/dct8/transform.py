@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gcodec.codecs.dct8.chunks import PART, Chunks
+from gcodec.codecs.dct8.chunks import PART, Chunks, take
 from gcodec.kernels.transform import basis
 from gcodec.kernels.transform.dct_inverse import TABLED, Sizes, inverse
 from gcodec.kernels.transform.dct_select import largest
@@ -45,15 +45,15 @@ def select(
 
     def task(start: int, stop: int) -> bool:
         forward = Forward(chunks.sizes, other)
-        for first, end in parts[start // PART : -(-stop // PART)]:
-            y = forward(chunks.take(values, first, end))
-            if not largest(y, k, positions[first:end], coefficients[first:end]):
-                return False
+        with np.errstate(all="ignore"):  # in each thread
+            for first, end in parts[start // PART : -(-stop // PART)]:
+                y = forward(take(chunks, values, first, end))
+                if not largest(y, k, positions[first:end], coefficients[first:end]):
+                    return False
         return True
 
-    with np.errstate(all="ignore"):
-        finite = all(pool.run(task, PART * len(parts), PART))
-    return (positions, coefficients) if finite else None
+    is_finite = all(pool.run(task, PART * len(parts), PART))
+    return (positions, coefficients) if is_finite else None
 
 
 @dispatched("gcodec.codecs.dct8.transform_cuda", by="out")
@@ -72,17 +72,13 @@ def restore(
     """
     a, b, c = chunks.sizes
     bases = _table(a, other), _table(b, other), _table(c, other)
-    parts = chunks.parts()
 
     def task(start: int, stop: int) -> None:
-        for first, end in parts[start // PART : -(-stop // PART)]:
-            room = chunks.room(out, first, end) if add is None else None
-            part = np.empty((end - first) * chunks.size, np.float32) if room is None else room
-            inverse(starts[first : end + 1], positions, coefficients, chunks.sizes, bases, part)
-            if room is None:
-                chunks.put(part, out, first, end, add)
+        first, end = start // chunks.size, stop // chunks.size
+        own = starts[first : end + 1], positions, coefficients
+        inverse(*own, chunks.sizes, bases, other is None, chunks.layout, first, out, add)
 
-    pool.run(task, PART * len(parts), PART)
+    pool.run(task, chunks.count * chunks.size, chunks.size)
 
 
 def _table(n: int, other: Basis | None) -> np.ndarray:

@@ -25,7 +25,7 @@ from gcodec.runtime.cover import streams
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats, lanes
+from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats
 from gcodec.runtime.memory import emit_prefetch, empty_beside, float_bits, magnitude_bits
 from gcodec.runtime.reuse import scratch
 

@@ -40,11 +40,13 @@ from gcodec.kernels.prefix.table_code import (
 )
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
+from gcodec.runtime.memory import emit_prefetch
 
 _TWO, _FOUR, _SIX, _EIGHT, _SIXTEEN, _HALF = (np.uint64(k) for k in (2, 4, 6, 8, 16, 32))
 _LENGTH = np.uint64(63)  # mask of the number of bits in an entry of a table
 _MOST = np.uint64(MOST_PUT)
 _TILE = 4096  # symbols whose digits are joined at a time
+_AHEAD = 1 << 10  # symbols between a group and the one that is prefetched
 _UNIT = 16  # symbols that fill whole groups of four bytes, for any width of their digits
 _LOW_BYTE = np.uint64(255)
 _BYTES, _PAIRS = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
@@ -156,7 +158,9 @@ def places_block(digit: int, together: int) -> Any:
     @block("small", "i", "places", "zero")
     def find_places(e: Emitter) -> None:
         builder = e.builder
-        symbols = e.load(e.address("small", "i"), lanes(8), 1)
+        source = e.address("small", "i")
+        emit_prefetch(builder, e.element(source, _AHEAD))
+        symbols = e.load(source, lanes(8), 1)
         target = e.address("places", "zero")
         width, places = 8, symbols
         while width < 8 * together:  # the first symbol is in the lowest bits

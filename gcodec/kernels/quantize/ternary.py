@@ -28,7 +28,7 @@ from gcodec.runtime import pool
 from gcodec.runtime.cover import cover
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, floats, lanes
+from gcodec.runtime.lanes import AHEAD, BLOCK, SIGN, Emitter, block, floats, lanes
 from gcodec.runtime.memory import aligned_empty
 
 Pack = Literal["chapter", "terngrad", "base3"]
@@ -187,7 +187,7 @@ def _ternary_block(emit_codes: Callable[[Emitter, Any], Any], leave: bool = Fals
     def ternary(e: Emitter) -> None:
         builder = e.builder
         source = e.address("x", "i")
-        e.fetch(source)
+        e.fetch(source, 4 * AHEAD if leave else AHEAD)  # sums were written past the cache
         word = lanes(32)
         x = e.load(source, floats())
         size = builder.bitcast(e.magnitude_bits(x), floats())

@@ -5,6 +5,10 @@ value at (h, i, j): R(t, u, j) is the sum of y(t, u, v)·C(v, j) over v, P(t, i,
 B(u, i)·R(t, u, j) over u, and x(h, i, j) is the sum of A(t, h)·P(t, i, j) over t. A sum starts at
 +0 and adds its products in rising order; each product and each sum is rounded to float32. Rows
 without coefficients would add ±0, and are omitted.
+
+Cosines are symmetric, so the product of a coefficient or a row is computed once for all elements
+where it is the same apart from its sign. The sign of a product that is 0 does not matter, because
+no sum is ever −0.
 """
 
 from __future__ import annotations
@@ -13,8 +17,20 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.kernels.transform.chunk_layout import Layout, put_rows, rectangle
+from gcodec.runtime.cover import store_of
 from gcodec.runtime.jit import kernel, subroutine
-from gcodec.runtime.lanes import BLOCK, Emitter, block, floats
+from gcodec.runtime.lanes import (
+    BLOCK,
+    STREAM,
+    WRITE,
+    Emitter,
+    block,
+    compiles_for,
+    fence,
+    floats,
+)
+from gcodec.runtime.memory import aligned_empty
 
 TABLED = 256  # points of the largest basis that is a table of n·n entries; others have factors
 SHORT = 64  # points that share a factor
@@ -29,9 +45,13 @@ def inverse(
     values: np.ndarray,
     sizes: Sizes,
     bases: tuple[np.ndarray, np.ndarray, np.ndarray],
+    mirrored: bool,
+    layout: Layout,
+    first: int,
     out: np.ndarray,
+    add: np.float32 | None = None,
 ) -> None:
-    """Compute the inverse transforms of m chunks.
+    """Compute the inverse transforms of m chunks, and write or add them to a tensor.
 
     Parameters
     ----------
@@ -46,82 +66,147 @@ def inverse(
     bases : three float32 arrays
         Basis of each axis: a table with entry (u, i) at u·n + i, or factors for more than `TABLED`
         points; see `gcodec.kernels.transform.basis.table`.
-    out : (m·a·b·c,) float32 array
+    mirrored : bool
+        Whether entry (u, n − 1 − i) of every table is entry (u, i), times −1 if u is odd.
+    layout : Layout
+        Where chunks of a·b·c elements are in `out`.
+    first : int
+        Number of the first chunk.
+    out : (n,) float32 array
+    add : float32, optional
+        Factor of the values that are added to `out`. By default, they are written.
     """
     a, b, c = sizes
-    rows = np.empty(b * c, np.float32)
-    planes = np.empty(a * b * c if a > 1 else 0, np.float32)
+    rows, chunk = aligned_empty(b * c, np.float32), aligned_empty(a * b * c, np.float32)
+    planes = aligned_empty(a * b * c if a > 1 else 0, np.float32)
     factors = np.zeros(max(a, b) * _TOGETHER, np.float32)
     lines, layers = np.empty(b, np.int64), np.empty(a, np.int64)
-    scratch = lines, rows, layers, planes, factors
-    _inverse(starts, places, values, *sizes, *bases, *scratch, out)
+    scratch = lines, rows, layers, planes, factors, np.empty(_TOGETHER, np.float32), chunk
+    target = *layout[:3], first, *store_of(add, layout.streams(out))
+    _inverse(starts, places, values, *sizes, *bases, mirrored, *scratch, *target, out)
 
 
-@block("rows", "row", "length", "count", "factors", "n", "i", "j", "out", "at", "other", "begin")
-def _add_rows(e: Emitter) -> None:
-    """Add multiples of `count` rows of `length` elements to two times 32 elements of `out`.
+def _adding(is_mirrored: bool) -> Any:
+    """Make the block that adds multiples of rows to two rows, or to two rows and their mirrors."""
+    added = "rows", "row", "length", "count", "factors", "signs", "n"
 
-    A row has n factors: factor i is that of the elements from `at` on, and factor j that of the
-    elements from `other` on. At the begin the elements are 0.
+    @block(*added, "first", "second", "out", "at", "begin")
+    def add_rows(e: Emitter) -> None:
+        """Add multiples of `count` rows of `length` elements to 32 elements of rows of `out`.
+
+        An added row has n factors, one for each row of `out`. Of a mirrored basis, the factor of
+        row n − 1 − i is that of row i times the sign of the added row. At the begin, the elements
+        of `out` are 0.
+        """
+        builder, one = e.builder, e.args["count"].type(1)
+        columns = [e.args[name] for name in ("first", "second")]
+        mirrors = [builder.sub(builder.sub(e.args["n"], one), i) for i in columns]
+        targets = columns + mirrors if is_mirrored else columns
+        # The sums of all rows stay in registers: 512 bits have 32 of them, and 256 bits have 16.
+        kind = floats(BLOCK if compiles_for("avx512f") else BLOCK // 2)
+
+        def row(current: list[Any]) -> list[Any]:
+            number, source, factors, *sums = current
+            values = e.load(source, kind)
+            sign = e.splat(builder.load(builder.gep(e.args["signs"], [number])), kind.count)
+            for k, i in enumerate(columns):
+                factor = e.splat(builder.load(builder.gep(factors, [i])), kind.count)
+                product = builder.fmul(factor, values)
+                sums[k] = builder.fadd(sums[k], product)
+                if is_mirrored:  # a factor of ±1 is exact, so only the sum is rounded
+                    sums[k + 2] = e.fused(product, sign, sums[k + 2])
+            following = builder.gep(source, [e.args["length"]])
+            factors = builder.gep(factors, [e.args["n"]])
+            return [builder.add(number, one), following, factors, *sums]
+
+        def going(current: list[Any]) -> Any:
+            return builder.icmp_signed("<", current[0], e.args["count"])
+
+        for j in range(0, BLOCK, kind.count):
+            starts = [builder.mul(i, e.args["length"]) for i in targets]
+            places = [e.element(builder.gep(e.address("out", "at"), [i]), j) for i in starts]
+            zeros = kind([0.0] * kind.count)
+            totals = [builder.select(e.args["begin"], zeros, e.load(p, kind)) for p in places]
+            source = e.element(e.address("rows", "row"), j)
+            begin = [one.type(0), source, e.args["factors"], *totals]
+            _, _, _, *totals = e.loop(begin, going, row)
+            for total, place in zip(totals, places, strict=True):
+                e.store(total, place)
+
+    return add_rows
+
+
+_add_rows, _add_mirrored_rows = _adding(False), _adding(True)
+
+
+def _waving(is_mirrored: bool, is_periodic: bool) -> Any:
+    """Make the block that adds a coefficient to groups of elements.
+
+    Group q has the elements from `SHORT`·q on. An entry of the basis is the difference of two
+    products of its factors. That of the same element in group `period` − q is their sum, times ±1.
     """
-    builder, one = e.builder, e.args["count"].type(1)
-    zeros, places = floats()([0.0] * BLOCK), [e.address("out", name) for name in ("at", "other")]
-    totals = [builder.select(e.args["begin"], zeros, e.load(p, floats())) for p in places]
-    begin = [one.type(0), e.address("rows", "row"), e.args["factors"], *totals]
+    row = "products", "near", "far", "longs"
 
-    def row(current: list[Any]) -> list[Any]:
-        number, source, factors, *sums = current
-        values = e.load(source, floats())
-        for k, name in enumerate(("i", "j")):
-            factor = e.splat(builder.load(builder.gep(factors, [e.args[name]])))
-            sums[k] = builder.fadd(sums[k], builder.fmul(factor, values))
-        following = (builder.gep(source, [e.args["length"]]), builder.gep(factors, [e.args["n"]]))
-        return [builder.add(number, one), *following, *sums]
+    @block(*row, "value", "mirrored_value", "q", "stop", "period", "periods", "out", "at")
+    def add_waves(e: Emitter) -> None:
+        """Add a row of the basis, times a value, to the groups from q to `stop`.
 
-    def going(current: list[Any]) -> Any:
-        return builder.icmp_signed("<", current[0], e.args["count"])
+        `near` and `far` are the places of the factors that depend on the element of a group, and
+        on the group. If mirrored, the row is added to the groups `period` − q, too. If periodic,
+        it is added to those of `periods`, an even number, whose entries alternate in sign.
+        """
+        lanes = SHORT if compiles_for("avx512f") else BLOCK // 2
+        for j in range(0, SHORT, lanes):
+            _add_wave(e, j, floats(lanes), is_mirrored, is_periodic)
 
-    _, _, _, *totals = e.loop(begin, going, row)
-    for total, place in zip(totals, places, strict=True):
-        e.store(total, place)
+    return add_waves
 
 
-@block("products", "span", "places", "values", "k", "count", "origin", "q", "longs", "out", "at")
-def _add_waves(e: Emitter) -> None:
-    """Set `SHORT` elements to the sum of the basis rows of `count` coefficients from k on.
+def _add_wave(e: Emitter, j: int, kind: Any, is_mirrored: bool, is_periodic: bool) -> None:
+    """Emit `add_waves` for the elements from j on, as many as a vector has, of each group."""
+    builder, word = e.builder, e.args["q"].type
+    value, mirrored_value = (e.splat(e.args[k], kind.count) for k in ("value", "mirrored_value"))
+    near, target = (
+        e.element(e.address(*name), j) for name in (("products", "near"), ("out", "at"))
+    )
+    cosines, sines = (e.load(e.element(near, first), kind) for first in (0, SHORT))
+    length = builder.mul(e.args["period"], word(SHORT))
 
-    A row of the basis has `span` factors: `SHORT` cosines and sines of an element, then `longs`
-    cosines and sines of a group of elements, of which the group has number q.
-    """
-    builder, one = e.builder, e.args["k"].type(1)
-    zeros = floats()([0.0] * BLOCK)
-    short = one.type(SHORT)
+    def below(name: str) -> Any:
+        return lambda current: builder.icmp_signed("<", current[0], e.args[name])
 
-    def wave(current: list[Any]) -> list[Any]:
-        number, *sums = current
-        at = builder.add(e.args["k"], number)
-        place = builder.sext(builder.load(builder.gep(e.args["places"], [at])), one.type)
-        row = builder.mul(builder.sub(place, e.args["origin"]), e.args["span"])
-        near = builder.gep(e.args["products"], [row])
-        far = builder.gep(near, [builder.add(builder.add(short, short), e.args["q"])])
-        factors = (far, builder.gep(far, [e.args["longs"]]))
-        cosine, sine = (e.splat(builder.load(place)) for place in factors)
-        value = e.splat(builder.load(builder.gep(e.args["values"], [at])))
-        for k in range(len(sums)):
-            cosines, sines = (
-                builder.fmul(factor, e.load(e.element(near, first + k * BLOCK), floats()))
-                for factor, first in ((cosine, 0), (sine, SHORT))
-            )
-            product = builder.fmul(value, builder.fsub(cosines, sines))
-            sums[k] = builder.fadd(sums[k], product)
-        return [builder.add(number, one), *sums]
+    def add_group(current: list[Any]) -> list[Any]:
+        far = builder.gep(e.address("products", "far"), current)
+        factors = builder.load(far), builder.load(builder.gep(far, [e.args["longs"]]))
+        cosine, sine = (e.splat(factor, kind.count) for factor in factors)
+        first, second = builder.fmul(cosine, cosines), builder.fmul(sine, sines)
+        start = builder.mul(current[0], word(SHORT))
+        products = [builder.fmul(value, builder.fsub(first, second))]
+        places = [builder.gep(target, [start])]
+        if is_mirrored:
+            products.append(builder.fmul(mirrored_value, builder.fadd(first, second)))
+            places.append(builder.gep(target, [builder.sub(length, start)]))
 
-    def going(current: list[Any]) -> Any:
-        return builder.icmp_signed("<", current[0], e.args["count"])
+        def add(places: list[Any], sign: Any) -> list[Any]:
+            for product, place in zip(products, places, strict=True):
+                e.store(sign(e.load(place, kind), product), place)
+            return [builder.gep(place, [length]) for place in places]
 
-    _, *sums = e.loop([one.type(0), *[zeros] * (SHORT // BLOCK)], going, wave)
-    for k, total in enumerate(sums):
-        e.store(total, e.element(e.address("out", "at"), k * BLOCK))
+        def add_pair(current: list[Any]) -> list[Any]:
+            places = add(add(current[1:], builder.fadd), builder.fsub)
+            return [builder.add(current[0], word(2)), *places]
+
+        if is_periodic:
+            e.loop([word(0), *places], below("periods"), add_pair)
+        else:
+            add(places, builder.fadd)
+        return [builder.add(current[0], word(1))]
+
+    e.loop([e.args["q"]], below("stop"), add_group)
+
+
+_add_waves, _add_mirrored_waves = _waving(False, False), _waving(True, False)
+_add_periods, _add_mirrored_periods = _waving(False, True), _waving(True, True)
 
 
 @subroutine
@@ -145,33 +230,51 @@ def _add_row(entries, value, row):
 def _set_long_row(products, n, places, values, k, stop, u, rows, to):
     """Set n > TABLED elements from `to` on to the sum of the coefficients k to `stop` of row u."""
     longs, whole = (n + SHORT - 1) // SHORT, n - n % SHORT
-    span, count, origin = 2 * (SHORT + longs), stop - k, u * n
-    for q in range(n // SHORT):
-        at = to + q * SHORT
-        _add_waves(products, span, places, values, k, count, origin, q, longs, rows, at)
-    rows[to + whole : to + n] = np.float32(0)
+    rows[to : to + n] = np.float32(0)
     for t in range(k, stop):
-        for i in range(whole, n):
-            entry = _entry(products, n, places[t] - origin, i)
-            rows[to + i] += np.float32(values[t] * entry)
+        v, value = places[t] - u * n, values[t]
+        near = v * 2 * (SHORT + longs)
+        far = near + 2 * SHORT
+        row = products, near, far, longs, value
+        if n == whole:
+            # Entries of groups q and q + period differ in sign, if w = u·period/longs is odd.
+            period, periods, w = longs, 1, v
+            while period % 2 == 0 and w % 2 == 0:
+                period, periods, w = period // 2, periods * 2, w // 2
+            if w % 2 == 0 or periods == 1:
+                half, mirrored_value = (longs + 1) // 2, np.float32(value * (1 - 2 * (v % 2)))
+                _add_waves(*row, value, 0, 1, longs, 1, rows, to)
+                _add_mirrored_waves(*row, mirrored_value, 1, half, longs, 1, rows, to)
+                _add_waves(*row, value, half, longs // 2 + 1, longs, 1, rows, to)
+            else:
+                half = (period + 1) // 2
+                _add_periods(*row, value, 0, 1, period, periods, rows, to)
+                _add_mirrored_periods(*row, np.float32(-value), 1, half, period, periods, rows, to)
+                _add_periods(*row, value, half, period // 2 + 1, period, periods, rows, to)
+        else:
+            _add_waves(*row, value, 0, n // SHORT, longs, 1, rows, to)
+            for i in range(whole, n):
+                rows[to + i] += np.float32(value * _entry(products, n, v, i))
 
 
 @subroutine
-def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
+def _sum_rows(rows, length, used, count, basis, n, mirrored, factors, signs, out, to):
     """Set n rows of `out` from `to` on to the sums of `count` rows times entries of the basis.
 
-    0 < count <= used.size == n, rows.size == n * length, factors.size >= _TOGETHER * n, and
-    to + n * length <= out.size.
+    0 < count <= used.size == n, rows.size == n * length, factors.size >= _TOGETHER * n,
+    signs.size == _TOGETHER, and to + n * length <= out.size.
     """
     if n == 1:  # the only entry is 1
         for i in range(length):
             out[to + i] = rows[i]
         return
     whole = length - length % BLOCK
+    half = (n + 1) // 2  # rows that are no mirrors of others
     for r in range(0, count, _TOGETHER):
         together = min(_TOGETHER, count - r)
         for q in range(together):
             u, own = used[r + q], factors[q * n : q * n + n]
+            signs[q] = np.float32(1 - 2 * (u % 2))
             if n <= TABLED:
                 entries = basis[u * n : u * n + n]
                 for i in range(n):
@@ -179,11 +282,18 @@ def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
             else:
                 for i in range(n):
                     own[i] = _entry(basis, n, u, i)
-        for i in range(0, n, 2):
-            k = min(i + 1, n - 1)  # the last of an odd number is computed twice
-            for j in range(0, whole, BLOCK):
-                row, at, other = r * length + j, to + i * length + j, to + k * length + j
-                _add_rows(rows, row, length, together, factors, n, i, k, out, at, other, r == 0)
+        if mirrored and n <= TABLED:  # rows i < half and n - 1 - i >= n - half
+            for i in range(0, half, 2):
+                k = min(i + 1, half - 1)  # the last of an odd number is computed twice
+                for j in range(0, whole, BLOCK):
+                    added = rows, r * length + j, length, together, factors, signs, n
+                    _add_mirrored_rows(*added, i, k, out, to + j, r == 0)
+        else:
+            for i in range(0, n, 2):
+                k = min(i + 1, n - 1)
+                for j in range(0, whole, BLOCK):
+                    added = rows, r * length + j, length, together, factors, signs, n
+                    _add_rows(*added, i, k, out, to + j, r == 0)
         for i in range(n):
             target = to + i * length
             for j in range(whole, length):
@@ -196,8 +306,9 @@ def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
 
 @kernel(
     "in int64[], in int32[], in float32[], int64, int64, int64, in float32[], in float32[], "
-    "in float32[], out int64[], out float32[], out int64[], out float32[], out float32[], "
-    "out float32[]"
+    "in float32[], boolean, out int64[], out float32[], out int64[], out float32[], "
+    "out float32[], out float32[], out float32[], int64, int64, int64, int64, int64, "
+    "float32, out float32[]"
 )
 def _inverse(
     starts,
@@ -209,28 +320,41 @@ def _inverse(
     first,
     middle,
     last,
+    mirrored,
     lines,
     rows,
     layers,
     planes,
     factors,
+    signs,
+    chunk,
+    columns,
+    height,
+    width,
+    number,
+    store,
+    scale,
     out,
 ):
-    # out.size == (starts.size - 1) * a * b * c, starts rises up to places.size == values.size,
-    # 0 <= places < a * b * c; lines.size == b, rows.size == b * c, layers.size == a,
-    # planes.size == a * b * c if a > 1; the bases have a, b and c points.
-    for chunk in range(starts.size - 1):
-        base = chunk * a * b * c
-        k, stop = starts[chunk], starts[chunk + 1]
+    # The layout has height * width == a * b * c, and chunks up to number + starts.size - 2; starts
+    # rises up to places.size == values.size, 0 <= places < a * b * c; lines.size == b,
+    # rows.size == b * c, layers.size == a, planes.size == a * b * c if a > 1,
+    # chunk.size == a * b * c; the bases have a, b and c points.
+    scratch = mirrored, factors, signs
+    for m in range(starts.size - 1):
+        k, stop = starts[m], starts[m + 1]
+        start, valid, count = rectangle(out.size, columns, height, width, number + m)
+        is_direct = store == WRITE and count == chunk.size
+        target, to = (out, start) if is_direct else (chunk, 0)
         if k == stop:
-            out[base : base + a * b * c] = np.float32(0)
+            target[to : to + chunk.size] = np.float32(0)
         depth = 0
         while k < stop:
             layer = places[k] // (b * c)
-            height = 0
+            used = 0
             while k < stop and places[k] < (layer + 1) * b * c:
                 u = places[k] // c
-                row = height * c  # height < b
+                row = used * c  # used < b
                 begin = k
                 while k < stop and places[k] < (u + 1) * c:
                     k += 1
@@ -241,13 +365,17 @@ def _inverse(
                         _add_row(last[v * c : v * c + c], values[t], rows[row : row + c])
                 else:
                     _set_long_row(last, c, places, values, begin, k, u, rows, row)
-                lines[height] = u - layer * b
-                height += 1
+                lines[used] = u - layer * b
+                used += 1
             if a == 1:
-                _sum_rows(rows, c, lines, height, middle, b, factors, out, base)
+                _sum_rows(rows, c, lines, used, middle, b, *scratch, target, to)
             else:
-                _sum_rows(rows, c, lines, height, middle, b, factors, planes, depth * b * c)
+                _sum_rows(rows, c, lines, used, middle, b, *scratch, planes, depth * b * c)
                 layers[depth] = layer
                 depth += 1
         if depth:
-            _sum_rows(planes, b * c, layers, depth, first, a, factors, out, base)
+            _sum_rows(planes, b * c, layers, depth, first, a, *scratch, target, to)
+        if not is_direct:
+            put_rows(chunk, start, valid, count, columns, width, store, scale, out)
+    if store == STREAM:
+        fence()
