@@ -23,9 +23,9 @@ COUNTS = {
     "minifloat:code=none": (7, 9),
     "microscale": (2, 3),
     "microscale:format=nvfp4": (3, 4),
-    "microscale:code=auto": (16, 23),
+    "microscale:code=auto": (17, 24),
     "blockwise": (1, 2),
-    "blockwise:code=auto": (7, 12),
+    "blockwise:code=auto": (8, 13),
     "blockwise:kind=meanstd16": (3, 4),
     "sparseloco": (10, 13),
     "topk": (10, 12),
@@ -38,7 +38,7 @@ COUNTS = {
 }
 """Kernels that encode, and that encode and decode, by codec."""
 
-CANDIDATES = 101
+CANDIDATES = 106
 """Kernels of ``gcodec inspect`` with a budget, which tries every codec."""
 
 
