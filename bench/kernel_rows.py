@@ -204,13 +204,14 @@ def _dct8(x: np.ndarray) -> list[Row]:
     from scipy import fft
 
     import gcodec
+    from gcodec.codecs.dct8 import chunks as dct8_chunks
     from gcodec.codecs.dct8 import transform
     from gcodec.kernels.transform.dct_select import largest
 
     codec: Any = gcodec.parse("dct8")
     n, k = x.size, codec.k
     cut = codec._chunks(n)
-    chunks = cut.take(x, 0, cut.count)
+    chunks = dct8_chunks.take(cut, x, 0, cut.count)
     y, parts, forward = chunks.reshape(cut.count, -1), cut.parts(), transform.Forward(cut.sizes)
     places, values = np.zeros((cut.count, k), np.int32), np.zeros((cut.count, k), np.float32)
     symbols, out = codec.quantize(x), np.ones(n, np.float32)

@@ -66,7 +66,7 @@ def test_declared_kernels_are_listed_once() -> None:
                 decorator, node.decorator_list
             ):
                 declared.add(f"{source.stem}.{node.name}")
-    assert declared and declared <= set(names)
+    assert declared and declared <= {name.partition(" ")[0] for name in names}
 
 
 def kernel_files(build: Path) -> list[Path]:
