@@ -325,12 +325,12 @@ class RansString(NamedTuple):
 
     def refuse_short(self) -> None:
         """Raise `Truncated` if the bits cannot contain all symbols."""
-        rans_string.refuse_short(self.n, self.span.nbits, self.lanes)
+        self._layout.refuse_short()
 
     def read(self, take: Take, *, bits_follow: bool = False) -> int:
         """Decode all symbols; see `CodedString.read`."""
         runs = self._runs(bits_follow)
-        return rans_string.read(*self._string(), take, runs, bits_follow)
+        return rans_string.read(self.span.data, self._layout, take, runs, bits_follow)
 
     def read_range(self, start: int, stop: int, take: Take) -> None:
         """Decode symbols start to stop - 1, and the other symbols of their blocks.
@@ -338,11 +338,11 @@ class RansString(NamedTuple):
         Without a seek table, the first block begins with the string.
         """
         runs = self._runs()
-        rans_string.read_range(*self._string(), start, stop, take, runs)
+        rans_string.read_range(self.span.data, self._layout, start, stop, take, runs)
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Return a seek table of the string."""
-        runs = rans_string.index(*self._string(), log2_block)
+        runs = rans_string.index(self.span.data, self._layout, log2_block)
         if self.lanes < LANES:
             return no_blocks(log2_block)
         return SeekTable.of(log2_block, runs.offsets, None, runs.states)
@@ -355,10 +355,10 @@ class RansString(NamedTuple):
         self.span.must_cover(bits_follow=bits_follow)
         return Runs(seek.log2_block, seek.offsets, seek.states)
 
-    def _string(self) -> tuple[np.ndarray, rans_string.Layout]:
-        data, first, end, _ = self.span
-        models = self.classes_of, self.lanes, self.with_trellis
-        return data, rans_string.Layout(self.tables, first, end, self.n, *models)
+    @property
+    def _layout(self) -> rans_string.Layout:
+        span, models = self.span, (self.classes_of, self.lanes, self.with_trellis)
+        return rans_string.Layout(self.tables, span.first, span.end, self.n, *models)
 
 
 class RunLevelString(NamedTuple):

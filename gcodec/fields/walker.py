@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 class FieldValue(NamedTuple):
-    """What a describer states about a field, of which a `FieldWalker` knows the bits.
+    """A describer's statements about a field whose bits a `FieldWalker` knows.
 
     Attributes
     ----------

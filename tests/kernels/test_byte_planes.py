@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gcodec import ParameterError
 from gcodec.entropy.context import scale_lists
+from gcodec.entropy.huffman import code_lengths
 from gcodec.entropy.rans import entropy_nbits, log2_table
+from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.byte_planes import (
     SHIFTS,
     count_others,
@@ -15,6 +18,8 @@ from gcodec.kernels.bits.byte_planes import (
     take_first,
     take_others,
 )
+from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import (
     count_runs,
     fitted_scales,
@@ -25,6 +30,9 @@ from gcodec.kernels.context.byte_scales import (
     take_runs,
 )
 from gcodec.kernels.context.class_map import CENTER, CLASSES, ScaleArrays
+from gcodec.kernels.numeric.byte_counts import estimated_counts
+from gcodec.kernels.prefix import dense_string
+from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.runtime.memory import aligned_empty
 
 SIZES = [*range(0, 70), 255, 4095, 4096, 4097, 9000]
@@ -194,3 +202,53 @@ def test_coded_bytes_are_gathered_and_spread(share: float) -> None:
         spread = np.append(np.zeros(n, np.uint8), after)
         spread_coded(coded[:-9], first, spread[:n])
         assert np.array_equal(spread, np.append(np.where(mask, plane, 0), after))
+
+
+@pytest.mark.parametrize("itemsize", SHIFTS)
+@pytest.mark.parametrize("n", (1, 4096, 3 * 4096 + 5))
+def test_words_of_the_first_plane_follow_the_other_planes(itemsize: int, n: int) -> None:
+    rng = np.random.default_rng(5)
+    bits = random_bits(itemsize, n)
+    width = max(n // 8, 1)
+    rows = rng.integers(30, 60, -(-n // width)).astype(np.uint8)
+    for scales in (None, (rows, rows[:0], width)):
+        plane = first_of(bits, 7)
+        plane = plane if scales is None else lowered(plane, scales, 1)
+        counts = np.bincount(plane, minlength=256)
+        code = TableCode.of(code_lengths(counts))
+        string = BitString()  # without room, so that it must grow
+        string.skip(2 + (itemsize - 1) * n)
+        string.data[:2] = 1, 2
+        string.extend(np.array([0xA0], np.uint8), 3)
+        others = slice(2, 2 + (itemsize - 1) * n)
+        offsets = plane_words.append(code, bits, 7, scales, 1, others, string)
+        nbits = string.nbits
+        data = string.trimmed()
+        assert data[:2].tolist() == [1, 2]
+        assert np.array_equal(data[others], others_of(bits))
+        mask, head = CodedMask.all(n), (np.array([0xA0], np.uint8), 3)
+        expected = dense_string.write(code, plane, plane.dtype, mask, RUN, 0, head)
+        assert data[others.stop :].tobytes() == expected[0].tobytes()
+        assert nbits == expected[1] + 8 * others.stop
+        assert np.array_equal(offsets, expected[2])
+        lengths = code.lengths.copy()
+        lengths[plane[-1]] = 0
+        with pytest.raises(ParameterError):
+            string = BitString()
+            string.skip(others.stop)
+            plane_words.append(TableCode.of(lengths), bits, 7, scales, 1, others, string)
+
+
+def test_counts_are_estimated_by_those_of_a_sample() -> None:
+    counts = np.zeros(256, np.int64)
+    counts[[0, 100, 120]] = 0, 3, 5
+    expected = np.zeros(256, np.int64)
+    expected[[0, *range(96, 123)]] = 1
+    expected[[100, 120]] = 7, 12
+    assert np.array_equal(estimated_counts(counts, 20, 8, 4, 2), expected)
+    alone = np.zeros(256, np.int64)
+    alone[255] = 8
+    assert np.array_equal(estimated_counts(alone, 16, 8, 4, 2), 2 * alone)
+    ends = np.zeros(256, np.int64)
+    ends[[2, 254]] = 4
+    assert np.array_equal(estimated_counts(ends, 8, 8, 9, 9), np.maximum(ends, 1))

@@ -93,7 +93,7 @@ def plan(symbols: np.ndarray, shape: tuple[int, ...], sample: Sample) -> Plan:
         scales = scales_of_sums(layout, sums.rows, sums.columns, sample.unit)
         (counts,) = class_map.class_counts(sample.symbols, [scales.arrays], 1)
         entries = int(np.count_nonzero(counts))
-        nbits = sample.times * entropy_nbits(counts) + sample.nbits(scales)
+        nbits = sample.times * entropy_nbits(counts) + sample.lists_nbits(*scales.lists_nbits())
         nbits += _ENTRY_NBITS * entries
         if best is None or nbits < best[0]:
             best = nbits, layout

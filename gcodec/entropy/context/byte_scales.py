@@ -83,10 +83,9 @@ class Sample(NamedTuple):
         sums = LineSums(self.symbols.size, layout.width, layout.group > 0)
         return sums.run(lambda start, stop: self.symbols[start:stop], _STEP)
 
-    def nbits(self, scales: Scales) -> float:
-        """Return the approximate bits of the scales of the whole tensor."""
-        rows, *columns = scales.lists_nbits()
-        return self.times * rows + sum(columns)
+    def lists_nbits(self, rows: int, columns: int = 0) -> float:
+        """Return the approximate bits of the scales of the whole tensor, by those of a sample."""
+        return self.times * rows + columns
 
     def lowering(self, shape: tuple[int, ...], plain: float) -> Lowering | None:
         """Select the scales by which bytes are lowered, those of the sample; None without gain.
@@ -104,11 +103,11 @@ class Sample(NamedTuple):
             if layout.width >= self.times * self.symbols.size:
                 continue
             lowered = self._lowered(layout)
-            nbits, own = self.times * lowered.nbits, self._lists_nbits(lowered)
+            nbits, own = self.times * lowered.nbits, self.lists_nbits(*lowered.lists_nbits)
             if own > _COARSE * plain:  # scales of whole octaves take fewer bits
                 layout = layout._replace(quantum=_PER_OCTAVE)
                 lowered = self._lowered(layout)
-                own = self._lists_nbits(lowered)
+                own = self.lists_nbits(*lowered.lists_nbits)
             if nbits + own < plain - plain / _LOWERED_SHARE:
                 scales = Scales(layout, lowered.rows, lowered.columns)
                 return Lowering(scales, own, lowered.sums, lowered.counts)
@@ -116,10 +115,6 @@ class Sample(NamedTuple):
 
     def _lowered(self, layout: RowLayout) -> FittedScales:
         return fitted_scales(self.symbols, *layout, ONE, self.unit, log2_table())
-
-    def _lists_nbits(self, lowered: FittedScales) -> float:
-        rows, columns = lowered.lists_nbits
-        return self.times * rows + columns
 
 
 def layouts_of(shape: tuple[int, ...], sampled: int) -> Iterator[RowLayout]:

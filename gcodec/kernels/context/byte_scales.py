@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,8 @@ from gcodec.runtime.lanes import fence
 _PER_OCTAVE = 4
 _COUNT = 20  # bits of a sum of bytes, above which a narrow counter counts the bytes
 _FLUSH = 1 << 11  # rows whose sums and counts fit into a narrow counter
-_NONE = np.empty(0, np.uint8)
+NO_SCALES: ScaleArrays = (np.empty(0, np.uint8), np.empty(0, np.uint8), 1)
+"""Arguments of kernels that lower no byte."""
 
 Sums = tuple[np.ndarray, np.ndarray]
 """Sums of bytes, and numbers of the bytes that are not 0, of each row or column."""
@@ -184,7 +185,7 @@ def take_runs(
     escape : int
         See `byte_planes.take_first`.
     scales : (rows, columns, width), optional
-        Scales by which the plane is lowered; see `class_map`. By default, no byte is lowered.
+        The scales that lower the plane; see `class_map`. By default, no byte is lowered.
     unit : int
         From 1 to 8.
     start : int
@@ -194,7 +195,7 @@ def take_runs(
         shorter.
     out : (k,) uint8 array
     """
-    rows, columns, width = scales or (_NONE, _NONE, 1)
+    rows, columns, width = scales or NO_SCALES
     classes = np.empty(TILE if scales else 0, np.uint8)
     loop, first = _taking(bits.itemsize), np.uint8(escape)
     loop(bits, first, rows, columns, width, unit, start, run, period, classes, out)
@@ -211,7 +212,7 @@ def count_runs(
     period: int,
 ) -> np.ndarray:
     """Count the `count` bytes that `take_runs` would write, as a (256,) int64 array."""
-    rows, columns, width = scales or (_NONE, _NONE, 1)
+    rows, columns, width = scales or NO_SCALES
     room, counts = np.empty(2 * TILE, np.uint8), np.zeros(256, np.int64)
     loop, runs = _counted(bits.itemsize), (start, count, run, period)
     tables = count_tables()
@@ -245,14 +246,14 @@ def join_planes(
         The other planes; see `byte_planes.take_others`.
     out : (n,) unsigned array
     scales : (rows, columns, width), optional
-        Scales by which the first plane was lowered, if it was.
+        The scales that lowered the first plane; None if no byte was lowered.
     unit : int
     start : int
         The first element.
     streaming : bool
         Whether stores bypass the cache where `out` is aligned.
     """
-    rows, columns, width = scales or (_NONE, _NONE, 1)
+    rows, columns, width = scales or NO_SCALES
     streaming = streaming and out.ctypes.data % STREAMED == 0
     room = np.empty(TILE if scales else 0, np.uint8)
     loop = _joined(out.itemsize)
@@ -362,7 +363,7 @@ def _raised(byte, by):
 
 
 @subroutine
-def lower_part(part, rows, columns, width, start, unit, classes):
+def _lower_part(part, rows, columns, width, start, unit, classes):
     """Lower up to TILE bytes from element `start` on."""
     # classes.size == TILE; the scales cover all elements.
     own = classes[: part.size]
@@ -426,7 +427,7 @@ def _fit_scales(
         part = room[: source.size]
         for i in range(source.size):
             part[i] = source[i]
-        lower_part(part, rows, by_column, width, first, unit, room[TILE:])
+        _lower_part(part, rows, by_column, width, first, unit, room[TILE:])
         count_part(part, tables)
     add_tables(tables, counts)
     sizes[0] = ideal_nbits(counts, counts.size, logs)
@@ -456,9 +457,25 @@ def _summed(itemsize: int) -> Kernel:
     return sum_plane
 
 
+@functools.cache
+def taking_part(itemsize: int) -> Any:
+    """Make the subroutine that writes up to TILE bytes of the first plane, perhaps lowered."""
+    take_first = taking_first(itemsize)
+
+    @subroutine
+    def take_part(bits, escape, rows, columns, width, unit, start, part, classes):
+        # part.size bits from `start` on. rows.size is 0 if no byte is lowered; else see
+        # `_lower_part` for the arrays.
+        take_first(bits[start : start + part.size], escape, part)
+        if rows.size > 0:
+            _lower_part(part, rows, columns, width, start, unit, classes)
+
+    return take_part
+
+
 @factory(lambda: ((itemsize,) for itemsize in SHIFTS))
 def _taking(itemsize: int) -> Kernel:
-    take_first = taking_first(itemsize)
+    take = taking_part(itemsize)
 
     @kernel(
         f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, int64, int64, "
@@ -466,20 +483,18 @@ def _taking(itemsize: int) -> Kernel:
         variant=str(itemsize),
     )
     def take_runs(bits, escape, rows, columns, width, unit, start, run, period, classes, out):
-        # The runs lie in `bits`. rows.size is 0 if no byte is lowered; else see `lower_part`.
+        # The runs lie in `bits`; see `taking_part` for the other arrays.
         for first in range(0, out.size, TILE):
-            part = out[first : first + TILE]
             at = start + first // run * period + first % run
-            take_first(bits[at : at + part.size], escape, part)
-            if rows.size > 0:
-                lower_part(part, rows, columns, width, at, unit, classes)
+            part = out[first : first + TILE]
+            take(bits, escape, rows, columns, width, unit, at, part, classes)
 
     return take_runs
 
 
 @factory(lambda: ((itemsize,) for itemsize in SHIFTS))
 def _counted(itemsize: int) -> Kernel:
-    take_first = taking_first(itemsize)
+    take = taking_part(itemsize)
 
     @kernel(
         f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, int64, int64, "
@@ -492,11 +507,9 @@ def _counted(itemsize: int) -> Kernel:
         # room.size == 2 * TILE; counts.size == 256; see `_taking` and `count_part` for the others.
         tables[:] = 0
         for first in range(0, count, TILE):
-            part = room[: min(TILE, count - first)]
             at = start + first // run * period + first % run
-            take_first(bits[at : at + part.size], escape, part)
-            if rows.size > 0:
-                lower_part(part, rows, columns, width, at, unit, room[TILE:])
+            part = room[: min(TILE, count - first)]
+            take(bits, escape, rows, columns, width, unit, at, part, room[TILE:])
             count_part(part, tables)
         add_tables(tables, counts)
 

@@ -6,14 +6,12 @@ import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.byte_planes import SHIFTS, taking_first, taking_others
-from gcodec.kernels.context.byte_scales import lower_part
+from gcodec.kernels.bits.byte_planes import SHIFTS, taking_others
+from gcodec.kernels.context.byte_scales import NO_SCALES, taking_part
 from gcodec.kernels.context.class_map import TILE, ScaleArrays
 from gcodec.kernels.prefix.prefix_write import table_arguments, write_table_words
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.runtime.jit import Kernel, factory, kernel
-
-_NONE = np.empty(0, np.uint8)
 
 
 def append(
@@ -48,7 +46,7 @@ def append(
     ParameterError
         If the code has no word for a byte.
     """
-    rows, columns, width = scales or (_NONE, _NONE, 1)
+    rows, columns, width = scales or NO_SCALES
     plane = np.uint8(escape), rows, columns, width, unit, np.empty(2 * TILE, np.uint8)
     table = table_arguments(code, bits.size)
     ends = np.empty(-(-bits.size // TILE) + 1, np.int64)
@@ -67,7 +65,7 @@ def append(
 
 @factory(lambda: ((itemsize,) for itemsize in SHIFTS))
 def _appending(itemsize: int) -> Kernel:
-    take_first, take_others = taking_first(itemsize), taking_others(itemsize)
+    take_first, take_others = taking_part(itemsize), taking_others(itemsize)
 
     @kernel(
         f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, out uint8[], "
@@ -99,17 +97,15 @@ def _appending(itemsize: int) -> Kernel:
         progress,
     ):
         # room.size == 2 * TILE; others.size == (itemsize - 1) * bits.size; ends.size is the number
-        # of tiles. rows.size is 0 if no byte is lowered; else see `lower_part`. The first three
-        # fields of `progress` are those of `write_table_words`; the next three are those of a
-        # tile, whose size is the last field. See there for the other arrays.
+        # of tiles; see `taking_part` for the scales. The first three fields of `progress` are the
+        # ones of `write_table_words`; the next three are those of a tile, whose size is the last
+        # field. See there for the other arrays.
         own, bound = progress[3:6], progress[6:]
         for tile in range(progress[1], ends.size):
             first = tile * TILE
             source = bits[first : first + TILE]
             part = room[: source.size]
-            take_first(source, escape, part)
-            if rows.size > 0:
-                lower_part(part, rows, columns, width, first, unit, room[TILE:])
+            take_first(bits, escape, rows, columns, width, unit, first, part, room[TILE:])
             take_others(source, bits.size, others[first:])
             own[0], own[1], own[2], bound[0] = progress[0] - first, 0, 0, part.size
             table = singles, groups, digits, together, base, span, pairs, places, kept

@@ -218,9 +218,9 @@ def _read_values(
     # group have at least LINE elements. status[0] == 0.
     n, half, group = out.size, buf.size >> 1, ENTRIES * block_size
     last_at = min(end - TAKEN, 8 * (data.size - 8))
-    # Of the preceding group: its lines, the symbol and the element where they begin, and the
-    # number of elements after them. `places` holds the places of `placed` lines, of which the
-    # first begins `before` elements in a bucket.
+    # The preceding group has `lines` lines, which begin at symbol `source` and element `target`,
+    # and `over` elements after them. `places` holds the places of `placed` lines; the first of
+    # these lines begins `before` elements after the start of a bucket.
     lines, source, target, over = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     placed, before = np.int64(0), np.int64(0)
     base = np.int64(_SPARE)
