@@ -12,9 +12,8 @@ from gcodec.entropy.rans import entropy_nbits, log2_table
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.byte_planes import (
     SHIFTS,
+    coded_counts,
     count_others,
-    gather_coded,
-    spread_coded,
     take_first,
     take_others,
 )
@@ -37,6 +36,7 @@ from gcodec.runtime.memory import aligned_empty
 
 SIZES = [*range(0, 70), 255, 4095, 4096, 4097, 9000]
 RUN = 1 << 12
+ESCAPE = 64
 
 
 def random_bits(itemsize: int, n: int) -> np.ndarray:
@@ -106,8 +106,7 @@ def test_runs_are_parts_of_the_plane(itemsize: int, escape: int) -> None:
         whole = first_of(bits, escape)
         if scales is not None:
             whole = lowered(whole, scales, unit)
-            again = whole.copy()
-            raise_again(again, scales, unit, 0)
+            again = raise_again(whole, scales, unit, 0)
             assert np.array_equal(again, first_of(bits, escape))
         for start, size in ((0, n), (0, 1), (RUN, 5000), (12345, 300), (n - 1, 1)):
             out = np.empty(size, np.uint8)
@@ -148,16 +147,22 @@ def test_other_planes_are_counted(itemsize: int, n: int) -> None:
 def test_sums_of_planes(itemsize: int, width: int) -> None:
     bits = random_bits(itemsize, 20000)
     bits[::3] = 0
-    plane = first_of(bits, 5).astype(int)
-    row, column = np.divmod(np.arange(bits.size), width)
-    for has_columns in (False, True):
-        rows, columns = plane_sums(bits, 5, width, has_columns)
-        for sums, own in ((rows, row), (columns, column)):
-            if sums is rows or has_columns:
-                assert np.array_equal(sums[0], np.bincount(own, plane, sums[0].size))
-                assert np.array_equal(sums[1], np.bincount(own, plane > 0, sums[1].size))
-            else:
-                assert sums[0].size == sums[1].size == 0
+    for period in (None, 3 * width, width + 5):
+        own = bits
+        if period is not None:
+            own = bits[: (bits.size - width) // period * period + width]
+        row, column = np.divmod(np.arange(own.size), period or width)
+        is_summed = column < width
+        row, column = row[is_summed], column[is_summed]
+        plane = first_of(own, 5)[is_summed].astype(int)
+        for has_columns in (False, True):
+            rows, columns = plane_sums(own, 5, width, period, has_columns=has_columns)
+            for sums, line in ((rows, row), (columns, column)):
+                if sums is rows or has_columns:
+                    assert np.array_equal(sums[0], np.bincount(line, plane, sums[0].size))
+                    assert np.array_equal(sums[1], np.bincount(line, plane > 0, sums[1].size))
+                else:
+                    assert sums[0].size == sums[1].size == 0
 
 
 @pytest.mark.parametrize("n", (1, 300, 10000))
@@ -189,19 +194,57 @@ def test_scales_are_those_of_sums_and_lower_the_bytes(n: int, group: int, quantu
     assert result.lists_nbits == (of_rows, scale_lists.nbits(by_group) if group else 0)
 
 
+def coded_numbers(bits: np.ndarray) -> np.ndarray:
+    """Return the number of elements that are not 0 of each group."""
+    groups = [bits[at : at + RUN] for at in range(0, bits.size, RUN)]
+    return np.array([np.count_nonzero(group) for group in groups], np.uint16)
+
+
+@pytest.mark.parametrize("itemsize", SHIFTS)
 @pytest.mark.parametrize("share", (0, 0.01, 0.5, 0.99, 1))
-def test_coded_bytes_are_gathered_and_spread(share: float) -> None:
+def test_zeros_are_left_out_of_the_other_planes(itemsize: int, share: float) -> None:
     rng = np.random.default_rng(4)
-    for n in SIZES:
-        plane, after = rng.integers(0, 256, n).astype(np.uint8), np.full(9, 0xA5, np.uint8)
-        mask = rng.random(n) < share
-        coded = np.append(np.zeros(np.count_nonzero(mask), np.uint8), after)
-        gather_coded(plane, mask.view(np.uint8), coded[:-9])
-        assert np.array_equal(coded, np.append(plane[mask], after))
-        first = np.where(mask, rng.integers(1, 256, n), 0).astype(np.uint8)
-        spread = np.append(np.zeros(n, np.uint8), after)
-        spread_coded(coded[:-9], first, spread[:n])
-        assert np.array_equal(spread, np.append(np.where(mask, plane, 0), after))
+    for n in (*SIZES, 20000):
+        bits = random_bits(itemsize, n)
+        bits &= ~bits.dtype.type(ESCAPE << SHIFTS[itemsize])  # no byte is the escape
+        bits[rng.random(n) >= share] = 0
+        if n == 20000:  # groups without zeros, and without other elements
+            bits[RUN : 2 * RUN], bits[2 * RUN : 3 * RUN] = bits[RUN : 2 * RUN] | 1, 0
+        numbers, hidden = coded_counts(bits)
+        assert np.array_equal(numbers, coded_numbers(bits))
+        assert hidden == np.count_nonzero((first_of(bits) == 0) & (bits != 0))
+        count = np.count_nonzero(bits)
+        others = np.full((itemsize - 1) * (count + 5), 0xA5, np.uint8)
+        take_others(bits, others, count + 5, numbers)
+        planes = others.reshape(itemsize - 1, count + 5)
+        assert np.array_equal(planes[:, :count].reshape(-1), others_of(bits[bits != 0]))
+        assert (planes[:, count:] == 0xA5).all()
+        first, width = first_of(bits, ESCAPE), 300
+        rows = rng.integers(0, 128, -(-n // width)).astype(np.uint8)
+        for scales in (None, (rows, rows[:0], width)):
+            coded = first if scales is None else lowered(first, scales, 1)
+            for at, streaming in ((0, False), (0, True), (1, True)):
+                out = aligned_empty(n + at, bits.dtype)[at:]
+                wrong = join_planes(
+                    *(coded, others, count + 5, out, scales),
+                    coded=numbers,
+                    escape=ESCAPE,
+                    streaming=streaming,
+                )
+                assert wrong is None
+                assert np.array_equal(out, bits)
+
+
+def test_wrong_numbers_of_zeros_are_refused() -> None:
+    bits = np.ones(3 * RUN, np.uint16) << 8
+    bits[RUN : RUN + 7] = 0
+    numbers, others = coded_numbers(bits), np.zeros(bits.size, np.uint8)
+    out = np.empty_like(bits)
+    for group, error in ((0, -1), (1, 1), (1, -1), (2, -1)):
+        wrong = numbers.astype(int)
+        wrong[group] += error
+        planes = first_of(bits), others, bits.size, out
+        assert join_planes(*planes, coded=wrong.astype(np.uint16)) == group
 
 
 @pytest.mark.parametrize("itemsize", SHIFTS)
@@ -211,21 +254,24 @@ def test_words_of_the_first_plane_follow_the_other_planes(itemsize: int, n: int)
     bits = random_bits(itemsize, n)
     width = max(n // 8, 1)
     rows = rng.integers(30, 60, -(-n // width)).astype(np.uint8)
-    for scales in (None, (rows, rows[:0], width)):
+    pairs = [(each, coded) for each in (None, (rows, rows[:0], width)) for coded in (False, True)]
+    for scales, has_zeros in pairs:
         plane = first_of(bits, 7)
         plane = plane if scales is None else lowered(plane, scales, 1)
         counts = np.bincount(plane, minlength=256)
         code = TableCode.of(code_lengths(counts))
+        planes = others_of(bits[bits != 0] if has_zeros else bits)
+        numbers = coded_numbers(bits) if has_zeros else None
         string = BitString()  # without room, so that it must grow
-        string.skip(2 + (itemsize - 1) * n)
+        string.skip(2 + planes.size)
         string.data[:2] = 1, 2
         string.extend(np.array([0xA0], np.uint8), 3)
-        others = slice(2, 2 + (itemsize - 1) * n)
-        offsets = plane_words.append(code, bits, 7, scales, 1, others, string)
+        others = slice(2, 2 + planes.size)
+        offsets = plane_words.append(code, bits, 7, scales, 1, others, numbers, string)
         nbits = string.nbits
         data = string.trimmed()
         assert data[:2].tolist() == [1, 2]
-        assert np.array_equal(data[others], others_of(bits))
+        assert np.array_equal(data[others], planes)
         mask, head = CodedMask.all(n), (np.array([0xA0], np.uint8), 3)
         expected = dense_string.write(code, plane, plane.dtype, mask, RUN, 0, head)
         assert data[others.stop :].tobytes() == expected[0].tobytes()
@@ -236,7 +282,8 @@ def test_words_of_the_first_plane_follow_the_other_planes(itemsize: int, n: int)
         with pytest.raises(ParameterError):
             string = BitString()
             string.skip(others.stop)
-            plane_words.append(TableCode.of(lengths), bits, 7, scales, 1, others, string)
+            wrong = TableCode.of(lengths)
+            plane_words.append(wrong, bits, 7, scales, 1, others, numbers, string)
 
 
 def test_counts_are_estimated_by_those_of_a_sample() -> None:

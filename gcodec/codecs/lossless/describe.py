@@ -8,9 +8,10 @@ import numpy as np
 
 from gcodec.codecs.lossless import message
 from gcodec.codecs.lossless.message import CLASSES, CONSTANT, KINDS, LOWERED, STORED, Head
-from gcodec.codecs.lossless.planes import LOG2_GROUP, PlaneLayout, Zeros
+from gcodec.codecs.lossless.planes import PlaneLayout, Zeros
 from gcodec.fields import byte_contexts, ranged
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, Window
+from gcodec.kernels.bits.byte_planes import GROUP
 from gcodec.wire.primitives import Reader
 
 Values = Callable[[int, int], list[float]]
@@ -38,7 +39,7 @@ def fields(
             for group, count in enumerate(counts.tolist(), at):
                 yield FieldValue(count, f"elements of group {group} that are not zeros")
 
-        groups = -(-n >> LOG2_GROUP)
+        groups = -(-n // GROUP)
         counts = yield from walk.checked(
             *("table", "elements", 16, groups, describe),
             lambda: message.read_counts(reader, n),

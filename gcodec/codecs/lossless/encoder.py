@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,15 +21,7 @@ from gcodec.codecs.lossless.message import (
     Head,
     Plane,
 )
-from gcodec.codecs.lossless.planes import (
-    ALL,
-    GROUP,
-    LARGE_TILE,
-    TILE,
-    PlaneLayout,
-    Zeros,
-    coded_counts,
-)
+from gcodec.codecs.lossless.planes import ALL, LARGE_TILE, TILE, PlaneLayout, Zeros, part_of
 from gcodec.entropy import ranged, tabled
 from gcodec.entropy.coder import (
     Written,
@@ -54,7 +47,6 @@ from gcodec.kernels.numeric.byte_counts import added, byte_counts, estimated_cou
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
 from gcodec.runtime import pool
-from gcodec.runtime.memory import flattened
 from gcodec.runtime.reuse import scratch
 from gcodec.wire.seek import LOG2_STATES
 
@@ -65,6 +57,7 @@ _LIST_SHARE = 200  # share of the first plane that rANS must save in a list of s
 _SHARE = 50  # a plane is coded if that saves a fiftieth of it
 _LEAST_ESTIMATED = 1 << 17  # bytes whose counts may be estimated by those of a sample
 _LEAST_COUNTED = 1 << 16  # bytes of such a sample
+_LEAST_SAMPLED = 1 << 11  # bytes of a sample from which counts are estimated
 _RUN = 1 << 12  # neighboring bytes of such a sample
 _MOST_RUNS = 16  # runs of all bytes for each run of such a sample
 _COUNTED = 8 * TILE  # bytes that are counted at a time
@@ -109,23 +102,58 @@ class _Statistics(NamedTuple):
         """
         bits, layout = plane.bits, plane.layout
         counts: np.ndarray | None = None
-        sample = zeros = None
+        sample = coded = zeros = None
         if not is_exact and bits.size >= _LEAST_ESTIMATED:
             if layout.is_float:
                 sample = plane.sample(shape, is_exact)
-                sampled = byte_counts(sample.symbols)
-                counts = _estimated(sampled, bits.size, sample.symbols.size)
+                counts = byte_counts(sample.symbols)
+                coded = _Coded.of(bits) if counts[0] else None
+                counts = _estimated(counts, bits.size, coded.zeros if coded else None)
+                if coded and coded.hidden:  # only exact counts tell which byte may be an escape
+                    counts = None
             else:
-                counts = sampled = plane.counts(is_exact)
-            if (layout.is_float and sampled[0]) or np.count_nonzero(counts) == 1:
+                counts = plane.counts(is_exact)
+            if counts is None or np.count_nonzero(counts) == 1:
                 counts = sample = None
         if counts is None:
             counts = plane.counts(True)
-        if layout.is_float and sample is None and counts[0]:
-            zeros = _zeros_of(bits, counts, layout.itemsize - 1)
+        if layout.is_float and (coded is not None or (sample is None and counts[0])):
+            zeros = _zeros_of(coded or _Coded.of(bits), counts, layout.itemsize - 1)
         is_constant = bool(np.count_nonzero(counts) == 1)
         others = tuple(_other_planes(bits, layout, zeros))
         return cls(counts, is_constant, sample, zeros, others)
+
+
+class _Coded(NamedTuple):
+    """The elements of a tensor of floats that are not zeros.
+
+    Attributes
+    ----------
+    n : int
+        Number of all elements.
+    groups : (ceil(n / 4096),) uint16 array
+        Numbers of those of each group that are not zeros.
+    hidden : int
+        Number of those whose byte of the first plane is 0 nevertheless.
+    """
+
+    n: int
+    groups: np.ndarray
+    hidden: int
+
+    @classmethod
+    def of(cls, bits: np.ndarray) -> _Coded:
+        """Count the elements."""
+        parts = pool.run(
+            lambda start, stop: byte_planes.coded_counts(bits[start:stop]), bits.size, LARGE_TILE
+        )
+        groups = np.concatenate([part for part, _ in parts])
+        return cls(bits.size, groups, sum(hidden for _, hidden in parts))
+
+    @property
+    def zeros(self) -> int:
+        """Number of zeros."""
+        return self.n - int(self.groups.sum(dtype=np.int64))
 
 
 class _FirstPlane(NamedTuple):
@@ -136,16 +164,25 @@ class _FirstPlane(NamedTuple):
     bits : (n,) unsigned array
         Bit patterns.
     layout : PlaneLayout
-    escape : int
-        See `Zeros`.
+    zeros : Zeros or None
     scales : Scales or None
         Scales whose octaves are subtracted from the plane.
     """
 
     bits: np.ndarray
     layout: PlaneLayout
-    escape: int = 0
+    zeros: Zeros | None = None
     scales: Scales | None = None
+
+    @property
+    def escape(self) -> int:
+        """See `Zeros`."""
+        return 0 if self.zeros is None else self.zeros.escape
+
+    @property
+    def zero_count(self) -> int | None:
+        """Number of zeros that are left out; None if none are."""
+        return None if self.zeros is None else self.bits.size - self.zeros.coded
 
     def take(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
         """Write a range of the plane to an array; return it."""
@@ -162,8 +199,9 @@ class _FirstPlane(NamedTuple):
         if is_exact or n < _LEAST_ESTIMATED:
             return self._count_runs(n, ALL, 0)
         runs = min(n // _LEAST_COUNTED, _MOST_RUNS)
-        sampled = n // (_RUN * runs) * _RUN
-        return _estimated(self._count_runs(sampled, _RUN, _RUN * runs), n, sampled)
+        sampled = self._count_runs(n // (_RUN * runs) * _RUN, _RUN, _RUN * runs)
+        counts = _estimated(sampled, n, self.zero_count)
+        return self.counts(True) if counts is None else counts
 
     def _count_runs(self, count: int, run: int, period: int) -> np.ndarray:
         """Return the (256,) counts of `count` bytes in runs; see `PlaneLayout.take_runs`."""
@@ -265,41 +303,41 @@ def write(
     return name, best
 
 
-def _estimated(counts: np.ndarray, n: int, sampled: int) -> np.ndarray:
+def _estimated(counts: np.ndarray, n: int, zeros: int | None = None) -> np.ndarray | None:
     """Return the counts of n bytes by those of a sample.
 
-    Twice as many elements reach about one exponent further.
+    If the number of bytes of 0 is known to be `zeros`, only others are estimated: None is returned
+    if the sample contains too few of them. Twice as many elements reach about one exponent
+    further.
     """
+    if zeros is not None:
+        counts, n = counts.copy(), n - zeros
+        counts[0] = 0
+    sampled = int(counts.sum())
+    if sampled < _LEAST_SAMPLED:
+        return None
     octaves = (n // sampled).bit_length()
-    return estimated_counts(counts, n, sampled, _BELOW + octaves, _ABOVE + octaves)
+    estimated = estimated_counts(counts, n, sampled, _BELOW + octaves, _ABOVE + octaves)
+    if zeros is not None:
+        estimated[0] = zeros
+    return estimated
 
 
-def _zeros_of(bits: np.ndarray, counts: np.ndarray, planes: int) -> Zeros | None:
+def _zeros_of(coded: _Coded, counts: np.ndarray, planes: int) -> Zeros | None:
     """Return how zeros are left out, or None if that does not pay; adapt the counts."""
-    n, groups = bits.size, -(-bits.size // GROUP)
-    if 8 * int(counts[0]) * planes <= 16 * groups:
+    count, escape = coded.zeros, 0
+    if 8 * count * planes <= 16 * coded.groups.size or count == coded.n:
         return None
-    coded = np.empty(groups, np.uint16)
-
-    def task(start: int, stop: int) -> None:
-        for at in range(start, stop, LARGE_TILE):
-            end = min(at + LARGE_TILE, stop)
-            coded[at // GROUP : -(-end // GROUP)] = coded_counts(bits[at:end] != 0)
-
-    pool.run(task, n, LARGE_TILE)
-    count = n - int(coded.sum(dtype=np.int64))
-    if 8 * count * planes <= 16 * groups or count == n:
-        return None
-    escape, others = 0, int(counts[0]) - count
-    if others:
+    if coded.hidden:
         free = np.flatnonzero(counts == 0)
         if not free.size:
             return None
         low, _ = bytes_range(counts)
         above = free[free >= low]
         escape = int(above[0] if above.size else free[-1])
-        counts[escape], counts[0] = others, count
-    return Zeros(escape, coded)
+        counts[escape] = coded.hidden
+    counts[0] = count
+    return Zeros(escape, coded.groups)
 
 
 def _other_planes(
@@ -317,7 +355,9 @@ def _other_planes(
         counts = byte_planes.count_others(bits, period)
     else:
         pieces = [bits[at : at + _PIECE] for at in range(0, bits.size, period)]
-        planes = _planes(np.concatenate(pieces), layout, zeros)
+        sampled = np.concatenate(pieces)
+        left_out = zeros and replace(zeros, counts=byte_planes.coded_counts(sampled)[0])
+        planes = _planes(sampled, layout, left_out)
         counts, size = [byte_counts(plane) for plane in planes], planes.shape[1]
     for k, own in enumerate(counts, 1):
         method, plan = _judged(own, size)
@@ -354,25 +394,20 @@ def _judged(counts: np.ndarray, count: int) -> tuple[int, ranged.Plan | None]:
 
 def _plane(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, k: int) -> np.ndarray:
     """Return plane k > 0, without the zeros that are left out."""
-    plane, at = np.empty(bits.size if zeros is None else zeros.coded, np.uint8), 0
+    plane = np.empty(bits.size if zeros is None else zeros.coded, np.uint8)
     for start in range(0, bits.size, LARGE_TILE):
-        part = _planes(bits[start : start + LARGE_TILE], layout, zeros)[k - 1]
-        plane[at : at + part.size] = part
-        at += part.size
+        tile = bits[start : start + LARGE_TILE]
+        own, coded = part_of(zeros, start, start + tile.size)
+        plane[coded] = _planes(tile, layout, own)[k - 1]
     return plane
 
 
 def _planes(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None) -> np.ndarray:
     """Return the planes of a tile but the first one, without the zeros that are left out."""
-    planes = np.empty((layout.itemsize - 1, bits.size), np.uint8)
-    layout.take_others(bits, planes.reshape(-1), bits.size)
-    if zeros is None:
-        return planes
-    is_coded = (bits != 0).view(np.uint8)
-    coded = np.empty((len(planes), np.count_nonzero(bits)), np.uint8)
-    for plane, target in zip(planes, coded, strict=True):
-        byte_planes.gather_coded(plane, is_coded, target)
-    return coded
+    size = bits.size if zeros is None else zeros.coded
+    planes = np.empty((layout.itemsize - 1, size), np.uint8)
+    layout.take_others(bits, planes.reshape(-1), size, zeros)
+    return planes
 
 
 class _Writer:
@@ -385,7 +420,7 @@ class _Writer:
         self._is_exact = is_exact
         plane = _FirstPlane(bits, layout)
         self._known = known = _Statistics.of(plane, shape, is_exact)
-        self._plane = plane if known.zeros is None else plane._replace(escape=known.zeros.escape)
+        self._plane = plane._replace(zeros=known.zeros)
         self._head = head = Head(known.zeros, (Plane(STORED), *(each for each, _ in known.others)))
         self._stored_text, planes = head.to_bytes(), range(1, layout.itemsize)
         self._others_nbytes = sum(head.nbytes_of(k, bits.size) for k in planes)
@@ -457,7 +492,7 @@ class _Writer:
         sample = self._sample
         is_whole, is_estimated = sample.symbols.size == n, self._known.sample is not None
         plain: float = self._plain_nbits
-        if not (is_whole or is_estimated):
+        if not is_whole and (not is_estimated or self._known.zeros is not None):
             plain = sample.times * entropy_nbits(byte_counts(sample.symbols))
         lowering = sample.lowering(self._shape, plain)
         if lowering is None:
@@ -474,28 +509,26 @@ class _Writer:
         # are a sample of the lowered plane.
         rows, _ = plane_sums(self._bits, 0, layout.width)
         own = rounded_scales(rows, layout.quantum, ONE, unit, sampled_sums)
-        counts = _estimated(counts, n, sample.symbols.size)
-        return _Lowered(counts, scales._replace(rows=own), int(scales_nbits))
+        estimated = _estimated(counts, n, self._plane.zero_count)
+        assert estimated is not None, "those of the plane have been estimated by this sample too"
+        return _Lowered(estimated, scales._replace(rows=own), int(scales_nbits))
 
     def _sampled_scales(self, layout: RowLayout) -> Scales:
         """Return the scales of a matrix by a sample of each row and of each column.
 
         Scales in octaves need no more.
         """
-        width, count = layout.width, self._bits.size // layout.width
-        matrix, middle = self._bits.reshape(count, width), width // 2
-        part = matrix[:, middle - _ROW // 2 : middle + _ROW // 2]
-        rows, columns = plane_sums(flattened(part), 0, _ROW)
+        bits, width = self._bits, layout.width
+        rows, columns = plane_sums(bits[(width - _ROW) // 2 :], 0, _ROW, width)
         if layout.group:
-            most = min(max(2 * _SAMPLE // width, 2 * _ROW), count)
-            _, columns = plane_sums(flattened(matrix[:: count // most]), 0, width, True)
+            count = bits.size // width
+            stride = count // min(max(2 * _SAMPLE // width, 2 * _ROW), count)
+            _, columns = plane_sums(bits, 0, width, stride * width, has_columns=True)
         return scales_of_sums(layout, rows, columns, self._layout.unit)
 
     def _lowered_by(self, scales: Scales) -> _Lowered:
         """Return the first plane that is lowered by scales."""
-        # A sample of a tensor with many zeros has too few other elements.
-        is_exact = self._is_exact or 2 * self._head.coded(self._bits.size) < self._bits.size
-        counts = self._plane._replace(scales=scales).counts(is_exact)
+        counts = self._plane._replace(scales=scales).counts(self._is_exact)
         return _Lowered(counts, scales, scales.nbits())
 
     def _parts(self, start: int, stop: int) -> np.ndarray:
@@ -555,9 +588,8 @@ class _Writer:
     @property
     def _is_split(self) -> bool:
         """Whether `_split_words` can write the message."""
-        others, layout = self._known.others, self._layout
-        is_plain = layout.is_float and self._known.zeros is None and pool.is_one(self._bits.size)
-        return is_plain and all(plane.method == STORED for plane, _ in others)
+        is_one = self._layout.is_float and pool.is_one(self._bits.size)
+        return is_one and all(plane.method == STORED for plane, _ in self._known.others)
 
     def _split_words(self, method: _Method) -> Written:
         """Write the message with Huffman words in one pass over the elements, on this thread."""
@@ -568,15 +600,18 @@ class _Writer:
         string.data[: len(text)] = np.frombuffer(text, np.uint8)
         self._put_front(method, string)
         assert method.string is not None
-        bits, layout, escape, scales = self._plane_of(method)
-        arrays = None if scales is None else scales.arrays
+        first, zeros = self._plane_of(method), self._known.zeros
+        scales = None if first.scales is None else first.scales.arrays
+        coded = None if zeros is None else zeros.counts
         code, others = method.string.put_table(string), slice(len(text), lead)
+        plane = self._bits, first.escape, scales, self._layout.unit
         try:
-            offsets = plane_words.append(code, bits, escape, arrays, layout.unit, others, string)
+            offsets = plane_words.append(code, *plane, others, coded, string)
         except ParameterError:  # see `_words`
             return self._split_words(self._exact(method))
         nbits = string.nbits
-        return Written(string.trimmed(), nbits, seek_of_blocks(bits.size, nbits, offsets))
+        seek = seek_of_blocks(self._bits.size, nbits, offsets)
+        return Written(string.trimmed(), nbits, seek)
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""
@@ -599,8 +634,7 @@ class _Writer:
 
     def _fill(self, data: np.ndarray, text: bytes) -> None:
         """Write the head and all planes but the first to the start of the message."""
-        bits, layout, n = self._bits, self._layout, self._bits.size
-        zeros = self._known.zeros
+        bits, layout, zeros, n = self._bits, self._layout, self._known.zeros, self._bits.size
         data[: len(text)] = np.frombuffer(text, np.uint8)
         at, stored = len(text), dict[int, int]()
         for k, (plane, string) in enumerate(self._known.others, 1):
@@ -611,28 +645,18 @@ class _Writer:
             at += self._head.nbytes_of(k, n)
         if not stored:
             return
-        starts = None if zeros is None else zeros.starts()
-        first, count = min(stored.values()), layout.itemsize - 1
+        first, count, size = min(stored.values()), layout.itemsize - 1, self._head.coded(n)
 
         def task(start: int, stop: int) -> None:
-            if starts is None and len(stored) == count:
-                layout.take_others(bits[start:stop], data[first + start :], n)
+            own, coded = part_of(zeros, start, stop)
+            if len(stored) == count:
+                layout.take_others(bits[start:stop], data[first + coded.start :], size, own)
                 return
-            stride = min(LARGE_TILE, stop - start)
-            room = np.empty(count * stride, np.uint8)
-            for at in range(start, stop, stride):
-                tile = bits[at : min(at + stride, stop)]
-                layout.take_others(tile, room, stride)
-                place, end = at, at + tile.size
-                if starts is not None:
-                    place, end = starts[[at // GROUP, -(-end // GROUP)]].tolist()
-                    is_coded = (tile != 0).view(np.uint8)
+            for at in range(start, stop, LARGE_TILE):
+                end = min(at + LARGE_TILE, stop)
+                own, coded = part_of(zeros, at, end)
+                planes = _planes(bits[at:end], layout, own)
                 for k, begin in stored.items():
-                    plane = room[(k - 1) * stride : (k - 1) * stride + tile.size]
-                    target = data[begin + place : begin + end]
-                    if starts is None:
-                        target[:] = plane
-                    else:
-                        byte_planes.gather_coded(plane, is_coded, target)
+                    data[begin + coded.start : begin + coded.stop] = planes[k - 1]
 
         pool.run(task, n, LARGE_TILE)

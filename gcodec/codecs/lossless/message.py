@@ -19,15 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.codecs.lossless.planes import (
-    GROUP,
-    LARGE_TILE,
-    LOG2_GROUP,
-    TILE,
-    PlaneLayout,
-    Zeros,
-    coded_counts,
-)
+from gcodec.codecs.lossless.planes import LARGE_TILE, TILE, PlaneLayout, Zeros, part_of
 from gcodec.entropy import tabled
 from gcodec.entropy.coder import (
     BitSpan,
@@ -40,9 +32,8 @@ from gcodec.entropy.context import byte_coder, byte_scales
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.entropy.ranged import open_string
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels.bits import byte_planes
+from gcodec.kernels.bits.byte_planes import GROUP
 from gcodec.kernels.bits.pack import check_padding
-from gcodec.kernels.context.byte_scales import raise_again
 from gcodec.payload import Payload
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
@@ -183,7 +174,7 @@ def read_counts(reader: Reader, n: int) -> np.ndarray:
     FormatError
     """
     start, groups = reader.at, -(-n // GROUP)
-    counts = np.frombuffer(reader.take(2 * groups), "<u2")
+    counts = np.frombuffer(reader.take(2 * groups), "<u2").astype(np.uint16)
     sizes = np.full(groups, GROUP)
     sizes[-1] = n - (groups - 1) * GROUP
     if (counts > sizes).any():
@@ -286,7 +277,7 @@ class Message(NamedTuple):
             return
         seek, is_aligned = self.spans[0].seek, True
         if self.head.zeros is not None and seek is not None:
-            is_aligned = seek.log2_block >= LOG2_GROUP or isinstance(self.first, RansString)
+            is_aligned = 1 << seek.log2_block >= GROUP or isinstance(self.first, RansString)
         if is_aligned:
             self.first.read(take)
             return
@@ -365,43 +356,21 @@ class Message(NamedTuple):
     ) -> None:
         """Write bit patterns of a range; with zeros left out, its start is that of a group.
 
-        The bytes of the first plane are as their string contains them, and may change.
+        The bytes of the first plane are as their string contains them.
         """
-        layout, zeros, count = self.layout, self.head.zeros, self.layout.itemsize - 1
-        if zeros is None and all(plane.method == STORED for plane in self.head.planes[1:]):
-            span = self.spans[1 % layout.itemsize]
-            rest = span.data[span.first // 8 + at :]
-            layout.join(first, rest, self.n, out, self.scales, at, streaming=streaming)
+        layout, zeros, stop = self.layout, self.head.zeros, at + first.size
+        if all(plane.method == STORED for plane in self.head.planes[1:]):
+            span, (own, coded) = self.spans[1 % layout.itemsize], part_of(zeros, at, stop)
+            rest, stride = span.data[span.first // 8 + coded.start :], self.head.coded(self.n)
+            layout.join(first, rest, stride, out, self.scales, at, own, streaming=streaming)
             return
-        if self.scales is not None:
-            raise_again(first, self.scales.arrays, layout.unit, at)
         stride = min(LARGE_TILE, max(first.size, 1))
-        room = np.empty(count * stride, np.uint8)
-        starts = None if zeros is None else zeros.starts()
-        for low in range(0, first.size, stride):
-            tile = first[low : low + stride]
-            place, end = at + low, at + low + tile.size
-            if zeros is not None and starts is not None:
-                self._check_counts(place, tile, zeros)
-                place, end = starts[[place // GROUP, -(-end // GROUP)]].tolist()
+        room = np.empty((layout.itemsize - 1) * stride, np.uint8)
+        for begin in range(at, stop, stride):
+            end = min(begin + stride, stop)
+            own, coded = part_of(zeros, begin, end)
             for k, plane in enumerate(others):
-                target = room[k * stride : k * stride + tile.size]
-                if isinstance(plane, int):
-                    target[:] = plane
-                    if zeros is not None:
-                        target[tile == 0] = 0
-                elif zeros is None:
-                    target[:] = plane[place:end]
-                else:
-                    byte_planes.spread_coded(plane[place:end], tile, target)
-            if zeros is not None and zeros.escape:
-                tile = np.where(tile == zeros.escape, np.uint8(0), tile)
-            layout.join(tile, room, stride, out[low : low + tile.size], streaming=streaming)
-
-    @staticmethod
-    def _check_counts(at: int, tile: np.ndarray, zeros: Zeros) -> None:
-        group, counts = at // GROUP, coded_counts(tile != 0)
-        wrong = counts != zeros.counts[group : group + counts.size]
-        if wrong.any():
-            group += int(np.argmax(wrong))
-            raise Corrupt(f"group {group} does not have as many zeros as the head says")
+                target = room[k * stride : k * stride + coded.stop - coded.start]
+                target[:] = plane if isinstance(plane, int) else plane[coded]
+            tile, target = first[begin - at : end - at], out[begin - at : end - at]
+            layout.join(tile, room, stride, target, self.scales, begin, own, streaming=streaming)

@@ -10,24 +10,32 @@ replaced by an escape byte that no other element has.
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.entropy.context.scale_model import Scales
+from gcodec.errors import Corrupt
 from gcodec.kernels.bits import byte_planes
-from gcodec.kernels.context.byte_scales import count_runs, join_planes, take_runs
+from gcodec.kernels.bits.byte_planes import GROUP
+from gcodec.kernels.context.byte_scales import (
+    count_runs,
+    join_planes,
+    raise_again,
+    take_runs,
+)
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
-LOG2_GROUP = 12
-GROUP = 1 << LOG2_GROUP  # elements whose number of elements that are not left out is stored
 TILE = 1 << 15  # elements whose planes stay in a cache
 LARGE_TILE = 1 << 17  # the same for a few bytes of each, so that calls cost less
 ALL = 1 << 62  # more elements than any tensor has
 
 
-class Zeros(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Zeros:
     """How the zeros of a tensor are left out.
 
     Attributes
@@ -41,26 +49,29 @@ class Zeros(NamedTuple):
     escape: int
     counts: np.ndarray
 
-    @property
-    def coded(self) -> int:
-        """Number of elements that are not left out."""
-        return int(self.counts.sum(dtype=np.int64))
-
+    @functools.cached_property
     def starts(self) -> np.ndarray:
-        """Return the number of elements that are not left out before each group, and of all."""
+        """Numbers of elements that are not left out before each group, and of all."""
         starts = np.zeros(self.counts.size + 1, np.int64)
         np.cumsum(self.counts, out=starts[1:])
         return starts
 
+    @property
+    def coded(self) -> int:
+        """Number of elements that are not left out."""
+        return int(self.starts[-1])
 
-def coded_counts(is_coded: np.ndarray) -> np.ndarray:
-    """Count the ones of each group of 4096 elements of a mask, as uint16."""
-    whole = is_coded.size // GROUP * GROUP
-    counts = np.empty(-(-is_coded.size // GROUP), np.uint16)
-    is_coded[:whole].reshape(-1, GROUP).sum(1, out=counts[: whole // GROUP], dtype=np.uint16)
-    if whole < is_coded.size:
-        counts[-1] = np.count_nonzero(is_coded[whole:])
-    return counts
+
+def part_of(zeros: Zeros | None, start: int, stop: int) -> tuple[Zeros | None, slice]:
+    """Return how a range of whole groups leaves out zeros, and which coded elements it contains.
+
+    All elements are coded if no zeros are left out.
+    """
+    if zeros is None:
+        return None, slice(start, stop)
+    groups = slice(start // GROUP, -(-stop // GROUP))
+    first, last = zeros.starts[[groups.start, groups.stop]].tolist()
+    return Zeros(zeros.escape, zeros.counts[groups]), slice(first, last)
 
 
 class PlaneLayout(NamedTuple):
@@ -157,10 +168,15 @@ class PlaneLayout(NamedTuple):
             counts += byte_counts(part)
         return counts
 
-    def take_others(self, bits: np.ndarray, out: np.ndarray, stride: int) -> None:
-        """Write the other planes to uint8 `out`, the k-th at (k − 1)·stride, on this thread."""
+    def take_others(
+        self, bits: np.ndarray, out: np.ndarray, stride: int, zeros: Zeros | None = None
+    ) -> None:
+        """Write the other planes to uint8 `out`, the k-th at (k − 1)·stride, on this thread.
+
+        They leave out the zeros of floats, if `zeros` says so.
+        """
         if self.is_float:
-            byte_planes.take_others(bits, out, stride)
+            byte_planes.take_others(bits, out, stride, None if zeros is None else zeros.counts)
             return
         for at in range(0, bits.size, TILE):
             each = self._bytes(bits[at : at + TILE])
@@ -176,18 +192,40 @@ class PlaneLayout(NamedTuple):
         out: np.ndarray,
         scales: Scales | None = None,
         start: int = 0,
+        zeros: Zeros | None = None,
         *,
         streaming: bool = False,
     ) -> None:
         """Write the (n,) bit patterns of planes, on this thread; see `take_others`.
 
-        `scales` are those whose octaves were subtracted from the first plane of a float, and
-        `start` is the first element. With `streaming`, no cache holds the bits of floats.
+        `scales` are those whose octaves were subtracted from the first plane, and `start` is the
+        first element. With `streaming`, no cache holds the bits of floats.
+
+        Raises
+        ------
+        Corrupt
+            If a group does not have as many zeros as its count indicates.
         """
+        arrays = None if scales is None else scales.arrays
         if self.is_float:
-            arrays = None if scales is None else scales.arrays
-            join_planes(first, others, stride, out, arrays, self.unit, start, streaming=streaming)
+            coded, escape = (None, 0) if zeros is None else (zeros.counts, zeros.escape)
+            planes = first, others, stride, out, arrays, self.unit, start
+            wrong = join_planes(*planes, coded=coded, escape=escape, streaming=streaming)
+            if wrong is not None:
+                raise _wrong_count(start // GROUP + wrong)
             return
+        if arrays is not None:
+            first = raise_again(first, arrays, self.unit, start)
+        if zeros is not None:
+            is_coded = first != 0
+            counts = np.add.reduceat(is_coded, np.arange(0, first.size, GROUP), dtype=np.uint16)
+            if (counts != zeros.counts).any():
+                raise _wrong_count(start // GROUP + int(np.argmax(counts != zeros.counts)))
+            spread = np.zeros((self.itemsize - 1, first.size), np.uint8)
+            for k, plane in enumerate(spread):
+                plane[is_coded] = others[k * stride : k * stride + zeros.coded]
+            first = np.where(first == zeros.escape, np.uint8(0), first)
+            others, stride = spread.reshape(-1), first.size
         each = self._bytes(out)
         each[:, -1] = first
         for k in range(1, self.itemsize):
@@ -195,3 +233,7 @@ class PlaneLayout(NamedTuple):
 
     def _bytes(self, bits: np.ndarray) -> np.ndarray:
         return bits.view(np.uint8).reshape(bits.size, self.itemsize)
+
+
+def _wrong_count(group: int) -> Corrupt:
+    return Corrupt(f"group {group} does not have as many zeros as the head says")

@@ -3,6 +3,9 @@
 The first plane contains the 8 bits of each bit pattern from bit `shift` on, which for floats of 16
 and 32 bits include the exponent. The other bits, joined, are the bytes of the other planes, the
 most significant byte first. So the sign is the highest bit of the second plane.
+
+The other planes may leave out the elements whose bits are all 0. The others are coded elements:
+each group of 4096 elements has a number of them.
 """
 
 from __future__ import annotations
@@ -20,13 +23,15 @@ from gcodec.kernels.numeric.words import (
     load_word,
     store_word,
 )
-from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
+from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
 
 SHIFTS = {2: 7, 4: 23, 8: 52}  # lowest bit of the first plane, by the bytes of a float
 STREAMED = 32  # alignment in bytes of vectors that bypass the cache
-_TILE = 1 << 12  # elements whose planes are counted at a time
-_GROUP = 64  # elements whose mask is one word
+NO_COUNTS = np.empty(0, np.uint16)
+"""Argument of kernels if no element is left out."""
+GROUP = 1 << 12  # elements whose coded elements are counted
+_MASKED = 64  # elements whose mask is one word
 _BYTE, _EIGHT = np.uint64(255), np.uint64(8)
 
 
@@ -38,9 +43,30 @@ def take_first(bits: np.ndarray, escape: int, out: np.ndarray) -> None:
     _first(bits.itemsize)(bits, np.uint8(escape), out)
 
 
-def take_others(bits: np.ndarray, out: np.ndarray, stride: int) -> None:
-    """Write the other planes of (n,) bit patterns; plane k begins at ``(k - 1) * stride``."""
-    _others(bits.itemsize)(bits, stride, out)
+def take_others(
+    bits: np.ndarray, out: np.ndarray, stride: int, coded: np.ndarray | None = None
+) -> None:
+    """Write the other planes of (n,) bit patterns; plane k begins at ``(k - 1) * stride``.
+
+    If `coded` contains the numbers of `coded_counts`, elements of 0 are left out.
+    """
+    counts, room = NO_COUNTS if coded is None else coded, coded_room(bits.itemsize, coded)
+    _others(bits.itemsize)(bits, counts, stride, orders()[0], room, out)
+
+
+def coded_counts(bits: np.ndarray) -> tuple[np.ndarray, int]:
+    """Count the coded elements among (n,) bit patterns of floats, on this thread.
+
+    Returns
+    -------
+    counts : (ceil(n / 4096),) uint16 array
+        The number of elements that are not 0, of each group.
+    hidden : int
+        The number of elements that are not 0 although their byte of the first plane is 0.
+    """
+    counts, hidden = np.empty(-(-bits.size // GROUP), np.uint16), np.zeros(1, np.int64)
+    _coded_counted(bits.itemsize)(bits, counts, hidden)
+    return counts, int(hidden[0])
 
 
 def count_others(bits: np.ndarray, period: int) -> np.ndarray:
@@ -58,47 +84,26 @@ def count_others(bits: np.ndarray, period: int) -> np.ndarray:
     (planes, 256) int64 array
     """
     planes = bits.itemsize - 1
-    counts, room = np.zeros((planes, 256), np.int64), np.empty(planes * _TILE, np.uint8)
+    counts, room = np.zeros((planes, 256), np.int64), np.empty(planes * GROUP, np.uint8)
     _others_counted(bits.itemsize)(bits, period, room, count_tables(), counts.reshape(-1))
     return counts
 
 
-def gather_coded(plane: np.ndarray, is_coded: np.ndarray, out: np.ndarray) -> None:
-    """Write the bytes of the elements that a mask selects to `out`, one after the other.
-
-    Parameters
-    ----------
-    plane : (n,) uint8 array
-    is_coded : (n,) uint8 array
-        0 for the elements that are left out, and 1 for others.
-    out : uint8 array
-        As many elements as the mask selects.
-    """
-    _gather_coded(plane, is_coded, _orders()[0], out)
-
-
-def spread_coded(data: np.ndarray, first: np.ndarray, out: np.ndarray) -> None:
-    """Write bytes to the elements whose byte of the first plane is not 0, and 0 to all others.
-
-    Parameters
-    ----------
-    data : uint8 array
-        As many bytes as elements whose byte of `first` is not 0.
-    first, out : (n,) uint8 array
-    """
-    _spread_coded(data, first, _orders()[1], out)
+def coded_room(itemsize: int, coded: np.ndarray | None) -> np.ndarray:
+    """Return memory for the planes of a group, which kernels need if there are coded elements."""
+    return np.empty(0 if coded is None else itemsize * GROUP, np.uint8)
 
 
 @functools.cache
-def _orders() -> tuple[np.ndarray, np.ndarray]:
+def orders() -> tuple[np.ndarray, np.ndarray]:
     """Return the orders of `arranged` for each mask of 8 bytes: to gather them, and to spread."""
     gather, spread = (np.full((256, 8), 128, np.uint8) for _ in range(2))
     for mask in range(256):
         members = np.array([k for k in range(8) if mask >> k & 1], np.uint8)
         gather[mask, : members.size] = members
         spread[mask, members] = np.arange(members.size)
-    orders = gather.view("<u8").reshape(-1), spread.view("<u8").reshape(-1)
-    return orders
+    words = gather.view("<u8").reshape(-1), spread.view("<u8").reshape(-1)
+    return words
 
 
 @functools.cache
@@ -165,12 +170,70 @@ def taking_others(itemsize: int) -> Any:
 
 
 @factory(lambda: ((itemsize,) for itemsize in SHIFTS))
-def _others(itemsize: int) -> Kernel:
-    take = taking_others(itemsize)
+def _coded_counted(itemsize: int) -> Kernel:
+    word, shift = np.dtype(f"uint{8 * itemsize}").type, SHIFTS[itemsize]
 
-    @kernel(f"in uint{8 * itemsize}[], int64, out uint8[]", variant=str(itemsize))
-    def take_others(bits, stride, out):
-        take(bits, stride, out)  # out.size >= (itemsize - 2) * stride + bits.size
+    @kernel(f"in uint{8 * itemsize}[], out uint16[], out int64[]", variant=str(itemsize))
+    def count_coded(bits, counts, hidden):
+        # counts.size is the number of groups, and hidden.size 1.
+        for group in range(counts.size):
+            part = bits[group * GROUP : (group + 1) * GROUP]
+            coded, own = word(0), word(0)
+            for i in range(part.size):
+                is_coded = word(part[i] != word(0))
+                coded = word(coded + is_coded)
+                is_first = word(word(word(part[i] >> word(shift)) & word(255)) != word(0))
+                own = word(own + word(is_coded & word(is_first ^ word(1))))
+            counts[group] = np.uint16(coded)
+            hidden[0] += np.int64(own)
+
+    return count_coded
+
+
+@functools.cache
+def taking_coded(itemsize: int) -> Any:
+    """Make the subroutine that writes the other planes of the coded elements of a group."""
+    take, planes = taking_others(itemsize), itemsize - 1
+
+    @subroutine
+    def take_coded(bits, is_coded, count, stride, orders, room, out):
+        # `count` bytes of `is_coded`, which has as many elements as `bits`, are not 0; room.size
+        # >= planes * GROUP; out.size >= (planes - 1) * stride + count; orders.size == 256.
+        if count == bits.size:
+            take(bits, stride, out)
+        elif count > 0:
+            take(bits, GROUP, room)
+            for plane in range(planes):
+                own = room[plane * GROUP : plane * GROUP + bits.size]
+                target = out[plane * stride : plane * stride + count]
+                _gather_coded(own, is_coded, orders, target)
+
+    return take_coded
+
+
+@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
+def _others(itemsize: int) -> Kernel:
+    take, take_coded, planes = taking_others(itemsize), taking_coded(itemsize), itemsize - 1
+    word = np.dtype(f"uint{8 * itemsize}").type
+
+    @kernel(
+        f"in uint{8 * itemsize}[], in uint16[], int64, in uint64[], out uint8[], out uint8[]",
+        variant=str(itemsize),
+    )
+    def take_others(bits, counts, stride, orders, room, out):
+        # counts.size is 0, or the number of groups. The planes have as many elements as `bits`, or
+        # as the sum of the counts: out.size >= (planes - 1) * stride + their size. room.size is
+        # itemsize * GROUP if there are counts; see `take_coded`.
+        if counts.size == 0:
+            take(bits, stride, out)
+        at = 0
+        for group in range(counts.size):
+            part, count = bits[group * GROUP : (group + 1) * GROUP], np.int64(counts[group])
+            is_coded = room[planes * GROUP : planes * GROUP + part.size]
+            for i in range(part.size):
+                is_coded[i] = np.uint8(part[i] != word(0))
+            take_coded(part, is_coded, count, stride, orders, room, out[at:])
+            at += count
 
     return take_others
 
@@ -184,14 +247,14 @@ def _others_counted(itemsize: int) -> Kernel:
         variant=str(itemsize),
     )
     def count_others(bits, period, room, tables, counts):
-        # room.size == planes * _TILE, and counts.size == planes * 256; see `count_part` for
+        # room.size == planes * GROUP, and counts.size == planes * 256; see `count_part` for
         # `tables`.
         for plane in range(planes):
             tables[:] = 0
             for at in range(0, bits.size, period):
-                part = bits[at : at + _TILE]
-                take(part, _TILE, room)
-                count_part(room[plane * _TILE : plane * _TILE + part.size], tables)
+                part = bits[at : at + GROUP]
+                take(part, GROUP, room)
+                count_part(room[plane * GROUP : plane * GROUP + part.size], tables)
             add_tables(tables, counts[256 * plane : 256 * plane + 256])
 
     return count_others
@@ -248,46 +311,99 @@ def joining(itemsize: int) -> Any:
     return join_part
 
 
-@kernel("in uint8[], in uint8[], in uint64[], out uint8[]", vectorized=False)
-def _gather_coded(plane, is_coded, orders, out):
-    # plane.size == is_coded.size; the mask selects out.size elements; orders.size is 256.
-    i, at = 0, 0
-    while i + _GROUP <= plane.size:
-        mask = bytes_at_least(is_coded, i, np.uint8(1))
-        if mask != np.uint64(0):
-            if at + _GROUP > out.size:
-                break
-            for k in range(i, i + _GROUP, 8):
-                own = mask & _BYTE
-                store_word(out, at, arranged(load_word(plane, k), orders[own]))
-                at += np.int64(count_ones(own))
-                mask >>= _EIGHT
-        i += _GROUP
-    for k in range(i, plane.size):
+@functools.cache
+def joining_coded(itemsize: int) -> Any:
+    """Make the subroutine that joins the planes of a group of which some elements are left out."""
+    join, planes = joining(itemsize), itemsize - 1
+    zero = np.dtype(f"uint{8 * itemsize}").type(0)
+
+    @subroutine
+    def join_coded(first, escape, count, others, stride, orders, room, out, streaming):
+        """Return whether `count` bytes of `first` are not 0, as there must be."""
+        # first.size == out.size <= GROUP; others.size >= (planes - 1) * stride + count; room.size
+        # >= planes * GROUP; orders.size == 256.
+        coded = np.uint16(0)
+        for i in range(first.size):
+            coded = np.uint16(coded + np.uint16(first[i] != 0))
+        if coded != count:
+            return False
+        if count == 0:
+            for i in range(out.size):
+                out[i] = zero
+            return True
+        if count < first.size:
+            for plane in range(planes):
+                own = others[plane * stride : plane * stride + count]
+                _spread_coded(own, first, orders, room[plane * GROUP : plane * GROUP + first.size])
+        if escape != 0:
+            for i in range(first.size):
+                first[i] = np.uint8(0) if first[i] == escape else first[i]
+        if count < first.size:
+            join(first, room, GROUP, out, streaming)
+        else:
+            join(first, others, stride, out, streaming)
+        return True
+
+    return join_coded
+
+
+@inline
+def _gather_each(plane, is_coded, first, last, at, out):
+    """Gather single bytes; return the number of bytes of `out` that are written then."""
+    for k in range(first, last):
         if is_coded[k] and at < out.size:
             out[at] = plane[k]
             at += 1
+    return at
+
+
+@kernel("in uint8[], in uint8[], in uint64[], out uint8[]", vectorized=False)
+def _gather_coded(plane, is_coded, orders, out):
+    # plane.size == is_coded.size; the mask selects out.size elements; orders.size is 256. A word
+    # may be stored if eight words fit.
+    at, whole = 0, plane.size // _MASKED * _MASKED
+    for i in range(0, whole, _MASKED):
+        mask = bytes_at_least(is_coded, i, np.uint8(1))
+        if mask == np.uint64(0):
+            continue
+        if at + _MASKED > out.size:
+            at = _gather_each(plane, is_coded, i, i + _MASKED, at, out)
+            continue
+        for k in range(i, i + _MASKED, 8):
+            own = mask & _BYTE
+            store_word(out, at, arranged(load_word(plane, k), orders[own]))
+            at += np.int64(count_ones(own))
+            mask >>= _EIGHT
+    _gather_each(plane, is_coded, whole, plane.size, at, out)
+
+
+@inline
+def _spread_each(data, first, begin, end, at, out):
+    """Spread single bytes; return the number of bytes of `data` that are read then."""
+    for k in range(begin, end):
+        is_coded = first[k] != 0 and at < data.size
+        out[k] = data[at] if is_coded else np.uint8(0)
+        at += np.int64(is_coded)
+    return at
 
 
 @kernel("in uint8[], in uint8[], in uint64[], out uint8[]", vectorized=False)
 def _spread_coded(data, first, orders, out):
-    # first.size == out.size; data.size elements of `first` are not 0; orders.size is 256.
-    i, at = 0, 0
-    while i + _GROUP <= out.size:
+    # first.size == out.size; data.size elements of `first` are not 0; orders.size is 256. A word
+    # may be loaded if there are eight words.
+    at, whole = 0, out.size // _MASKED * _MASKED
+    for i in range(0, whole, _MASKED):
         mask = bytes_at_least(first, i, np.uint8(1))
         if mask == np.uint64(0):
-            for k in range(i, i + _GROUP, 8):
+            for k in range(i, i + _MASKED, 8):
                 store_word(out, k, np.uint64(0))
-        else:
-            if at + _GROUP > data.size:
-                break
-            for k in range(i, i + _GROUP, 8):
-                own = mask & _BYTE
-                store_word(out, k, arranged(load_word(data, at), orders[own]))
-                at += np.int64(count_ones(own))
-                mask >>= _EIGHT
-        i += _GROUP
-    for k in range(i, out.size):
-        is_coded = first[k] != 0 and at < data.size
-        out[k] = data[at] if is_coded else np.uint8(0)
-        at += np.int64(is_coded)
+            continue
+        if at + _MASKED > data.size:
+            at = _spread_each(data, first, i, i + _MASKED, at, out)
+            continue
+        for k in range(i, i + _MASKED, 8):
+            own = mask & _BYTE
+            store_word(out, k, arranged(load_word(data, at), orders[own]))
+            at += np.int64(count_ones(own))
+            mask >>= _EIGHT
+    _spread_each(data, first, whole, out.size, at, out)

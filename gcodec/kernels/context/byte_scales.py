@@ -17,9 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.kernels.bits.byte_planes import (
+    NO_COUNTS,
     SHIFTS,
     STREAMED,
+    coded_room,
     joining,
+    joining_coded,
+    orders,
     taking_first,
 )
 from gcodec.kernels.context.class_map import CENTER, TILE, ScaleArrays, fill_classes
@@ -86,22 +90,37 @@ class LineSums:
 
 
 def plane_sums(
-    bits: np.ndarray, escape: int, width: int, has_columns: bool = False
+    bits: np.ndarray,
+    escape: int,
+    width: int,
+    period: int | None = None,
+    *,
+    has_columns: bool = False,
 ) -> tuple[Sums, Sums]:
     """Sum the first plane of (n,) bit patterns of floats by row and by column, on this thread.
 
-    See `LineSums` for `width` and `has_columns`, and `byte_planes.take_first` for `escape`.
+    Parameters
+    ----------
+    bits : (n,) unsigned array
+    escape : int
+        See `byte_planes.take_first`.
+    width, has_columns
+        See `LineSums`.
+    period : int, optional
+        Elements from one row to the next, if they are not adjacent; the last row is a whole one
+        then.
 
     Returns
     -------
     rows, columns : Sums
         Without columns, theirs have no elements.
     """
-    count, height = -(-bits.size // width), width if has_columns else 0
+    period = width if period is None else period
+    count, height = -(-bits.size // period), width if has_columns else 0
     rows: Sums = np.empty(count, np.int64), np.empty(count, np.int64)
     columns, narrow = np.zeros(2 * height, np.int64), np.zeros(height, np.int32)
     room = np.empty(max(TILE // width, 1) * width, np.uint8)
-    _summed(bits.itemsize)(bits, np.uint8(escape), width, room, narrow, *rows, columns)
+    _summed(bits.itemsize)(bits, np.uint8(escape), width, period, room, narrow, *rows, columns)
     return rows, (columns[:height], columns[height:])
 
 
@@ -220,9 +239,11 @@ def count_runs(
     return counts
 
 
-def raise_again(symbols: np.ndarray, scales: ScaleArrays, unit: int, start: int) -> None:
-    """Raise (n,) lowered bytes from element `start` on, in place, on the calling thread."""
-    _raise_bytes(symbols, *scales, start, unit, np.empty(TILE, np.uint8))
+def raise_again(symbols: np.ndarray, scales: ScaleArrays, unit: int, start: int) -> np.ndarray:
+    """Return (n,) lowered bytes from element `start` on as they were, on the calling thread."""
+    raised = np.empty(symbols.size, np.uint8)
+    _raise_bytes(symbols, *scales, start, unit, raised)
+    return raised
 
 
 def join_planes(
@@ -234,8 +255,10 @@ def join_planes(
     unit: int = 1,
     start: int = 0,
     *,
+    coded: np.ndarray | None = None,
+    escape: int = 0,
     streaming: bool = False,
-) -> None:
+) -> int | None:
     """Write the bit patterns of floats with these planes, on the calling thread.
 
     Parameters
@@ -250,14 +273,29 @@ def join_planes(
     unit : int
     start : int
         The first element.
+    coded : (ceil(n / 4096),) uint16 array, optional
+        The numbers of coded elements, if the other planes leave out elements of 0.
+    escape : int
+        See `byte_planes.take_first`.
     streaming : bool
         Whether stores bypass the cache where `out` is aligned.
+
+    Returns
+    -------
+    int or None
+        The first group whose number of coded elements is wrong; None if there is none.
     """
     rows, columns, width = scales or NO_SCALES
     streaming = streaming and out.ctypes.data % STREAMED == 0
-    room = np.empty(TILE if scales else 0, np.uint8)
-    loop = _joined(out.itemsize)
-    loop(first, others, stride, rows, columns, width, unit, start, room, streaming, out)
+    counts, planes = NO_COUNTS if coded is None else coded, coded_room(out.itemsize, coded)
+    is_whole = scales is None and coded is None
+    room, wrong = np.empty(0 if is_whole else TILE, np.uint8), np.full(1, -1, np.int64)
+    loop, groups = _joined(out.itemsize), (counts, np.uint8(escape), orders()[1], planes)
+    loop(
+        *(first, others, stride, rows, columns, width, unit, start, room),
+        *(*groups, streaming, out, wrong),
+    )
+    return None if wrong[0] < 0 else int(wrong[0])
 
 
 def rounded_scales(
@@ -440,19 +478,28 @@ def _summed(itemsize: int) -> Kernel:
     take_first = taking_first(itemsize)
 
     @kernel(
-        f"in uint{8 * itemsize}[], uint8, int64, out uint8[], out int32[], out int64[], "
+        f"in uint{8 * itemsize}[], uint8, int64, int64, out uint8[], out int32[], out int64[], "
         "out int64[], out int64[]",
         variant=str(itemsize),
     )
-    def sum_plane(bits, escape, width, room, narrow, sums, counts, columns):
-        # room.size is a multiple of `width`; see `_add_byte_rows` for the other arrays.
-        for first in range(0, bits.size, room.size):
-            part = room[: min(room.size, bits.size - first)]
-            take_first(bits[first : first + part.size], escape, part)
-            row = first // width
-            own, own_counts = sums[row:], counts[row:]
-            count = (part.size + width - 1) // width
-            _add_byte_rows(part, width, narrow, own[:count], own_counts[:count], columns)
+    def sum_plane(bits, escape, width, period, room, narrow, sums, counts, columns):
+        # sums.size == ceil(bits.size / period), and room.size is a multiple of `width`. If the
+        # period is not the width, the last row has `width` bits. See `_add_byte_rows` for the
+        # other arrays.
+        most = room.size // width
+        for row in range(0, sums.size, most):
+            count = min(most, sums.size - row)
+            part = room[: count * width]
+            if period == width:
+                part = part[: bits.size - row * width]
+                take_first(bits[row * width : row * width + part.size], escape, part)
+            else:
+                for k in range(count):
+                    first = (row + k) * period
+                    own = part[k * width : (k + 1) * width]
+                    take_first(bits[first : first + width], escape, own)
+            own_sums, own_counts = sums[row : row + count], counts[row : row + count]
+            _add_byte_rows(part, width, narrow, own_sums, own_counts, columns)
 
     return sum_plane
 
@@ -530,41 +577,68 @@ def _raise_part(part, rows, columns, width, start, unit, raised):
         raised[i] = _raised(part[i], _shift_of(raised[i], step))
 
 
-@kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
-def _raise_bytes(symbols, rows, columns, width, start, unit, room):
-    # room.size == TILE; see `_raise_part`.
+@kernel("in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
+def _raise_bytes(symbols, rows, columns, width, start, unit, raised):
+    # raised.size == symbols.size; see `_raise_part`.
     for first in range(0, symbols.size, TILE):
-        part = symbols[first : first + TILE]
-        raised = room[: part.size]
-        _raise_part(part, rows, columns, width, start + first, unit, raised)
-        for i in range(part.size):
-            part[i] = raised[i]
+        part, own = symbols[first : first + TILE], raised[first : first + TILE]
+        _raise_part(part, rows, columns, width, start + first, unit, own)
 
 
 @factory(lambda: ((itemsize,) for itemsize in SHIFTS))
 def _joined(itemsize: int) -> Kernel:
-    join = joining(itemsize)
+    join, join_coded = joining(itemsize), joining_coded(itemsize)
 
     @kernel(
         "in uint8[], in uint8[], int64, in uint8[], in uint8[], int64, int64, int64, out uint8[], "
-        f"boolean, out uint{8 * itemsize}[]",
+        f"in uint16[], uint8, in uint64[], out uint8[], boolean, out uint{8 * itemsize}[], "
+        "out int64[]",
         variant=str(itemsize),
     )
     def join_planes(
-        first, others, stride, rows, columns, width, unit, start, room, streaming, out
+        first,
+        others,
+        stride,
+        rows,
+        columns,
+        width,
+        unit,
+        start,
+        room,
+        counts,
+        escape,
+        orders,
+        planes,
+        streaming,
+        out,
+        wrong,
     ):
-        # first.size == out.size; others.size >= (itemsize - 2) * stride + out.size. rows.size is 0
-        # if no byte is lowered; else room.size is TILE.
-        if rows.size == 0:
+        # first.size == out.size. rows.size is 0 if no byte is lowered, and counts.size is 0 if no
+        # element is left out, or the number of groups; room.size is TILE, the size of a group,
+        # unless both are 0. The other planes have as many elements as `first`, or as the sum of
+        # the counts: others.size >= (itemsize - 2) * stride + their size. See `join_coded` for
+        # the other arrays; wrong.size is 1.
+        place, is_whole = 0, rows.size == 0 and counts.size == 0
+        if is_whole:
             join(first, others, stride, out, streaming)
-            if streaming:
-                fence()
-            return
-        for at in range(0, out.size, TILE):
-            part = first[at : at + TILE]
+        for at in range(0, 0 if is_whole else out.size, TILE):
+            part, target = first[at : at + TILE], out[at : at + TILE]
             raised = room[: part.size]
-            _raise_part(part, rows, columns, width, start + at, unit, raised)
-            join(raised, others[at:], stride, out[at : at + part.size], streaming)
+            if rows.size > 0:
+                _raise_part(part, rows, columns, width, start + at, unit, raised)
+            else:
+                for i in range(part.size):
+                    raised[i] = part[i]
+            if counts.size == 0:
+                join(raised, others[at:], stride, target, streaming)
+                continue
+            count, rest = np.int64(counts[at // TILE]), others[place:]
+            if not join_coded(
+                raised, escape, count, rest, stride, orders, planes, target, streaming
+            ):
+                wrong[0] = at // TILE
+                break
+            place += count
         if streaming:
             fence()
 

@@ -6,7 +6,14 @@ import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.byte_planes import SHIFTS, taking_others
+from gcodec.kernels.bits.byte_planes import (
+    NO_COUNTS,
+    SHIFTS,
+    coded_room,
+    orders,
+    taking_coded,
+    taking_others,
+)
 from gcodec.kernels.context.byte_scales import NO_SCALES, taking_part
 from gcodec.kernels.context.class_map import TILE, ScaleArrays
 from gcodec.kernels.prefix.prefix_write import table_arguments, write_table_words
@@ -21,6 +28,7 @@ def append(
     scales: ScaleArrays | None,
     unit: int,
     others: slice,
+    coded: np.ndarray | None,
     string: BitString,
 ) -> np.ndarray:
     """Append the words of the first plane to a string, and write the other planes in front of it.
@@ -34,6 +42,9 @@ def append(
         See `byte_scales.take_runs`.
     others : slice
         The bytes of the string's data that receive the other planes, one after the other.
+    coded : (ceil(n / 4096),) uint16 array or None
+        The numbers of `byte_planes.coded_counts` if the other planes leave out elements of 0; then
+        `escape` is not 0 if an element is hidden.
     string : BitString
 
     Returns
@@ -48,13 +59,17 @@ def append(
     """
     rows, columns, width = scales or NO_SCALES
     plane = np.uint8(escape), rows, columns, width, unit, np.empty(2 * TILE, np.uint8)
+    stride = (others.stop - others.start) // (bits.itemsize - 1)
+    counts, room = NO_COUNTS if coded is None else coded, coded_room(bits.itemsize, coded)
+    groups = counts, orders()[0], room, stride
     table = table_arguments(code, bits.size)
     ends = np.empty(-(-bits.size // TILE) + 1, np.int64)
     ends[0] = string.nbits
     progress, loop = np.zeros(7, np.int64), _appending(bits.itemsize)
     while True:
         data = string.data
-        loop(bits, *plane, data[others], *table, data, string.state, ends[1:], progress)
+        part = data[others]
+        loop(bits, *plane, *groups, part, *table, data, string.state, ends[1:], progress)
         if progress[1] == ends.size - 1:
             offsets: np.ndarray = ends - ends[0]
             return offsets
@@ -66,11 +81,13 @@ def append(
 @factory(lambda: ((itemsize,) for itemsize in SHIFTS))
 def _appending(itemsize: int) -> Kernel:
     take_first, take_others = taking_part(itemsize), taking_others(itemsize)
+    take_coded = taking_coded(itemsize)
 
     @kernel(
         f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, out uint8[], "
-        "out uint8[], in uint64[], in uint64[], out uint8[], int64, int64, int64, in uint64[], "
-        "out uint16[], out int64[], out uint8[], out uint64[], out int64[], out int64[]",
+        "in uint16[], in uint64[], out uint8[], int64, out uint8[], in uint64[], in uint64[], "
+        "out uint8[], int64, int64, int64, in uint64[], out uint16[], out int64[], out uint8[], "
+        "out uint64[], out int64[], out int64[]",
         variant=str(itemsize),
     )
     def append_planes(
@@ -81,6 +98,10 @@ def _appending(itemsize: int) -> Kernel:
         width,
         unit,
         room,
+        counts,
+        orders,
+        planes,
+        stride,
         others,
         singles,
         groups,
@@ -96,17 +117,26 @@ def _appending(itemsize: int) -> Kernel:
         ends,
         progress,
     ):
-        # room.size == 2 * TILE; others.size == (itemsize - 1) * bits.size; ends.size is the number
-        # of tiles; see `taking_part` for the scales. The first three fields of `progress` are the
-        # ones of `write_table_words`; the next three are those of a tile, whose size is the last
-        # field. See there for the other arrays.
-        own, bound = progress[3:6], progress[6:]
+        # room.size == 2 * TILE; others.size == (itemsize - 1) * stride; ends.size is the number of
+        # tiles, which are groups; see `taking_part` for the scales. counts.size is 0, and `stride`
+        # is bits.size; or counts.size is ends.size, and `stride` is the sum of the counts; see
+        # `take_coded` for `orders` and `planes`. The first three fields of `progress` are the ones
+        # of `write_table_words`; the next three are those of a tile, whose size is the last field.
+        # See there for the other arrays.
+        own, bound, place = progress[3:6], progress[6:], np.int64(0)
+        for group in range(min(progress[1], counts.size)):
+            place += np.int64(counts[group])
         for tile in range(progress[1], ends.size):
             first = tile * TILE
             source = bits[first : first + TILE]
             part = room[: source.size]
             take_first(bits, escape, rows, columns, width, unit, first, part, room[TILE:])
-            take_others(source, bits.size, others[first:])
+            if counts.size == 0:
+                take_others(source, stride, others[first:])
+            else:
+                count = np.int64(counts[tile])
+                take_coded(source, part, count, stride, orders, planes, others[place:])
+                place += count
             own[0], own[1], own[2], bound[0] = progress[0] - first, 0, 0, part.size
             table = singles, groups, digits, together, base, span, pairs, places, kept
             write_table_words(part, *table, bound, out, state, ends[tile : tile + 1], own)
