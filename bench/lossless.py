@@ -5,9 +5,10 @@
 PEERS is an environment with zipnn, pcodec, zstandard, blosc2 and NumPy. Files are dumps; float32
 tensors of theirs are measured as they are, and rounded to bfloat16. ``--train FOLDER`` first
 trains a small GPT with AdamW, and writes its gradient, its weights and the states of the optimizer
-to files in this folder, which are measured too. Each cell contains the bits per value, and how
-many million values one core encodes and decodes in a second: the best of several rounds for each
-tensor, without the cost of reading files.
+to files in this folder, which are measured too. With ``--flat``, one call codes all tensors of a
+file as one vector, as DDP joins gradients to buckets. Each cell contains the bits per value, and
+how many million values one core encodes and decodes in a second: the best of several rounds for
+each tensor, without the cost of reading files.
 """
 
 from __future__ import annotations
@@ -122,12 +123,14 @@ def better(one: Measured, two: Measured) -> Measured:
     return Measured(*(min(a, b) for a, b in zip(one, two, strict=True)))
 
 
-def table(paths: Sequence[str], python: str | None) -> Iterator[str]:
+def table(paths: Sequence[str], python: str | None, *, flat: bool) -> Iterator[str]:
     """Return the rows of a Markdown table: one for each file and dtype."""
     header_shown = False
     for path in paths:
         for dtype, kind in DTYPES.items():
             tensors = [x.astype(kind) for x in tensors_of(path).values() if x.size]
+            if flat:
+                tensors = [np.concatenate([x.reshape(-1) for x in tensors])]
             measured = {spec: own(tensors, spec) for spec in MODES}
             others = peers(python, tensors) if python else {}
             # Our own coder is timed before and after the others, as the processor's speed varies.
@@ -157,9 +160,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--train", type=Path, metavar="FOLDER", help="train, and measure the result"
     )
+    parser.add_argument("--flat", action="store_true", help="code each file as one vector")
     options = parser.parse_args(arguments)
     trained = train(options.train) if options.train else []
-    for line in table([*options.files, *trained], options.python):
+    for line in table([*options.files, *trained], options.python, flat=options.flat):
         print(line, flush=True)
 
 

@@ -14,8 +14,19 @@ def test_table_has_a_row_for_each_dtype(tmp_path: Path) -> None:
     path = tmp_path / "grads.safetensors"
     x = np.random.default_rng(0).standard_normal((30, 40)).astype(np.float32)
     write_dump(path, [("w", x), ("empty", x[:0])])
-    header, _, *rows = lossless.table([str(path)], None)
+    header, _, *rows = lossless.table([str(path)], None, flat=False)
     assert header == "| file | dtype | fast | small |"
     assert [row.split(" | ")[1] for row in rows] == ["bfloat16", "float32"]
     bits = [float(row.split(" | ")[2].partition(",")[0]) for row in rows]
     assert 10 < bits[0] < 16 < bits[1] < 33
+
+
+def test_a_file_may_be_one_vector(tmp_path: Path) -> None:
+    path = tmp_path / "grads.safetensors"
+    x = np.random.default_rng(0).standard_normal((40, 60)).astype(np.float32)
+    write_dump(path, ((f"w{k}", row) for k, row in enumerate(x)))
+    apart, joined = (
+        list(lossless.table([str(path)], None, flat=flat))[2] for flat in (False, True)
+    )
+    bits = [float(row.split(" | ")[2].partition(",")[0]) for row in (apart, joined)]
+    assert bits[0] > 1.2 * bits[1]  # as each frame has a head and a table
