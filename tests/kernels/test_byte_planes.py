@@ -11,7 +11,8 @@ from gcodec.entropy.huffman import code_lengths
 from gcodec.entropy.rans import entropy_nbits, log2_table
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.byte_planes import (
-    SHIFTS,
+    FLOAT_SHIFTS,
+    FORMS,
     coded_counts,
     count_others,
     take_first,
@@ -20,11 +21,11 @@ from gcodec.kernels.bits.byte_planes import (
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import (
+    PlaneForm,
     count_runs,
     fitted_scales,
     join_planes,
     plane_sums,
-    raise_again,
     rounded_scales,
     take_runs,
 )
@@ -39,47 +40,45 @@ RUN = 1 << 12
 ESCAPE = 64
 
 
-def random_bits(itemsize: int, n: int) -> np.ndarray:
+def random_bits(itemsize: int, shift: int, n: int) -> np.ndarray:
     rng = np.random.default_rng(n)
     bits = rng.integers(0, 256, n * itemsize, np.uint8).view(f"u{itemsize}")
     bits[rng.random(n) < 0.2] = 0
     small = rng.random(n) < 0.2
-    bits[small] &= bits.dtype.type((1 << SHIFTS[itemsize]) - 1)
+    bits[small] &= bits.dtype.type((1 << shift) - 1)
     return bits
 
 
-def first_of(bits: np.ndarray, escape: int = 0) -> np.ndarray:
-    first = (bits >> bits.dtype.type(SHIFTS[bits.itemsize]) & bits.dtype.type(255)).astype(
-        np.uint8
-    )
+def first_of(bits: np.ndarray, shift: int, escape: int = 0) -> np.ndarray:
+    first = (bits >> bits.dtype.type(shift)).astype(np.uint8)
     first[(first == 0) & (bits != 0)] = escape
     return first
 
 
-def others_of(bits: np.ndarray) -> np.ndarray:
+def others_of(bits: np.ndarray, shift: int) -> np.ndarray:
     """Return the other planes, one after the other, by integers of Python."""
-    shift, planes = SHIFTS[bits.itemsize], bits.itemsize - 1
+    planes = bits.itemsize - 1
     rests = [(b >> shift + 8 << shift) | (b & (1 << shift) - 1) for b in bits.tolist()]
     data = [b >> 8 * k & 255 for k in range(planes - 1, -1, -1) for b in rests]
     return np.array(data, np.uint8)
 
 
-@pytest.mark.parametrize("itemsize", SHIFTS)
-def test_planes_equal_the_oracle_and_are_joined(itemsize: int) -> None:
+@pytest.mark.parametrize(("itemsize", "shift"), FORMS)
+def test_planes_equal_the_oracle_and_are_joined(itemsize: int, shift: int) -> None:
     for n in SIZES:
-        bits = random_bits(itemsize, n)
+        bits = random_bits(itemsize, shift, n)
         stride = n + 5
         others = np.full((itemsize - 1) * stride, 0xA5, np.uint8)
-        take_others(bits, others, stride)
+        take_others(bits, shift, others, stride)
         planes = others.reshape(itemsize - 1, stride)
-        assert np.array_equal(planes[:, :n].reshape(-1), others_of(bits))
+        assert np.array_equal(planes[:, :n].reshape(-1), others_of(bits, shift))
         assert (planes[:, n:] == 0xA5).all()
         for escape in (0, 7, 255):
             first = np.empty(n, np.uint8)
-            take_first(bits, escape, first)
-            assert np.array_equal(first, first_of(bits, escape))
+            take_first(bits, shift, escape, first)
+            assert np.array_equal(first, first_of(bits, shift, escape))
         out = np.empty_like(bits)
-        join_planes(first_of(bits), others, stride, out)
+        join_planes(first_of(bits, shift), others, stride, out, PlaneForm(shift))
         assert np.array_equal(out, bits)
 
 
@@ -93,59 +92,60 @@ def lowered(plane: np.ndarray, scales: ScaleArrays, unit: int) -> np.ndarray:
     return np.where(plane > 0, moved, 0).astype(np.uint8)
 
 
-@pytest.mark.parametrize("itemsize", SHIFTS)
+@pytest.mark.parametrize(("itemsize", "shift"), FORMS)
 @pytest.mark.parametrize("escape", (0, 9))
-def test_runs_are_parts_of_the_plane(itemsize: int, escape: int) -> None:
+def test_runs_are_parts_of_the_plane(itemsize: int, shift: int, escape: int) -> None:
     rng = np.random.default_rng(3)
     n, width = 11 * RUN + 77, 300
-    bits = random_bits(itemsize, n)
+    bits = random_bits(itemsize, shift, n)
     rows = rng.integers(0, 128, -(-n // width)).astype(np.uint8)
     columns = rng.integers(0, 128, width).astype(np.uint8)
     both, alone = (rows, columns, width), (rows, columns[:0], width)
     for scales, unit in ((None, 1), (both, 1), (alone, 1), (alone, 8)):
-        whole = first_of(bits, escape)
+        whole = first_of(bits, shift, escape)
         if scales is not None:
             whole = lowered(whole, scales, unit)
-            again = raise_again(whole, scales, unit, 0)
-            assert np.array_equal(again, first_of(bits, escape))
+        form = PlaneForm(shift, unit, escape, scales)
         for start, size in ((0, n), (0, 1), (RUN, 5000), (12345, 300), (n - 1, 1)):
             out = np.empty(size, np.uint8)
-            take_runs(bits, escape, scales, unit, start, 1 << 40, 0, out)
+            take_runs(bits, form, start, 1 << 40, 0, out)
             assert np.array_equal(out, whole[start : start + size])
-            counts = count_runs(bits, escape, scales, unit, start, size, 1 << 40, 0)
+            counts = count_runs(bits, form, start, size, 1 << 40, 0)
             assert np.array_equal(counts, np.bincount(out, minlength=256))
             if not escape:
-                others = others_of(bits)[start:]
+                others = others_of(bits, shift)[start:]
                 for at, streaming in ((0, False), (0, True), (1, True)):
                     joined = aligned_empty(size + at, bits.dtype)[at:]
                     planes = out, others, n, joined
-                    join_planes(*planes, scales, unit, start, streaming=streaming)
+                    join_planes(*planes, form, start, streaming=streaming)
                     assert np.array_equal(joined, bits[start : start + size])
         for run, period in ((RUN, 3 * RUN), (2 * RUN, 4 * RUN + 5)):
             size = 3 * RUN + 50
             places = np.arange(size) // run * period + np.arange(size) % run
             out = np.empty(size, np.uint8)
-            take_runs(bits, escape, scales, unit, 0, run, period, out)
+            take_runs(bits, form, 0, run, period, out)
             assert np.array_equal(out, whole[places])
-            counts = count_runs(bits, escape, scales, unit, 0, size, run, period)
+            counts = count_runs(bits, form, 0, size, run, period)
             assert np.array_equal(counts, np.bincount(out, minlength=256))
 
 
-@pytest.mark.parametrize("itemsize", SHIFTS)
+@pytest.mark.parametrize(("itemsize", "shift"), FORMS)
 @pytest.mark.parametrize("n", (1, 31, 4096, 5000, 3 * 4096 + 5))
-def test_other_planes_are_counted(itemsize: int, n: int) -> None:
-    bits = random_bits(itemsize, n)
+def test_other_planes_are_counted(itemsize: int, shift: int, n: int) -> None:
+    bits = random_bits(itemsize, shift, n)
     for period in (4096, 4096 * 2):
         runs = [bits[at : at + 4096] for at in range(0, n, period)]
-        planes = others_of(np.concatenate(runs)).reshape(itemsize - 1, -1)
+        joined = np.concatenate(runs)
+        planes = others_of(joined, shift).reshape(itemsize - 1, joined.size)
         expected = [np.bincount(plane, minlength=256) for plane in planes]
-        assert np.array_equal(count_others(bits, period), expected)
+        counts = count_others(bits, shift, period)
+        assert np.array_equal(counts, np.reshape(expected, (itemsize - 1, 256)))
 
 
-@pytest.mark.parametrize("itemsize", SHIFTS)
+@pytest.mark.parametrize(("itemsize", "shift"), FLOAT_SHIFTS.items())
 @pytest.mark.parametrize("width", (1, 7, 64, 300, 4096, 9000))
-def test_sums_of_planes(itemsize: int, width: int) -> None:
-    bits = random_bits(itemsize, 20000)
+def test_sums_of_planes(itemsize: int, shift: int, width: int) -> None:
+    bits = random_bits(itemsize, shift, 20000)
     bits[::3] = 0
     for period in (None, 3 * width, width + 5):
         own = bits
@@ -154,7 +154,7 @@ def test_sums_of_planes(itemsize: int, width: int) -> None:
         row, column = np.divmod(np.arange(own.size), period or width)
         is_summed = column < width
         row, column = row[is_summed], column[is_summed]
-        plane = first_of(own, 5)[is_summed].astype(int)
+        plane = first_of(own, shift, 5)[is_summed].astype(int)
         for has_columns in (False, True):
             rows, columns = plane_sums(own, 5, width, period, has_columns=has_columns)
             for sums, line in ((rows, row), (columns, column)):
@@ -200,35 +200,34 @@ def coded_numbers(bits: np.ndarray) -> np.ndarray:
     return np.array([np.count_nonzero(group) for group in groups], np.uint16)
 
 
-@pytest.mark.parametrize("itemsize", SHIFTS)
+@pytest.mark.parametrize(("itemsize", "shift"), FLOAT_SHIFTS.items())
 @pytest.mark.parametrize("share", (0, 0.01, 0.5, 0.99, 1))
-def test_zeros_are_left_out_of_the_other_planes(itemsize: int, share: float) -> None:
+def test_zeros_are_left_out_of_the_other_planes(itemsize: int, shift: int, share: float) -> None:
     rng = np.random.default_rng(4)
     for n in (*SIZES, 20000):
-        bits = random_bits(itemsize, n)
-        bits &= ~bits.dtype.type(ESCAPE << SHIFTS[itemsize])  # no byte is the escape
+        bits = random_bits(itemsize, shift, n)
+        bits &= ~bits.dtype.type(ESCAPE << shift)  # no byte is the escape
         bits[rng.random(n) >= share] = 0
         if n == 20000:  # groups without zeros, and without other elements
             bits[RUN : 2 * RUN], bits[2 * RUN : 3 * RUN] = bits[RUN : 2 * RUN] | 1, 0
         numbers, hidden = coded_counts(bits)
         assert np.array_equal(numbers, coded_numbers(bits))
-        assert hidden == np.count_nonzero((first_of(bits) == 0) & (bits != 0))
+        assert hidden == np.count_nonzero((first_of(bits, shift) == 0) & (bits != 0))
         count = np.count_nonzero(bits)
         others = np.full((itemsize - 1) * (count + 5), 0xA5, np.uint8)
-        take_others(bits, others, count + 5, numbers)
+        take_others(bits, shift, others, count + 5, numbers)
         planes = others.reshape(itemsize - 1, count + 5)
-        assert np.array_equal(planes[:, :count].reshape(-1), others_of(bits[bits != 0]))
+        assert np.array_equal(planes[:, :count].reshape(-1), others_of(bits[bits != 0], shift))
         assert (planes[:, count:] == 0xA5).all()
-        first, width = first_of(bits, ESCAPE), 300
+        first, width = first_of(bits, shift, ESCAPE), 300
         rows = rng.integers(0, 128, -(-n // width)).astype(np.uint8)
         for scales in (None, (rows, rows[:0], width)):
             coded = first if scales is None else lowered(first, scales, 1)
             for at, streaming in ((0, False), (0, True), (1, True)):
                 out = aligned_empty(n + at, bits.dtype)[at:]
                 wrong = join_planes(
-                    *(coded, others, count + 5, out, scales),
+                    *(coded, others, count + 5, out, PlaneForm(shift, 1, ESCAPE, scales)),
                     coded=numbers,
-                    escape=ESCAPE,
                     streaming=streaming,
                 )
                 assert wrong is None
@@ -243,31 +242,34 @@ def test_wrong_numbers_of_zeros_are_refused() -> None:
     for group, error in ((0, -1), (1, 1), (1, -1), (2, -1)):
         wrong = numbers.astype(int)
         wrong[group] += error
-        planes = first_of(bits), others, bits.size, out
+        planes = first_of(bits, 7), others, bits.size, out, PlaneForm(7)
         assert join_planes(*planes, coded=wrong.astype(np.uint16)) == group
 
 
-@pytest.mark.parametrize("itemsize", SHIFTS)
+@pytest.mark.parametrize(("itemsize", "shift"), FORMS)
 @pytest.mark.parametrize("n", (1, 4096, 3 * 4096 + 5))
-def test_words_of_the_first_plane_follow_the_other_planes(itemsize: int, n: int) -> None:
+def test_words_of_the_first_plane_follow_the_other_planes(
+    itemsize: int, shift: int, n: int
+) -> None:
     rng = np.random.default_rng(5)
-    bits = random_bits(itemsize, n)
+    bits = random_bits(itemsize, shift, n)
     width = max(n // 8, 1)
     rows = rng.integers(30, 60, -(-n // width)).astype(np.uint8)
     pairs = [(each, coded) for each in (None, (rows, rows[:0], width)) for coded in (False, True)]
     for scales, has_zeros in pairs:
-        plane = first_of(bits, 7)
+        plane = first_of(bits, shift, 7)
         plane = plane if scales is None else lowered(plane, scales, 1)
         counts = np.bincount(plane, minlength=256)
         code = TableCode.of(code_lengths(counts))
-        planes = others_of(bits[bits != 0] if has_zeros else bits)
+        planes = others_of(bits[bits != 0] if has_zeros else bits, shift)
         numbers = coded_numbers(bits) if has_zeros else None
         string = BitString()  # without room, so that it must grow
         string.skip(2 + planes.size)
         string.data[:2] = 1, 2
         string.extend(np.array([0xA0], np.uint8), 3)
         others = slice(2, 2 + planes.size)
-        offsets = plane_words.append(code, bits, 7, scales, 1, others, numbers, string)
+        form = PlaneForm(shift, 1, 7, scales)
+        offsets = plane_words.append(code, bits, form, others, numbers, string)
         nbits = string.nbits
         data = string.trimmed()
         assert data[:2].tolist() == [1, 2]
@@ -283,7 +285,7 @@ def test_words_of_the_first_plane_follow_the_other_planes(itemsize: int, n: int)
             string = BitString()
             string.skip(others.stop)
             wrong = TableCode.of(lengths)
-            plane_words.append(wrong, bits, 7, scales, 1, others, numbers, string)
+            plane_words.append(wrong, bits, form, others, numbers, string)
 
 
 def test_counts_are_estimated_by_those_of_a_sample() -> None:

@@ -21,7 +21,7 @@ from gcodec.codecs.lossless.message import (
     Head,
     Plane,
 )
-from gcodec.codecs.lossless.planes import ALL, LARGE_TILE, TILE, PlaneLayout, Zeros, part_of
+from gcodec.codecs.lossless.planes import LARGE_TILE, TILE, PlaneLayout, Zeros, part_of
 from gcodec.entropy import ranged, tabled
 from gcodec.entropy.coder import (
     Written,
@@ -42,7 +42,13 @@ from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import plane_words
-from gcodec.kernels.context.byte_scales import plane_sums, rounded_scales
+from gcodec.kernels.context.byte_scales import (
+    PlaneForm,
+    count_runs,
+    plane_sums,
+    rounded_scales,
+    take_runs,
+)
 from gcodec.kernels.numeric.byte_counts import added, byte_counts, estimated_counts
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
@@ -60,6 +66,7 @@ _LEAST_COUNTED = 1 << 16  # bytes of such a sample
 _LEAST_SAMPLED = 1 << 11  # bytes of a sample from which counts are estimated
 _RUN = 1 << 12  # neighboring bytes of such a sample
 _MOST_RUNS = 16  # runs of all bytes for each run of such a sample
+_ALL = 1 << 62  # more elements than any tensor has
 _COUNTED = 8 * TILE  # bytes that are counted at a time
 _BELOW, _ABOVE = 4, 1  # how far a byte may be below and above those of a sample of all bytes
 _SPARSE = 4  # a sample of rows skips at least three of four rows, or one of two in mode=fast
@@ -175,9 +182,9 @@ class _FirstPlane(NamedTuple):
     scales: Scales | None = None
 
     @property
-    def escape(self) -> int:
-        """See `Zeros`."""
-        return 0 if self.zeros is None else self.zeros.escape
+    def form(self) -> PlaneForm:
+        """What the bytes of the plane are."""
+        return self.layout.form(self.scales, self.zeros)
 
     @property
     def zero_count(self) -> int | None:
@@ -186,7 +193,7 @@ class _FirstPlane(NamedTuple):
 
     def take(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
         """Write a range of the plane to an array; return it."""
-        self.layout.take_runs(self.bits, self.escape, self.scales, start, room)
+        take_runs(self.bits, self.form, start, _ALL, 0, room)
         return room
 
     def counts(self, is_exact: bool) -> np.ndarray:
@@ -197,20 +204,19 @@ class _FirstPlane(NamedTuple):
         """
         n = self.bits.size
         if is_exact or n < _LEAST_ESTIMATED:
-            return self._count_runs(n, ALL, 0)
+            return self._count_runs(n, _ALL, 0)
         runs = min(n // _LEAST_COUNTED, _MOST_RUNS)
         sampled = self._count_runs(n // (_RUN * runs) * _RUN, _RUN, _RUN * runs)
         counts = _estimated(sampled, n, self.zero_count)
         return self.counts(True) if counts is None else counts
 
     def _count_runs(self, count: int, run: int, period: int) -> np.ndarray:
-        """Return the (256,) counts of `count` bytes in runs; see `PlaneLayout.take_runs`."""
+        """Return the (256,) counts of `count` bytes in runs; see `count_runs`."""
+        form = self.form
 
         def task(start: int, stop: int) -> np.ndarray:
             at = start // run * period + start % run
-            return self.layout.count_runs(
-                self.bits, self.escape, self.scales, at, stop - start, run, period
-            )
+            return count_runs(self.bits, form, at, stop - start, run, period)
 
         return added(pool.run(task, count, _COUNTED))
 
@@ -219,7 +225,7 @@ class _FirstPlane(NamedTuple):
         width, sparse = row_layouts(shape)[0].width, _SPARSE if is_exact else _SPARSE // 2
         bits = sampled_rows(self.bits, width, _SAMPLE, sparse)
         symbols = np.empty(bits.size, np.uint8)
-        self.layout.take_first(bits, self.escape, symbols)
+        byte_planes.take_first(bits, self.layout.shift, self.form.escape, symbols)
         return Sample(symbols, self.bits.size / bits.size, self.layout.unit)
 
 
@@ -349,10 +355,10 @@ def _other_planes(
     """
     period = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
     counts: Iterable[np.ndarray]
-    if layout.is_float and zeros is None:
+    if zeros is None:
         whole = (bits.size - 1) // period
         size = whole * _PIECE + min(bits.size - whole * period, _PIECE)
-        counts = byte_planes.count_others(bits, period)
+        counts = byte_planes.count_others(bits, layout.shift, period)
     else:
         pieces = [bits[at : at + _PIECE] for at in range(0, bits.size, period)]
         sampled = np.concatenate(pieces)
@@ -588,8 +594,8 @@ class _Writer:
     @property
     def _is_split(self) -> bool:
         """Whether `_split_words` can write the message."""
-        is_one = self._layout.is_float and pool.is_one(self._bits.size)
-        return is_one and all(plane.method == STORED for plane, _ in self._known.others)
+        others = self._known.others
+        return pool.is_one(self._bits.size) and all(plane.method == STORED for plane, _ in others)
 
     def _split_words(self, method: _Method) -> Written:
         """Write the message with Huffman words in one pass over the elements, on this thread."""
@@ -600,13 +606,11 @@ class _Writer:
         string.data[: len(text)] = np.frombuffer(text, np.uint8)
         self._put_front(method, string)
         assert method.string is not None
-        first, zeros = self._plane_of(method), self._known.zeros
-        scales = None if first.scales is None else first.scales.arrays
+        zeros, form = self._known.zeros, self._plane_of(method).form
         coded = None if zeros is None else zeros.counts
         code, others = method.string.put_table(string), slice(len(text), lead)
-        plane = self._bits, first.escape, scales, self._layout.unit
         try:
-            offsets = plane_words.append(code, *plane, others, coded, string)
+            offsets = plane_words.append(code, self._bits, form, others, coded, string)
         except ParameterError:  # see `_words`
             return self._split_words(self._exact(method))
         nbits = string.nbits

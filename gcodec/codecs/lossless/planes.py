@@ -19,19 +19,12 @@ import numpy as np
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits import byte_planes
-from gcodec.kernels.bits.byte_planes import GROUP
-from gcodec.kernels.context.byte_scales import (
-    count_runs,
-    join_planes,
-    raise_again,
-    take_runs,
-)
-from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
+from gcodec.kernels.context.byte_scales import PlaneForm, join_planes
 from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
 TILE = 1 << 15  # elements whose planes stay in a cache
 LARGE_TILE = 1 << 17  # the same for a few bytes of each, so that calls cost less
-ALL = 1 << 62  # more elements than any tensor has
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,92 +74,37 @@ class PlaneLayout(NamedTuple):
     ----------
     itemsize : int
         Bytes of an element, which is the number of planes.
-    is_float : bool
+    shift : int
+        Lowest bit of the first plane.
     unit : int
-        What the byte of the first plane of a float grows by in an octave.
+        What the byte of the first plane grows by in an octave.
     """
 
     itemsize: int
-    is_float: bool
+    shift: int
     unit: int = 1
 
     @classmethod
     def of(cls, dtype: str) -> PlaneLayout:
         """Return the layout of a dtype of frames."""
-        return cls(ITEMSIZE[dtype], dtype in FLOATS, 8 if dtype == "float16" else 1)
+        itemsize = ITEMSIZE[dtype]
+        shift = FLOAT_SHIFTS[itemsize] if dtype in FLOATS else 8 * itemsize - 8
+        return cls(itemsize, shift, 8 if dtype == "float16" else 1)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the first plane contains exponents."""
+        return self.shift < 8 * self.itemsize - 8
 
     @property
     def bits_dtype(self) -> np.dtype[np.generic]:
         """Dtype of bit patterns."""
         return np.dtype(f"<u{self.itemsize}")
 
-    def take_first(self, bits: np.ndarray, escape: int, out: np.ndarray) -> None:
-        """Write the first plane of (n,) bit patterns to (n,) uint8 `out`, on this thread.
-
-        `escape` is that of `Zeros`, and 0 for integers.
-        """
-        if self.is_float:
-            byte_planes.take_first(bits, escape, out)
-        else:
-            out[:] = self._bytes(bits)[:, -1]
-
-    def take_runs(
-        self,
-        bits: np.ndarray,
-        escape: int,
-        scales: Scales | None,
-        start: int,
-        out: np.ndarray,
-        run: int = ALL,
-        period: int = 0,
-    ) -> None:
-        """Write the first plane of runs of all bit patterns, on this thread.
-
-        Parameters
-        ----------
-        bits, escape
-            See `take_first`.
-        scales : Scales or None
-            Scales whose octaves are subtracted from the plane of a float.
-        start : int
-            The first element of the first run.
-        out : (k,) uint8 array
-        run, period : int
-            Elements of a run, which is a multiple of 2^12, and from one run to the next. By
-            default, there is one run.
-        """
-        if self.is_float:
-            arrays = None if scales is None else scales.arrays
-            take_runs(bits, escape, arrays, self.unit, start, run, period, out)
-            return
-        step = min(run, TILE)
-        for at in range(0, out.size, step):
-            place = start + at // run * period + at % run
-            part = out[at : at + step]
-            self.take_first(bits[place : place + part.size], escape, part)
-
-    def count_runs(
-        self,
-        bits: np.ndarray,
-        escape: int,
-        scales: Scales | None,
-        start: int,
-        count: int,
-        run: int,
-        period: int,
-    ) -> np.ndarray:
-        """Return the (256,) counts of the `count` bytes that `take_runs` would write."""
-        if self.is_float:
-            arrays = None if scales is None else scales.arrays
-            return count_runs(bits, escape, arrays, self.unit, start, count, run, period)
-        counts = np.zeros(256, np.int64)
-        room = np.empty(min(count, TILE), np.uint8)
-        for first in range(0, count, TILE):
-            part = room[: count - first]
-            at = start + first // run * period + first % run
-            self.take_runs(bits, escape, scales, at, part, run, period)
-            counts += byte_counts(part)
-        return counts
+    def form(self, scales: Scales | None = None, zeros: Zeros | None = None) -> PlaneForm:
+        """Return what the bytes of the first plane are."""
+        escape, arrays = zeros.escape if zeros else 0, scales.arrays if scales else None
+        return PlaneForm(self.shift, self.unit, escape, arrays)
 
     def take_others(
         self, bits: np.ndarray, out: np.ndarray, stride: int, zeros: Zeros | None = None
@@ -175,14 +113,7 @@ class PlaneLayout(NamedTuple):
 
         They leave out the zeros of floats, if `zeros` says so.
         """
-        if self.is_float:
-            byte_planes.take_others(bits, out, stride, None if zeros is None else zeros.counts)
-            return
-        for at in range(0, bits.size, TILE):
-            each = self._bytes(bits[at : at + TILE])
-            for k in range(1, self.itemsize):
-                begin = (k - 1) * stride + at
-                out[begin : begin + len(each)] = each[:, -1 - k]
+        byte_planes.take_others(bits, self.shift, out, stride, zeros.counts if zeros else None)
 
     def join(
         self,
@@ -199,41 +130,16 @@ class PlaneLayout(NamedTuple):
         """Write the (n,) bit patterns of planes, on this thread; see `take_others`.
 
         `scales` are those whose octaves were subtracted from the first plane, and `start` is the
-        first element. With `streaming`, no cache holds the bits of floats.
+        first element. With `streaming`, no cache holds the bits.
 
         Raises
         ------
         Corrupt
             If a group does not have as many zeros as its count indicates.
         """
-        arrays = None if scales is None else scales.arrays
-        if self.is_float:
-            coded, escape = (None, 0) if zeros is None else (zeros.counts, zeros.escape)
-            planes = first, others, stride, out, arrays, self.unit, start
-            wrong = join_planes(*planes, coded=coded, escape=escape, streaming=streaming)
-            if wrong is not None:
-                raise _wrong_count(start // GROUP + wrong)
-            return
-        if arrays is not None:
-            first = raise_again(first, arrays, self.unit, start)
-        if zeros is not None:
-            is_coded = first != 0
-            counts = np.add.reduceat(is_coded, np.arange(0, first.size, GROUP), dtype=np.uint16)
-            if (counts != zeros.counts).any():
-                raise _wrong_count(start // GROUP + int(np.argmax(counts != zeros.counts)))
-            spread = np.zeros((self.itemsize - 1, first.size), np.uint8)
-            for k, plane in enumerate(spread):
-                plane[is_coded] = others[k * stride : k * stride + zeros.coded]
-            first = np.where(first == zeros.escape, np.uint8(0), first)
-            others, stride = spread.reshape(-1), first.size
-        each = self._bytes(out)
-        each[:, -1] = first
-        for k in range(1, self.itemsize):
-            each[:, -1 - k] = others[(k - 1) * stride : (k - 1) * stride + out.size]
-
-    def _bytes(self, bits: np.ndarray) -> np.ndarray:
-        return bits.view(np.uint8).reshape(bits.size, self.itemsize)
-
-
-def _wrong_count(group: int) -> Corrupt:
-    return Corrupt(f"group {group} does not have as many zeros as the head says")
+        form, coded = self.form(scales, zeros), zeros.counts if zeros else None
+        planes = first, others, stride, out, form, start
+        wrong = join_planes(*planes, coded=coded, streaming=streaming)
+        if wrong is not None:
+            group = start // GROUP + wrong
+            raise Corrupt(f"group {group} does not have as many zeros as the head says")

@@ -1,8 +1,9 @@
-"""Byte planes of floats: one byte of each element by itself, and the bytes of all other bits.
+"""Byte planes: one byte of each element by itself, and the bytes of all other bits.
 
-The first plane contains the 8 bits of each bit pattern from bit `shift` on, which for floats of 16
-and 32 bits include the exponent. The other bits, joined, are the bytes of the other planes, the
-most significant byte first. So the sign is the highest bit of the second plane.
+The first plane contains the 8 bits of each bit pattern from bit `shift` on. Those of floats of 16
+and 32 bits include the exponent, and those of integers are the most significant ones. The other
+bits, joined, are the bytes of the other planes, the most significant byte first. So the sign of a
+float is the highest bit of the second plane.
 
 The other planes may leave out the elements whose bits are all 0. The others are coded elements:
 each group of 4096 elements has a number of them.
@@ -26,7 +27,9 @@ from gcodec.kernels.numeric.words import (
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
 
-SHIFTS = {2: 7, 4: 23, 8: 52}  # lowest bit of the first plane, by the bytes of a float
+FLOAT_SHIFTS = {2: 7, 4: 23, 8: 52}  # lowest bit of the first plane, by the bytes of a float
+FORMS = (*FLOAT_SHIFTS.items(), *((itemsize, 8 * itemsize - 8) for itemsize in (1, 2, 4, 8)))
+"""Bytes of an element and lowest bit of the first plane, of floats and of integers."""
 STREAMED = 32  # alignment in bytes of vectors that bypass the cache
 NO_COUNTS = np.empty(0, np.uint16)
 """Argument of kernels if no element is left out."""
@@ -35,23 +38,23 @@ _MASKED = 64  # elements whose mask is one word
 _BYTE, _EIGHT = np.uint64(255), np.uint64(8)
 
 
-def take_first(bits: np.ndarray, escape: int, out: np.ndarray) -> None:
-    """Write the first plane of (n,) bit patterns of floats to (n,) uint8 `out`.
+def take_first(bits: np.ndarray, shift: int, escape: int, out: np.ndarray) -> None:
+    """Write the first plane of (n,) bit patterns to (n,) uint8 `out`, on this thread.
 
     A byte of 0 is replaced by `escape` unless all bits of its element are 0.
     """
-    _first(bits.itemsize)(bits, np.uint8(escape), out)
+    _first(bits.itemsize, shift)(bits, np.uint8(escape), out)
 
 
 def take_others(
-    bits: np.ndarray, out: np.ndarray, stride: int, coded: np.ndarray | None = None
+    bits: np.ndarray, shift: int, out: np.ndarray, stride: int, coded: np.ndarray | None = None
 ) -> None:
     """Write the other planes of (n,) bit patterns; plane k begins at ``(k - 1) * stride``.
 
     If `coded` contains the numbers of `coded_counts`, elements of 0 are left out.
     """
     counts, room = NO_COUNTS if coded is None else coded, coded_room(bits.itemsize, coded)
-    _others(bits.itemsize)(bits, counts, stride, orders()[0], room, out)
+    _others(bits.itemsize, shift)(bits, counts, stride, orders()[0], room, out)
 
 
 def coded_counts(bits: np.ndarray) -> tuple[np.ndarray, int]:
@@ -69,13 +72,14 @@ def coded_counts(bits: np.ndarray) -> tuple[np.ndarray, int]:
     return counts, int(hidden[0])
 
 
-def count_others(bits: np.ndarray, period: int) -> np.ndarray:
-    """Count the bytes of the other planes of runs of 2^12 floats.
+def count_others(bits: np.ndarray, shift: int, period: int) -> np.ndarray:
+    """Count the bytes of the other planes of runs of 2^12 elements.
 
     Parameters
     ----------
     bits : (n,) unsigned array
-        Bit patterns of all floats.
+        Bit patterns of all elements.
+    shift : int
     period : int
         Elements from one run to the next. The last run may be shorter.
 
@@ -85,7 +89,7 @@ def count_others(bits: np.ndarray, period: int) -> np.ndarray:
     """
     planes = bits.itemsize - 1
     counts, room = np.zeros((planes, 256), np.int64), np.empty(planes * GROUP, np.uint8)
-    _others_counted(bits.itemsize)(bits, period, room, count_tables(), counts.reshape(-1))
+    _others_counted(bits.itemsize, shift)(bits, period, room, count_tables(), counts.reshape(-1))
     return counts
 
 
@@ -107,9 +111,9 @@ def orders() -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def taking_first(itemsize: int) -> Any:
+def taking_first(itemsize: int, shift: int) -> Any:
     """Make the subroutine (bits, escape, out) of `take_first`."""
-    word, shift = np.dtype(f"uint{8 * itemsize}").type, SHIFTS[itemsize]
+    word = np.dtype(f"uint{8 * itemsize}").type
 
     @subroutine
     def split_first(bits, escape, out):
@@ -124,11 +128,11 @@ def taking_first(itemsize: int) -> Any:
     return split_first
 
 
-@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
-def _first(itemsize: int) -> Kernel:
-    take = taking_first(itemsize)
+@factory(lambda: FORMS)
+def _first(itemsize: int, shift: int) -> Kernel:
+    take = taking_first(itemsize, shift)
 
-    @kernel(f"in uint{8 * itemsize}[], uint8, out uint8[]", variant=str(itemsize))
+    @kernel(f"in uint{8 * itemsize}[], uint8, out uint8[]", variant=f"{itemsize} {shift}")
     def take_first(bits, escape, out):
         take(bits, escape, out)  # bits.size == out.size
 
@@ -136,9 +140,9 @@ def _first(itemsize: int) -> Kernel:
 
 
 @functools.cache
-def taking_others(itemsize: int) -> Any:
+def taking_others(itemsize: int, shift: int) -> Any:
     """Make the subroutine (bits, stride, out) of `take_others`."""
-    word, shift, planes = np.dtype(f"uint{8 * itemsize}").type, SHIFTS[itemsize], itemsize - 1
+    word, planes = np.dtype(f"uint{8 * itemsize}").type, itemsize - 1
     low = (1 << shift) - 1
     high = (1 << 8 * itemsize) - 1 - low
 
@@ -169,9 +173,9 @@ def taking_others(itemsize: int) -> Any:
     return split_others
 
 
-@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
+@factory(lambda: ((itemsize,) for itemsize in FLOAT_SHIFTS))
 def _coded_counted(itemsize: int) -> Kernel:
-    word, shift = np.dtype(f"uint{8 * itemsize}").type, SHIFTS[itemsize]
+    word, shift = np.dtype(f"uint{8 * itemsize}").type, FLOAT_SHIFTS[itemsize]
 
     @kernel(f"in uint{8 * itemsize}[], out uint16[], out int64[]", variant=str(itemsize))
     def count_coded(bits, counts, hidden):
@@ -191,9 +195,9 @@ def _coded_counted(itemsize: int) -> Kernel:
 
 
 @functools.cache
-def taking_coded(itemsize: int) -> Any:
+def taking_coded(itemsize: int, shift: int) -> Any:
     """Make the subroutine that writes the other planes of the coded elements of a group."""
-    take, planes = taking_others(itemsize), itemsize - 1
+    take, planes = taking_others(itemsize, shift), itemsize - 1
 
     @subroutine
     def take_coded(bits, is_coded, count, stride, orders, room, out):
@@ -211,14 +215,14 @@ def taking_coded(itemsize: int) -> Any:
     return take_coded
 
 
-@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
-def _others(itemsize: int) -> Kernel:
-    take, take_coded, planes = taking_others(itemsize), taking_coded(itemsize), itemsize - 1
-    word = np.dtype(f"uint{8 * itemsize}").type
+@factory(lambda: FORMS)
+def _others(itemsize: int, shift: int) -> Kernel:
+    take, take_coded = taking_others(itemsize, shift), taking_coded(itemsize, shift)
+    word, planes = np.dtype(f"uint{8 * itemsize}").type, itemsize - 1
 
     @kernel(
         f"in uint{8 * itemsize}[], in uint16[], int64, in uint64[], out uint8[], out uint8[]",
-        variant=str(itemsize),
+        variant=f"{itemsize} {shift}",
     )
     def take_others(bits, counts, stride, orders, room, out):
         # counts.size is 0, or the number of groups. The planes have as many elements as `bits`, or
@@ -238,13 +242,13 @@ def _others(itemsize: int) -> Kernel:
     return take_others
 
 
-@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
-def _others_counted(itemsize: int) -> Kernel:
-    take, planes = taking_others(itemsize), itemsize - 1
+@factory(lambda: FORMS)
+def _others_counted(itemsize: int, shift: int) -> Kernel:
+    take, planes = taking_others(itemsize, shift), itemsize - 1
 
     @kernel(
         f"in uint{8 * itemsize}[], int64, out uint8[], out int64[], out int64[]",
-        variant=str(itemsize),
+        variant=f"{itemsize} {shift}",
     )
     def count_others(bits, period, room, tables, counts):
         # room.size == planes * GROUP, and counts.size == planes * 256; see `count_part` for
@@ -261,12 +265,12 @@ def _others_counted(itemsize: int) -> Kernel:
 
 
 @functools.cache
-def joining(itemsize: int) -> Any:
+def joining(itemsize: int, shift: int) -> Any:
     """Make the subroutine that joins planes; see `take_others`.
 
     (first, others, stride, out, streaming): with `streaming`, `out` is aligned to a vector.
     """
-    word, shift, planes = np.dtype(f"uint{8 * itemsize}").type, SHIFTS[itemsize], itemsize - 1
+    word, planes = np.dtype(f"uint{8 * itemsize}").type, itemsize - 1
     low = (1 << shift) - 1
     high = (1 << 8 * (itemsize - 1)) - 1 - low
 
@@ -278,9 +282,11 @@ def joining(itemsize: int) -> Any:
             part = builder.zext(e.load(source, lanes(8), 1), kind)
             rest = builder.or_(builder.shl(rest, kind([8] * BLOCK)), part)
             source = builder.gep(source, [e.args["stride"]])
-        upper = builder.shl(builder.and_(rest, kind([high] * BLOCK)), kind([8] * BLOCK))
-        values = builder.or_(upper, builder.and_(rest, kind([low] * BLOCK)))
-        values = builder.or_(values, builder.shl(own, kind([shift] * BLOCK)))
+        values = builder.shl(own, kind([shift] * BLOCK))
+        if planes:
+            upper = builder.shl(builder.and_(rest, kind([high] * BLOCK)), kind([8] * BLOCK))
+            rest = builder.or_(upper, builder.and_(rest, kind([low] * BLOCK)))
+            values = builder.or_(rest, values)
         e.store(values, e.address("out", "i"), STREAMED if streaming else itemsize, streaming)
 
     @block("first", "others", "i", "stride", "out")
@@ -312,9 +318,9 @@ def joining(itemsize: int) -> Any:
 
 
 @functools.cache
-def joining_coded(itemsize: int) -> Any:
+def joining_coded(itemsize: int, shift: int) -> Any:
     """Make the subroutine that joins the planes of a group of which some elements are left out."""
-    join, planes = joining(itemsize), itemsize - 1
+    join, planes = joining(itemsize, shift), itemsize - 1
     zero = np.dtype(f"uint{8 * itemsize}").type(0)
 
     @subroutine

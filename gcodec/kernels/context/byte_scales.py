@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.kernels.bits.byte_planes import (
+    FLOAT_SHIFTS,
+    FORMS,
     NO_COUNTS,
-    SHIFTS,
     STREAMED,
     coded_room,
     joining,
@@ -36,11 +37,36 @@ from gcodec.runtime.lanes import fence
 _PER_OCTAVE = 4
 _COUNT = 20  # bits of a sum of bytes, above which a narrow counter counts the bytes
 _FLUSH = 1 << 11  # rows whose sums and counts fit into a narrow counter
-NO_SCALES: ScaleArrays = (np.empty(0, np.uint8), np.empty(0, np.uint8), 1)
-"""Arguments of kernels that lower no byte."""
+_NO_SCALES: ScaleArrays = (np.empty(0, np.uint8), np.empty(0, np.uint8), 1)
 
 Sums = tuple[np.ndarray, np.ndarray]
 """Sums of bytes, and numbers of the bytes that are not 0, of each row or column."""
+
+
+class PlaneForm(NamedTuple):
+    """What the bytes of the first plane of bit patterns are.
+
+    Attributes
+    ----------
+    shift : int
+        Lowest bit of the plane; one of `byte_planes.FORMS`.
+    unit : int
+        What a byte grows by in an octave, from 1 to 8.
+    escape : int
+        See `byte_planes.take_first`.
+    scales : (rows, columns, width) or None
+        The scales that lower the plane; see `class_map`. None if no byte is lowered.
+    """
+
+    shift: int
+    unit: int = 1
+    escape: int = 0
+    scales: ScaleArrays | None = None
+
+    @property
+    def arguments(self) -> tuple[np.uint8, np.ndarray, np.ndarray, int, int]:
+        """Arguments of kernels: escape, scales of rows and columns, width, and unit."""
+        return np.uint8(self.escape), *(self.scales or _NO_SCALES), self.unit
 
 
 class LineSums:
@@ -186,27 +212,15 @@ def fitted_scales(
 
 
 def take_runs(
-    bits: np.ndarray,
-    escape: int,
-    scales: ScaleArrays | None,
-    unit: int,
-    start: int,
-    run: int,
-    period: int,
-    out: np.ndarray,
+    bits: np.ndarray, form: PlaneForm, start: int, run: int, period: int, out: np.ndarray
 ) -> None:
-    """Write the first plane of runs of floats, perhaps lowered, on the calling thread.
+    """Write the first plane of runs of elements, perhaps lowered, on the calling thread.
 
     Parameters
     ----------
     bits : (n,) unsigned array
-        Bit patterns of all floats.
-    escape : int
-        See `byte_planes.take_first`.
-    scales : (rows, columns, width), optional
-        The scales that lower the plane; see `class_map`. By default, no byte is lowered.
-    unit : int
-        From 1 to 8.
+        Bit patterns of all elements.
+    form : PlaneForm
     start : int
         The first element of the first run.
     run, period : int
@@ -214,36 +228,19 @@ def take_runs(
         shorter.
     out : (k,) uint8 array
     """
-    rows, columns, width = scales or NO_SCALES
-    classes = np.empty(TILE if scales else 0, np.uint8)
-    loop, first = _taking(bits.itemsize), np.uint8(escape)
-    loop(bits, first, rows, columns, width, unit, start, run, period, classes, out)
+    classes = np.empty(TILE if form.scales else 0, np.uint8)
+    loop = _taking(bits.itemsize, form.shift)
+    loop(bits, *form.arguments, start, run, period, classes, out)
 
 
 def count_runs(
-    bits: np.ndarray,
-    escape: int,
-    scales: ScaleArrays | None,
-    unit: int,
-    start: int,
-    count: int,
-    run: int,
-    period: int,
+    bits: np.ndarray, form: PlaneForm, start: int, count: int, run: int, period: int
 ) -> np.ndarray:
     """Count the `count` bytes that `take_runs` would write, as a (256,) int64 array."""
-    rows, columns, width = scales or NO_SCALES
     room, counts = np.empty(2 * TILE, np.uint8), np.zeros(256, np.int64)
-    loop, runs = _counted(bits.itemsize), (start, count, run, period)
-    tables = count_tables()
-    loop(bits, np.uint8(escape), rows, columns, width, unit, *runs, room, tables, counts)
+    loop, runs = _counted(bits.itemsize, form.shift), (start, count, run, period)
+    loop(bits, *form.arguments, *runs, room, count_tables(), counts)
     return counts
-
-
-def raise_again(symbols: np.ndarray, scales: ScaleArrays, unit: int, start: int) -> np.ndarray:
-    """Return (n,) lowered bytes from element `start` on as they were, on the calling thread."""
-    raised = np.empty(symbols.size, np.uint8)
-    _raise_bytes(symbols, *scales, start, unit, raised)
-    return raised
 
 
 def join_planes(
@@ -251,15 +248,13 @@ def join_planes(
     others: np.ndarray,
     stride: int,
     out: np.ndarray,
-    scales: ScaleArrays | None = None,
-    unit: int = 1,
+    form: PlaneForm,
     start: int = 0,
     *,
     coded: np.ndarray | None = None,
-    escape: int = 0,
     streaming: bool = False,
 ) -> int | None:
-    """Write the bit patterns of floats with these planes, on the calling thread.
+    """Write the bit patterns of elements with these planes, on the calling thread.
 
     Parameters
     ----------
@@ -268,15 +263,12 @@ def join_planes(
     others, stride
         The other planes; see `byte_planes.take_others`.
     out : (n,) unsigned array
-    scales : (rows, columns, width), optional
-        The scales that lowered the first plane; None if no byte was lowered.
-    unit : int
+    form : PlaneForm
     start : int
         The first element.
     coded : (ceil(n / 4096),) uint16 array, optional
-        The numbers of coded elements, if the other planes leave out elements of 0.
-    escape : int
-        See `byte_planes.take_first`.
+        The numbers of coded elements, if the other planes leave out elements of 0. Otherwise, no
+        byte is an escape.
     streaming : bool
         Whether stores bypass the cache where `out` is aligned.
 
@@ -285,15 +277,14 @@ def join_planes(
     int or None
         The first group whose number of coded elements is wrong; None if there is none.
     """
-    rows, columns, width = scales or NO_SCALES
+    escape, *scales, unit = form.arguments
     streaming = streaming and out.ctypes.data % STREAMED == 0
     counts, planes = NO_COUNTS if coded is None else coded, coded_room(out.itemsize, coded)
-    is_whole = scales is None and coded is None
+    is_whole = form.scales is None and coded is None
     room, wrong = np.empty(0 if is_whole else TILE, np.uint8), np.full(1, -1, np.int64)
-    loop, groups = _joined(out.itemsize), (counts, np.uint8(escape), orders()[1], planes)
-    loop(
-        *(first, others, stride, rows, columns, width, unit, start, room),
-        *(*groups, streaming, out, wrong),
+    groups = counts, escape, orders()[1], planes
+    _joined(out.itemsize, form.shift)(
+        *(first, others, stride, *scales, unit, start, room, *groups, streaming, out, wrong)
     )
     return None if wrong[0] < 0 else int(wrong[0])
 
@@ -473,9 +464,9 @@ def _fit_scales(
     sizes[2] = list_nbits(by_group, logs, scratch) if groups > 0 else 0
 
 
-@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
+@factory(lambda: ((itemsize,) for itemsize in FLOAT_SHIFTS))
 def _summed(itemsize: int) -> Kernel:
-    take_first = taking_first(itemsize)
+    take_first = taking_first(itemsize, FLOAT_SHIFTS[itemsize])
 
     @kernel(
         f"in uint{8 * itemsize}[], uint8, int64, int64, out uint8[], out int32[], out int64[], "
@@ -505,9 +496,9 @@ def _summed(itemsize: int) -> Kernel:
 
 
 @functools.cache
-def taking_part(itemsize: int) -> Any:
+def taking_part(itemsize: int, shift: int) -> Any:
     """Make the subroutine that writes up to TILE bytes of the first plane, perhaps lowered."""
-    take_first = taking_first(itemsize)
+    take_first = taking_first(itemsize, shift)
 
     @subroutine
     def take_part(bits, escape, rows, columns, width, unit, start, part, classes):
@@ -520,14 +511,14 @@ def taking_part(itemsize: int) -> Any:
     return take_part
 
 
-@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
-def _taking(itemsize: int) -> Kernel:
-    take = taking_part(itemsize)
+@factory(lambda: FORMS)
+def _taking(itemsize: int, shift: int) -> Kernel:
+    take = taking_part(itemsize, shift)
 
     @kernel(
         f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, int64, int64, "
         "int64, out uint8[], out uint8[]",
-        variant=str(itemsize),
+        variant=f"{itemsize} {shift}",
     )
     def take_runs(bits, escape, rows, columns, width, unit, start, run, period, classes, out):
         # The runs lie in `bits`; see `taking_part` for the other arrays.
@@ -539,14 +530,14 @@ def _taking(itemsize: int) -> Kernel:
     return take_runs
 
 
-@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
-def _counted(itemsize: int) -> Kernel:
-    take = taking_part(itemsize)
+@factory(lambda: FORMS)
+def _counted(itemsize: int, shift: int) -> Kernel:
+    take = taking_part(itemsize, shift)
 
     @kernel(
         f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, int64, int64, "
         "int64, int64, out uint8[], out int64[], out int64[]",
-        variant=str(itemsize),
+        variant=f"{itemsize} {shift}",
     )
     def count_runs(
         bits, escape, rows, columns, width, unit, start, count, run, period, room, tables, counts
@@ -577,23 +568,15 @@ def _raise_part(part, rows, columns, width, start, unit, raised):
         raised[i] = _raised(part[i], _shift_of(raised[i], step))
 
 
-@kernel("in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
-def _raise_bytes(symbols, rows, columns, width, start, unit, raised):
-    # raised.size == symbols.size; see `_raise_part`.
-    for first in range(0, symbols.size, TILE):
-        part, own = symbols[first : first + TILE], raised[first : first + TILE]
-        _raise_part(part, rows, columns, width, start + first, unit, own)
-
-
-@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
-def _joined(itemsize: int) -> Kernel:
-    join, join_coded = joining(itemsize), joining_coded(itemsize)
+@factory(lambda: FORMS)
+def _joined(itemsize: int, shift: int) -> Kernel:
+    join, join_coded = joining(itemsize, shift), joining_coded(itemsize, shift)
 
     @kernel(
         "in uint8[], in uint8[], int64, in uint8[], in uint8[], int64, int64, int64, out uint8[], "
         f"in uint16[], uint8, in uint64[], out uint8[], boolean, out uint{8 * itemsize}[], "
         "out int64[]",
-        variant=str(itemsize),
+        variant=f"{itemsize} {shift}",
     )
     def join_planes(
         first,

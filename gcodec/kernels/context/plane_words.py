@@ -1,4 +1,4 @@
-"""The byte planes of floats, the first one in Huffman words, in one pass over the floats."""
+"""Byte planes, the first one in Huffman words, in one pass over the elements."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import numpy as np
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.byte_planes import (
+    FORMS,
     NO_COUNTS,
-    SHIFTS,
     coded_room,
     orders,
     taking_coded,
     taking_others,
 )
-from gcodec.kernels.context.byte_scales import NO_SCALES, taking_part
-from gcodec.kernels.context.class_map import TILE, ScaleArrays
+from gcodec.kernels.context.byte_scales import PlaneForm, taking_part
+from gcodec.kernels.context.class_map import TILE
 from gcodec.kernels.prefix.prefix_write import table_arguments, write_table_words
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.runtime.jit import Kernel, factory, kernel
@@ -24,9 +24,7 @@ from gcodec.runtime.jit import Kernel, factory, kernel
 def append(
     code: TableCode,
     bits: np.ndarray,
-    escape: int,
-    scales: ScaleArrays | None,
-    unit: int,
+    form: PlaneForm,
     others: slice,
     coded: np.ndarray | None,
     string: BitString,
@@ -37,14 +35,13 @@ def append(
     ----------
     code : TableCode
     bits : (n,) unsigned array
-        Bit patterns of the floats.
-    escape, scales, unit
-        See `byte_scales.take_runs`.
+        Bit patterns of the elements.
+    form : PlaneForm
     others : slice
         The bytes of the string's data that receive the other planes, one after the other.
     coded : (ceil(n / 4096),) uint16 array or None
         The numbers of `byte_planes.coded_counts` if the other planes leave out elements of 0; then
-        `escape` is not 0 if an element is hidden.
+        the form has an escape if an element is hidden.
     string : BitString
 
     Returns
@@ -57,19 +54,18 @@ def append(
     ParameterError
         If the code has no word for a byte.
     """
-    rows, columns, width = scales or NO_SCALES
-    plane = np.uint8(escape), rows, columns, width, unit, np.empty(2 * TILE, np.uint8)
-    stride = (others.stop - others.start) // (bits.itemsize - 1)
+    stride = (others.stop - others.start) // max(bits.itemsize - 1, 1)
     counts, room = NO_COUNTS if coded is None else coded, coded_room(bits.itemsize, coded)
     groups = counts, orders()[0], room, stride
     table = table_arguments(code, bits.size)
     ends = np.empty(-(-bits.size // TILE) + 1, np.int64)
     ends[0] = string.nbits
-    progress, loop = np.zeros(7, np.int64), _appending(bits.itemsize)
+    part, progress = np.empty(2 * TILE, np.uint8), np.zeros(7, np.int64)
+    loop = _appending(bits.itemsize, form.shift)
     while True:
         data = string.data
-        part = data[others]
-        loop(bits, *plane, *groups, part, *table, data, string.state, ends[1:], progress)
+        own = *form.arguments, part, *groups, data[others]
+        loop(bits, *own, *table, data, string.state, ends[1:], progress)
         if progress[1] == ends.size - 1:
             offsets: np.ndarray = ends - ends[0]
             return offsets
@@ -78,17 +74,17 @@ def append(
         string.grow()
 
 
-@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
-def _appending(itemsize: int) -> Kernel:
-    take_first, take_others = taking_part(itemsize), taking_others(itemsize)
-    take_coded = taking_coded(itemsize)
+@factory(lambda: FORMS)
+def _appending(itemsize: int, shift: int) -> Kernel:
+    take_first, take_others = taking_part(itemsize, shift), taking_others(itemsize, shift)
+    take_coded = taking_coded(itemsize, shift)
 
     @kernel(
         f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, out uint8[], "
         "in uint16[], in uint64[], out uint8[], int64, out uint8[], in uint64[], in uint64[], "
         "out uint8[], int64, int64, int64, in uint64[], out uint16[], out int64[], out uint8[], "
         "out uint64[], out int64[], out int64[]",
-        variant=str(itemsize),
+        variant=f"{itemsize} {shift}",
     )
     def append_planes(
         bits,
