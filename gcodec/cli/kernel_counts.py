@@ -38,7 +38,7 @@ COUNTS = {
 }
 """Kernels that encode, and that encode and decode, by codec."""
 
-CANDIDATES = 106
+CANDIDATES = 107
 """Kernels of ``gcodec inspect`` with a budget, which tries every codec."""
 
 
