@@ -424,9 +424,8 @@ class _Writer:
     ) -> None:
         self._bits, self._layout, self._shape = bits, layout, shape
         self._is_exact = is_exact
-        plane = _FirstPlane(bits, layout)
-        self._known = known = _Statistics.of(plane, shape, is_exact)
-        self._plane = plane._replace(zeros=known.zeros)
+        self._known = known = _Statistics.of(_FirstPlane(bits, layout), shape, is_exact)
+        self._plane = _FirstPlane(bits, layout, known.zeros)
         self._head = head = Head(known.zeros, (Plane(STORED), *(each for each, _ in known.others)))
         self._stored_text, planes = head.to_bytes(), range(1, layout.itemsize)
         self._others_nbytes = sum(head.nbytes_of(k, bits.size) for k in planes)
@@ -583,7 +582,7 @@ class _Writer:
 
     def _plane_of(self, method: _Method) -> _FirstPlane:
         """Return the first plane as a method codes it."""
-        return self._plane._replace(scales=method.scales)
+        return _FirstPlane(*self._plane[:3], method.scales)
 
     def _exact(self, method: _Method) -> _Method:
         """Return a method with the exact counts of all bytes."""

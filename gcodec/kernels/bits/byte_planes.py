@@ -31,8 +31,7 @@ FLOAT_SHIFTS = {2: 7, 4: 23, 8: 52}  # lowest bit of the first plane, by the byt
 FORMS = (*FLOAT_SHIFTS.items(), *((itemsize, 8 * itemsize - 8) for itemsize in (1, 2, 4, 8)))
 """Bytes of an element and lowest bit of the first plane, of floats and of integers."""
 STREAMED = 32  # alignment in bytes of vectors that bypass the cache
-NO_COUNTS = np.empty(0, np.uint16)
-"""Argument of kernels if no element is left out."""
+_NO_GROUPS = np.empty(0, np.uint16), np.empty(0, np.uint8)
 GROUP = 1 << 12  # elements whose coded elements are counted
 _MASKED = 64  # elements whose mask is one word
 _BYTE, _EIGHT = np.uint64(255), np.uint64(8)
@@ -53,7 +52,7 @@ def take_others(
 
     If `coded` contains the numbers of `coded_counts`, elements of 0 are left out.
     """
-    counts, room = NO_COUNTS if coded is None else coded, coded_room(bits.itemsize, coded)
+    counts, room = group_arguments(bits.itemsize, coded)
     _others(bits.itemsize, shift)(bits, counts, stride, orders()[0], room, out)
 
 
@@ -93,9 +92,12 @@ def count_others(bits: np.ndarray, shift: int, period: int) -> np.ndarray:
     return counts
 
 
-def coded_room(itemsize: int, coded: np.ndarray | None) -> np.ndarray:
-    """Return memory for the planes of a group, which kernels need if there are coded elements."""
-    return np.empty(0 if coded is None else itemsize * GROUP, np.uint8)
+def group_arguments(itemsize: int, coded: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return arguments of kernels: the numbers of `coded_counts`, and memory for a group's planes.
+
+    Both are empty if `coded` is None, so that no element is left out.
+    """
+    return _NO_GROUPS if coded is None else (coded, np.empty(itemsize * GROUP, np.uint8))
 
 
 @functools.cache

@@ -19,9 +19,8 @@ import numpy as np
 from gcodec.kernels.bits.byte_planes import (
     FLOAT_SHIFTS,
     FORMS,
-    NO_COUNTS,
     STREAMED,
-    coded_room,
+    group_arguments,
     joining,
     joining_coded,
     orders,
@@ -279,14 +278,13 @@ def join_planes(
     """
     escape, *scales, unit = form.arguments
     streaming = streaming and out.ctypes.data % STREAMED == 0
-    counts, planes = NO_COUNTS if coded is None else coded, coded_room(out.itemsize, coded)
-    is_whole = form.scales is None and coded is None
-    room, wrong = np.empty(0 if is_whole else TILE, np.uint8), np.full(1, -1, np.int64)
+    counts, planes = group_arguments(out.itemsize, coded)
+    room, valid = np.empty(TILE, np.uint8), np.empty(1, np.int64)
     groups = counts, escape, orders()[1], planes
     _joined(out.itemsize, form.shift)(
-        *(first, others, stride, *scales, unit, start, room, *groups, streaming, out, wrong)
+        *(first, others, stride, *scales, unit, start, room, *groups, streaming, out, valid)
     )
-    return None if wrong[0] < 0 else int(wrong[0])
+    return int(valid[0]) if valid[0] < counts.size else None
 
 
 def rounded_scales(
@@ -594,14 +592,15 @@ def _joined(itemsize: int, shift: int) -> Kernel:
         planes,
         streaming,
         out,
-        wrong,
+        valid,
     ):
-        # first.size == out.size. rows.size is 0 if no byte is lowered, and counts.size is 0 if no
-        # element is left out, or the number of groups; room.size is TILE, the size of a group,
-        # unless both are 0. The other planes have as many elements as `first`, or as the sum of
-        # the counts: others.size >= (itemsize - 2) * stride + their size. See `join_coded` for
-        # the other arrays; wrong.size is 1.
+        # first.size == out.size; room.size is TILE, the size of a group. rows.size is 0 if no byte
+        # is lowered, and counts.size is 0 if no element is left out, or the number of groups. The
+        # other planes have as many elements as `first`, or as the sum of the counts: others.size
+        # >= (itemsize - 2) * stride + their size. See `join_coded` for the other arrays; valid[0]
+        # becomes the number of groups up to the first one whose count is wrong.
         place, is_whole = 0, rows.size == 0 and counts.size == 0
+        valid[0] = 0
         if is_whole:
             join(first, others, stride, out, streaming)
         for at in range(0, 0 if is_whole else out.size, TILE):
@@ -619,9 +618,9 @@ def _joined(itemsize: int, shift: int) -> Kernel:
             if not join_coded(
                 raised, escape, count, rest, stride, orders, planes, target, streaming
             ):
-                wrong[0] = at // TILE
                 break
             place += count
+            valid[0] += 1
         if streaming:
             fence()
 

@@ -8,8 +8,7 @@ from gcodec.errors import ParameterError
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.byte_planes import (
     FORMS,
-    NO_COUNTS,
-    coded_room,
+    group_arguments,
     orders,
     taking_coded,
     taking_others,
@@ -55,7 +54,7 @@ def append(
         If the code has no word for a byte.
     """
     stride = (others.stop - others.start) // max(bits.itemsize - 1, 1)
-    counts, room = NO_COUNTS if coded is None else coded, coded_room(bits.itemsize, coded)
+    counts, room = group_arguments(bits.itemsize, coded)
     groups = counts, orders()[0], room, stride
     table = table_arguments(code, bits.size)
     ends = np.empty(-(-bits.size // TILE) + 1, np.int64)
