@@ -263,29 +263,28 @@ def test_words_of_the_first_plane_follow_the_other_planes(
         code = TableCode.of(code_lengths(counts))
         planes = others_of(bits[bits != 0] if has_zeros else bits, shift)
         numbers = coded_numbers(bits) if has_zeros else None
-        string = BitString()  # without room, so that it must grow
-        string.skip(2 + planes.size)
-        string.data[:2] = 1, 2
-        string.extend(np.array([0xA0], np.uint8), 3)
-        others = slice(2, 2 + planes.size)
-        form = PlaneForm(shift, 1, 7, scales)
-        offsets = plane_words.append(code, bits, form, others, numbers, string)
-        nbits = string.nbits
-        data = string.trimmed()
-        assert data[:2].tolist() == [1, 2]
-        assert np.array_equal(data[others], planes)
         mask, head = CodedMask.all(n), (np.array([0xA0], np.uint8), 3)
-        expected = dense_string.write(code, plane, plane.dtype, mask, RUN, 0, head)
-        assert data[others.stop :].tobytes() == expected[0].tobytes()
-        assert nbits == expected[1] + 8 * others.stop
-        assert np.array_equal(offsets, expected[2])
+        expected = dense_string.write(code, plane, plane.dtype, mask, RUN, 2, head)
+        form, count = PlaneForm(shift, 1, 7, scales), -(-n // RUN)
+        others = np.zeros(planes.size, np.uint8)
+        parts = []
+        for tiles in (slice(0, 1), slice(1, count)):
+            string = BitString(0 if tiles.start else 2)  # without room, so that it must grow
+            if not tiles.start:
+                string.extend(*head)
+            before = string.nbits
+            ends = plane_words.append(code, bits, form, others, numbers, tiles, string)
+            assert np.array_equal(np.diff(ends, prepend=before), np.diff(expected[2])[tiles])
+            parts.append(string)
+        assert np.array_equal(others, planes)
+        joined = [np.unpackbits(part.data)[: part.nbits] for part in parts]
+        bits_of_all = np.unpackbits(expected[0])[: expected[1]]
+        assert np.array_equal(np.concatenate(joined)[16:], bits_of_all[16:])
         lengths = code.lengths.copy()
         lengths[plane[-1]] = 0
         with pytest.raises(ParameterError):
-            string = BitString()
-            string.skip(others.stop)
-            wrong = TableCode.of(lengths)
-            plane_words.append(wrong, bits, form, others, numbers, string)
+            wrong, tiles = TableCode.of(lengths), slice(0, count)
+            plane_words.append(wrong, bits, form, others, numbers, tiles, BitString())
 
 
 def test_counts_are_estimated_by_those_of_a_sample() -> None:

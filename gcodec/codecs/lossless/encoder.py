@@ -38,8 +38,9 @@ from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layou
 from gcodec.entropy.ranged import bytes_range
 from gcodec.entropy.rans import entropy_nbits
 from gcodec.errors import ParameterError
-from gcodec.kernels.bits import byte_planes
+from gcodec.kernels.bits import bit_string, byte_planes
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.byte_planes import GROUP
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import (
@@ -75,6 +76,7 @@ _PIECE = 1 << 12  # elements of each of four samples that tell whether coding a 
 _SPARE = 32  # bits of a string for each byte that it may exceed its estimated size by
 _LEAST_ROOM = 1 << 12  # bytes of a string beyond its estimated size
 _LOG2_ACCURATE = 12  # computed entropies err by at most a bit for 2^12 symbols
+_LEAST_SHARED = 1 << 21  # elements whose words several threads write
 _ROW = 64  # sampled elements of a row, and least number of sampled rows
 
 
@@ -593,28 +595,40 @@ class _Writer:
     @property
     def _is_split(self) -> bool:
         """Whether `_split_words` can write the message."""
-        others = self._known.others
-        return pool.is_one(self._bits.size) and all(plane.method == STORED for plane, _ in others)
+        return all(plane.method == STORED for plane, _ in self._known.others)
 
     def _split_words(self, method: _Method) -> Written:
-        """Write the message with Huffman words in one pass over the elements, on this thread."""
-        lead, text = self._lead, self._text(method.method)
-        room = lead + method.nbits // 8 + method.nbits // _SPARE + _LEAST_ROOM
-        string = BitString(memory=scratch(room))
-        string.skip(lead)
-        string.data[: len(text)] = np.frombuffer(text, np.uint8)
-        self._put_front(method, string)
+        """Write the message with Huffman words in one pass over the elements."""
+        lead, text, bits = self._lead, self._text(method.method), self._bits
+        spare = method.nbits // _SPARE + _LEAST_ROOM
+        memory = scratch(lead + method.nbits // 8 + spare)
+        memory[: len(text)] = np.frombuffer(text, np.uint8)
+        string = self._put_front(method, BitString(lead, memory=memory))
         assert method.string is not None
+        code, others = method.string.put_table(string), memory[len(text) : lead]
         zeros, form = self._known.zeros, self._plane_of(method).form
         coded = None if zeros is None else zeros.counts
-        code, others = method.string.put_table(string), slice(len(text), lead)
+        lengths = np.empty(-(-bits.size // GROUP), np.int64)
+
+        def task(start: int, stop: int) -> BitString:
+            tiles = slice(start // GROUP, -(-stop // GROUP))
+            nbytes = (method.nbits // 8 + spare) * (stop - start) // bits.size
+            own = BitString(nbytes=nbytes) if start else string
+            before = own.nbits
+            ends = plane_words.append(code, bits, form, others, coded, tiles, own)
+            lengths[tiles] = np.diff(ends, prepend=before)
+            return own
+
+        unit = GROUP if bits.size >= _LEAST_SHARED else GROUP * lengths.size
         try:
-            offsets = plane_words.append(code, self._bits, form, others, coded, string)
+            data, nbits, _ = bit_string.written(task, bits.size, unit)
         except ParameterError:  # see `_words`
             return self._split_words(self._exact(method))
-        nbits = string.nbits
-        seek = seek_of_blocks(self._bits.size, nbits, offsets)
-        return Written(string.trimmed(), nbits, seek)
+        if not np.may_share_memory(data, memory):
+            data[:lead] = memory[:lead]
+        offsets = np.zeros(lengths.size + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return Written(data, nbits, seek_of_blocks(bits.size, nbits, offsets))
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""

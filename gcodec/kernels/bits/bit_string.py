@@ -94,11 +94,15 @@ class BitString:
 
     def trimmed(self) -> np.ndarray:
         """Return the bytes, the last completed with zeros; the string cannot grow any more."""
-        nbytes = -(-self.nbits // 8)
-        if not self.data.flags.owndata:
-            return self.data[:nbytes]
-        self.data.resize(nbytes, refcheck=False)
-        return self.data
+        return _trimmed(self.data, -(-self.nbits // 8))
+
+
+def _trimmed(data: np.ndarray, nbytes: int) -> np.ndarray:
+    """Return the first bytes of an array; if it has memory of its own, free the rest."""
+    if not data.flags.owndata:
+        return data[:nbytes]
+    data.resize(nbytes, refcheck=False)
+    return data
 
 
 def written(
@@ -108,6 +112,8 @@ def written(
     before_join: Callable[[int], None] | None = None,
 ) -> tuple[np.ndarray, int, dict[int, int]]:
     """Write parts of a string in tasks on the thread pool, and join the parts.
+
+    The other parts are appended to the first one if its memory has room for them.
 
     Parameters
     ----------
@@ -143,18 +149,22 @@ def written(
         if at % 8 and string.nbits:  # two parts share a byte
             shared.append((at // 8, string.data[0] >> at % 8))
         at += string.nbits
+    nbytes, out = -(-nbits // 8), parts[0][1].data
+    if out.size < nbytes:
+        out = np.empty(nbytes, np.uint8)
     del parts, string
-    out = np.empty(-(-nbits // 8), np.uint8)
 
     def copy(start: int, stop: int) -> None:
         string = strings.pop(start)  # frees its memory after the copy
+        if string.data is out:
+            return
         _copy(string.data[: -(-string.nbits // 8)], string.nbits, starts[start], out)
         discard(string.data)
 
     pool.run(copy, n, unit)
     for byte, bits in shared:
         out[byte] |= bits
-    return out, nbits, starts
+    return _trimmed(out, nbytes), nbits, starts
 
 
 @kernel("in uint8[], int64, int64, out uint8[]")

@@ -24,50 +24,51 @@ def append(
     code: TableCode,
     bits: np.ndarray,
     form: PlaneForm,
-    others: slice,
+    others: np.ndarray,
     coded: np.ndarray | None,
+    tiles: slice,
     string: BitString,
 ) -> np.ndarray:
-    """Append the words of the first plane to a string, and write the other planes in front of it.
+    """Append the words of a range of the first plane to a string, and write its other planes.
 
     Parameters
     ----------
     code : TableCode
     bits : (n,) unsigned array
-        Bit patterns of the elements.
+        Bit patterns of all elements.
     form : PlaneForm
-    others : slice
-        The bytes of the string's data that receive the other planes, one after the other.
+    others : uint8 array
+        The other planes of all elements, one after the other.
     coded : (ceil(n / 4096),) uint16 array or None
         The numbers of `byte_planes.coded_counts` if the other planes leave out elements of 0; then
         the form has an escape if an element is hidden.
+    tiles : slice
+        Tiles of 2^12 elements.
     string : BitString
 
     Returns
     -------
-    (count + 1,) int64 array
-        Bit of the words where each block of 2^12 elements begins, and where the last one ends.
+    (count,) int64 array
+        Bits of the string, including its lead, at the end of each tile.
 
     Raises
     ------
     ParameterError
         If the code has no word for a byte.
     """
-    stride = (others.stop - others.start) // max(bits.itemsize - 1, 1)
+    start, bits = TILE * tiles.start, bits[: TILE * tiles.stop]
     counts, room = group_arguments(bits.itemsize, coded)
-    groups = counts, orders()[0], room, stride
-    table = table_arguments(code, bits.size)
-    ends = np.empty(-(-bits.size // TILE) + 1, np.int64)
-    ends[0] = string.nbits
+    place = start if coded is None else int(counts[: tiles.start].sum(dtype=np.int64))
+    stride = others.size // max(bits.itemsize - 1, 1)
     part, progress = np.empty(2 * TILE, np.uint8), np.zeros(7, np.int64)
+    ends = np.empty(-(-(bits.size - start) // TILE), np.int64)
+    planes = *form.arguments, part, start, counts[tiles], orders()[0], room, place, stride, others
+    table = table_arguments(code, bits.size - start)
     loop = _appending(bits.itemsize, form.shift)
     while True:
-        data = string.data
-        own = *form.arguments, part, *groups, data[others]
-        loop(bits, *own, *table, data, string.state, ends[1:], progress)
-        if progress[1] == ends.size - 1:
-            offsets: np.ndarray = ends - ends[0]
-            return offsets
+        loop(bits, *planes, *table, string.data, string.state, ends, progress)
+        if progress[1] == ends.size:
+            return ends
         if progress[2]:
             raise ParameterError("a byte of the plane has no word")
         string.grow()
@@ -80,9 +81,9 @@ def _appending(itemsize: int, shift: int) -> Kernel:
 
     @kernel(
         f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, out uint8[], "
-        "in uint16[], in uint64[], out uint8[], int64, out uint8[], in uint64[], in uint64[], "
-        "out uint8[], int64, int64, int64, in uint64[], out uint16[], out int64[], out uint8[], "
-        "out uint64[], out int64[], out int64[]",
+        "int64, in uint16[], in uint64[], out uint8[], int64, int64, out uint8[], in uint64[], "
+        "in uint64[], out uint8[], int64, int64, int64, in uint64[], out uint16[], out int64[], "
+        "out uint8[], out uint64[], out int64[], out int64[]",
         variant=f"{itemsize} {shift}",
     )
     def append_planes(
@@ -93,9 +94,11 @@ def _appending(itemsize: int, shift: int) -> Kernel:
         width,
         unit,
         room,
+        start,
         counts,
         orders,
         planes,
+        place,
         stride,
         others,
         singles,
@@ -112,17 +115,18 @@ def _appending(itemsize: int, shift: int) -> Kernel:
         ends,
         progress,
     ):
-        # room.size == 2 * TILE; others.size == (itemsize - 1) * stride; ends.size is the number of
-        # tiles, which are groups; see `taking_part` for the scales. counts.size is 0, and `stride`
-        # is bits.size; or counts.size is ends.size, and `stride` is the sum of the counts; see
+        # room.size == 2 * TILE; others.size >= (itemsize - 1) * stride; ends.size is the number of
+        # tiles, which are groups, from element `start` on; see `taking_part` for the scales.
+        # counts.size is 0, and `stride` is at least bits.size; or counts.size is ends.size, and
+        # `stride` is the sum of the counts of all groups, `place` that of preceding ones; see
         # `take_coded` for `orders` and `planes`. The first three fields of `progress` are the ones
         # of `write_table_words`; the next three are those of a tile, whose size is the last field.
         # See there for the other arrays.
-        own, bound, place = progress[3:6], progress[6:], np.int64(0)
+        own, bound = progress[3:6], progress[6:]
         for group in range(min(progress[1], counts.size)):
             place += np.int64(counts[group])
         for tile in range(progress[1], ends.size):
-            first = tile * TILE
+            first = start + tile * TILE
             source = bits[first : first + TILE]
             part = room[: source.size]
             take_first(bits, escape, rows, columns, width, unit, first, part, room[TILE:])
@@ -132,10 +136,10 @@ def _appending(itemsize: int, shift: int) -> Kernel:
                 count = np.int64(counts[tile])
                 take_coded(source, part, count, stride, orders, planes, others[place:])
                 place += count
-            own[0], own[1], own[2], bound[0] = progress[0] - first, 0, 0, part.size
+            own[0], own[1], own[2], bound[0] = progress[0] - tile * TILE, 0, 0, part.size
             table = singles, groups, digits, together, base, span, pairs, places, kept
             write_table_words(part, *table, bound, out, state, ends[tile : tile + 1], own)
-            progress[0], progress[1], progress[2] = first + own[0], tile + own[1], own[2]
+            progress[0], progress[1], progress[2] = tile * TILE + own[0], tile + own[1], own[2]
             if own[1] == 0:
                 break
 
