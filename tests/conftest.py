@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gcodec.runtime import pool
+
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 settings.register_profile(
@@ -31,6 +33,7 @@ settings.register_profile(
 settings.register_profile(
     "long", database=None, deadline=None, max_examples=3000, suppress_health_check=_SLOW
 )
+pool._THRESHOLD = 1 << 20  # shorter tensors are cut to segments, so that tests take less time
 settings.load_profile(os.environ.get("GCODEC_HYPOTHESIS_PROFILE", "default"))
 
 _BYTECODE = pytest.StashKey[str | None]()

@@ -89,7 +89,7 @@ EXAMPLES = (
     ("Show the help of a verb, with more examples.", "gcodec bench --help"),
 )
 _VARIABLES = {
-    "GCODEC_NUM_THREADS": "number of threads for tensors of more than a million elements",
+    "GCODEC_NUM_THREADS": "number of threads for tensors of more than two million elements",
     "GCODEC_CACHE_DIR": "directory of compiled kernels",
     "GCODEC_CHECKED": "1 compiles kernels with bounds checks",
     "GCODEC_TARGET": "processor that kernels are for: native, or a level such as x86-64-v3",

@@ -16,7 +16,7 @@ SEGMENT = 1 << 19  # elements
 _CONVERTED = 1 << 17  # elements of the shortest segment that is worth a call for its conversion
 _IN_CONVERSION = 16  # at most 1/16 of the elements are in conversion at once, in all threads
 _PER_THREAD = 4  # segments per thread, at least, because threads may differ in speed
-_THRESHOLD = 1 << 20  # elements of the smallest input that is worth the start of threads
+_THRESHOLD = 1 << 21  # elements of the smallest input that is worth the wait for threads
 
 _T = TypeVar("_T")
 _pool: tuple[int, ThreadPoolExecutor] | None = None
@@ -37,7 +37,7 @@ def thread_count() -> int:
 def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Array = None) -> list[_T]:
     """Call ``task(start, stop)`` for segments that cover ``range(n)``, and wait for all calls.
 
-    With one thread, or below about a million elements, the calling thread makes a single call.
+    With one thread, or below about two million elements, the calling thread makes a single call.
 
     Parameters
     ----------

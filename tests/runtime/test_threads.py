@@ -149,7 +149,7 @@ import os, sys
 import numpy as np
 import gcodec
 
-x = np.random.default_rng(0).standard_normal((1 << 20) + 5, np.float32)
+x = np.random.default_rng(0).standard_normal((1 << 21) + 5, np.float32)
 before = gcodec.encode(x, "mxnet-2bit")
 child = os.fork()
 if child == 0:

@@ -72,7 +72,7 @@ _ORDERS: dict[str, Callable[[Timing], float]] = {
     "--threads",
     type=click.IntRange(1, 1024),
     metavar="N",
-    help="Number of threads for tensors of more than a million values. Default: "
+    help="Number of threads for tensors of more than two million values. Default: "
     "GCODEC_NUM_THREADS, or the number of processors.",
 )
 @options.sample(_SAMPLE, "Measure at most N values of a larger dump: some of its tensors, or one.")

@@ -76,7 +76,6 @@ _PIECE = 1 << 12  # elements of each of four samples that tell whether coding a 
 _SPARE = 32  # bits of a string for each byte that it may exceed its estimated size by
 _LEAST_ROOM = 1 << 12  # bytes of a string beyond its estimated size
 _LOG2_ACCURATE = 12  # computed entropies err by at most a bit for 2^12 symbols
-_LEAST_SHARED = 1 << 21  # elements whose words several threads write
 _ROW = 64  # sampled elements of a row, and least number of sampled rows
 
 
@@ -619,9 +618,8 @@ class _Writer:
             lengths[tiles] = np.diff(ends, prepend=before)
             return own
 
-        unit = GROUP if bits.size >= _LEAST_SHARED else GROUP * lengths.size
         try:
-            data, nbits, _ = bit_string.written(task, bits.size, unit)
+            data, nbits, _ = bit_string.written(task, bits.size, GROUP)
         except ParameterError:  # see `_words`
             return self._split_words(self._exact(method))
         if not np.may_share_memory(data, memory):
