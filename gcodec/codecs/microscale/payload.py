@@ -15,7 +15,6 @@ and then the string of the elements:
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -28,16 +27,19 @@ from gcodec.entropy.context.byte_scales import Sample
 from gcodec.entropy.context.scale_model import row_layouts, sampled_rows
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.code_parts import changed
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.payload import Candidate, EstimatedCandidate, Payload, Selection, write_shortest
+from gcodec.runtime import pool
 from gcodec.wire.seek import SeekTable
 
 CODES = ("none", *ranged.KINDS, "context")
 STORED, WORDS = 0, 1  # methods for scales
 
 _SAMPLE = 1 << 16  # elements from which the layout of contexts is selected
+_CHUNK = 1 << 18  # elements whose symbols fit into a cache
 _LINEAR_UNIT = 16  # what symbols of integers differ by where their classes differ by 4
 
 NIBBLES = FieldLayout(4, "lsb")
@@ -140,24 +142,26 @@ def _after(front: np.ndarray) -> BitString:
 # --- symbols of the context code -----------------------------------------------------------------
 
 
-@functools.cache
-def _tables(fmt: BlockFormat) -> tuple[np.ndarray, np.ndarray]:
-    """Return the symbol of each code, and the code of each symbol."""
-    codes = np.arange(1 << fmt.width, dtype=np.uint8)
-    if fmt.is_integer:
-        signed = codes.view(np.int8)
-        symbols = (signed << 1 ^ signed >> 7).view(np.uint8)
-    else:
-        sign = np.uint8(fmt.width - 1)
-        magnitudes = codes & np.uint8((1 << fmt.width - 1) - 1)
-        symbols = magnitudes << np.uint8(1) | codes >> sign
-    return symbols, np.argsort(symbols).astype(np.uint8)
-
-
 def symbols_of(elements: np.ndarray, n: int, fmt: BlockFormat) -> np.ndarray:
-    """Return the (n,) symbols of the bytes of elements."""
-    codes = unpack_fields(elements, n, NIBBLES) if fmt.per_byte == 2 else elements
-    symbols: np.ndarray = _tables(fmt)[0][codes]
+    """Return the (n,) symbols of the bytes of elements: the sign of a code is its lowest bit."""
+    if fmt.per_byte == 2:
+        symbols = unpack_fields(elements, n, NIBBLES)
+    else:
+        symbols = np.empty(n, np.uint8)
+
+    def task(start: int, stop: int) -> None:
+        for at in range(start, stop, _CHUNK):
+            part = symbols[at : min(at + _CHUNK, stop)]
+            if fmt.per_byte == 1:
+                part[:] = elements[at : at + part.size]
+            if fmt.is_integer:
+                signs = -(part >= 128).view(np.uint8)
+                part += part
+                part ^= signs
+            else:
+                changed(part, fmt, "signs last")
+
+    pool.run(task, n, _CHUNK)
     return symbols
 
 
@@ -165,8 +169,9 @@ def codes_of(symbols: np.ndarray, fmt: BlockFormat) -> np.ndarray:
     """Return the codes of symbols, a byte each; raise `Corrupt` for a symbol without a code."""
     if fmt.width < 8 and int(symbols.max(initial=0)) >> fmt.width:
         raise Corrupt(f"a symbol is above {(1 << fmt.width) - 1}")
-    codes: np.ndarray = _tables(fmt)[1][symbols]
-    return codes
+    if fmt.is_integer:
+        return symbols >> np.uint8(1) ^ -(symbols & np.uint8(1))
+    return changed(symbols.copy(), fmt, "signs first")
 
 
 # --- reading -------------------------------------------------------------------------------------

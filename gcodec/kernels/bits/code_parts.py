@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from gcodec.kernels.bits.pack import unpacker
+from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.runtime import pool
@@ -68,7 +69,7 @@ def pack_signs_first(symbols: np.ndarray, fmt: MiniFloat) -> np.ndarray:
 
 
 @dispatched("gcodec.kernels.bits.code_parts_cuda")
-def changed(codes: np.ndarray, fmt: MiniFloat, change: Change) -> np.ndarray:
+def changed(codes: np.ndarray, fmt: MiniFloat | BlockFormat, change: Change) -> np.ndarray:
     """Replace (n,) codes, one byte each, by parts of them, on the calling thread."""
     sign, mantissa = np.uint8(fmt.width - 1), np.uint8(fmt.mantissa)
     if change == "exponents":
