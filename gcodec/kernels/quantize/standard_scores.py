@@ -14,11 +14,12 @@ from gcodec.kernels.numeric.convert import half_to_single, single_to_half
 from gcodec.kernels.numeric.reduce import LANES, TILE, float_of_bits, fold
 from gcodec.runtime import pool
 from gcodec.runtime.cover import store_of
-from gcodec.runtime.jit import kernel
+from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.lanes import ADD, BLOCK
 from gcodec.runtime.memory import bits_float, float_bits, magnitude_bits
 
 _PART = 1 << 16  # elements that stay in a cache, at least a block
+_TOGETHER = 8  # blocks that are summed at the same time
 _LEAST = np.float32(2.0**-23)  # deviation
 _FINITE = np.float32(np.finfo(np.float32).max)
 _MOST_HALF = np.float32(65504)  # largest float16
@@ -33,7 +34,7 @@ def write_means(x: np.ndarray, block_size: int, means: np.ndarray) -> float:
 
     def task(start: int, stop: int) -> int:
         blocks = slice(start // block_size, -(-stop // block_size))
-        return int(_means(x[start:stop], block_size, means[blocks]))
+        return int(_means(x[start:stop], block_size, np.empty(_TOGETHER), means[blocks]))
 
     return float_of_bits(max(pool.run(task, x.size, block_size, x)))
 
@@ -130,16 +131,37 @@ def _aligned(numbers: np.ndarray, start: int, stop: int) -> np.ndarray:
     return np.require(numbers[2 * start : 2 * stop].view(np.uint16), requirements="A")
 
 
-@kernel("in float32[], int64, out float32[]")
-def _means(x, block_size, means):
-    # means.size == ceil(x.size / block_size)
+@inline
+def _most(values, top):
+    """Return the bits of the largest magnitude of values, or `top` if they are larger."""
+    for i in range(values.size):
+        top = max(top, magnitude_bits(values[i]))
+    return top
+
+
+@kernel("in float32[], int64, out float64[], out float32[]")
+def _means(x, block_size, totals, means):
+    # means.size == ceil(x.size / block_size). totals.size == _TOGETHER: as many sums grow
+    # at the same time, because each addition waits for the preceding one of its block.
     top = np.uint32(0)
-    for b in range(means.size):
+    whole = x.size // block_size // _TOGETHER * _TOGETHER
+    for first in range(0, whole, _TOGETHER):
+        blocks = x[first * block_size : (first + _TOGETHER) * block_size]
+        totals[:] = 0.0
+        for at in range(0, block_size, TILE):
+            end = min(at + TILE, block_size)
+            for k in range(_TOGETHER):
+                top = _most(blocks[k * block_size + at : k * block_size + end], top)
+            for i in range(at, end):
+                for k in range(_TOGETHER):
+                    totals[k] += np.float64(blocks[k * block_size + i])
+        for k in range(_TOGETHER):
+            means[first + k] = np.float32(totals[k] / np.float64(block_size))
+    for b in range(whole, means.size):
         values = x[b * block_size : min((b + 1) * block_size, x.size)]
-        total = 0.0
+        top, total = _most(values, top), 0.0
         for i in range(values.size):
             total += np.float64(values[i])
-            top = max(top, magnitude_bits(values[i]))
         means[b] = np.float32(total / np.float64(values.size))
     return top
 
