@@ -40,7 +40,7 @@ from gcodec.wire.seek import Blocks, SeekTable, most_nbytes
 
 Symbols = Any  # each codec declares its own NamedTuple
 
-_PART = 1 << 16  # elements that stay in a cache while several passes process them
+_PART = 1 << 17  # elements that stay in a cache while several passes process them
 _SAFE = 2.0**127  # sums of magnitudes below this bound are finite in float32
 
 _Self = TypeVar("_Self", bound="Codec")

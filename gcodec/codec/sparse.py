@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codec.base import Codec, Symbols
 from gcodec.kernels.numeric import convert, scatter
 from gcodec.payload import Payload
 from gcodec.runtime import Array
+from gcodec.runtime.memory import clear
+from gcodec.runtime.reuse import result_beside
 
 
 class SparseCodec(Codec):
@@ -31,3 +34,35 @@ class SparseCodec(Codec):
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         return self._elements(self._unpack(payload, n), n)
+
+    def _decode_as(
+        self, dtype: str, payload: Payload, n: int, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        if dtype == "float32":
+            return super()._decode_as(dtype, payload, n, out)
+        return placed_as(dtype, *self._decode_sparse(payload, n), n, out)
+
+
+def placed_as(
+    dtype: str, positions: np.ndarray, values: np.ndarray, n: int, out: np.ndarray | None
+) -> np.ndarray:
+    """Return n elements of a frame's dtype on the host, or write them to `out`.
+
+    Parameters
+    ----------
+    dtype : str
+        "float16", "bfloat16" or "float64".
+    positions : (k,) int64 array
+        Valid positions, without duplicates; all other elements are +0.
+    values : (k,) float32 array
+    n : int
+    out : (n,) array of the dtype, optional
+    """
+    kind = NUMPY_DTYPES[dtype]
+    elements = result_beside(n, kind, None) if out is None else out
+    clear(elements)
+    converted = np.empty(values.size, kind)
+    convert.put(values, dtype, converted)
+    bits = f"u{kind.itemsize}"  # NumPy assigns its own dtypes faster
+    elements.view(bits)[positions] = converted.view(bits)
+    return elements
