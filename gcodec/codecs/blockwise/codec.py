@@ -100,6 +100,7 @@ class Blockwise(Codec):
     refuses_nonfinite = True
     takes_up_to = quantizer.LARGEST
     fused_dtypes = ("float32", "float64")
+    reads_segments = True
     uses_shape = True
     peers: ClassVar = {
         "nf4": "blockwise",

@@ -15,7 +15,7 @@ import numpy as np
 from gcodec.arrays.nonfinite import check_corrected, nonfinite_error
 from gcodec.codecs.blockwise.layout import ABSMAX, TABLE_SENT, Layout
 from gcodec.errors import ParameterError
-from gcodec.kernels.numeric import arithmetic, reduce
+from gcodec.kernels.numeric import arithmetic, convert, reduce
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.reduce import Moments, float_of_bits, max_abs_bits, moments
 from gcodec.kernels.quantize import blockwise, quantiles, standard_scores
@@ -147,8 +147,9 @@ def _absmax(
     full = x.size - rest
     start = full // table.per_byte
     tops = np.empty(-(-x.size // block), np.float32)
+    head, own = convert.part(x, 0, full), update and update.part(0, full)
     tops[: full // block], _ = loops.quantize_relative(
-        x[:full], block, _RECIPROCAL, table, codes[:start], update and update.part(0, full)
+        head, block, _RECIPROCAL, table, codes[:start], own
     )
     last = x[full:]
     if rest and update is not None:

@@ -104,6 +104,7 @@ class Microscale(Codec):
     keeps_nonfinite = True
     takes_up_to = 2.0**127
     fused_dtypes = ("float32", "float64")
+    reads_segments = True
     uses_shape = True
     peers: ClassVar = {
         "mxfp8": "microscale",

@@ -68,6 +68,10 @@ class ConvertedArray:
         pool.run(task, self.size, beside=self if self.finite else None)
         return out
 
+    def part(self, start: int, stop: int) -> ConvertedArray:
+        """Return the values `start` to `stop - 1`, which are converted when they are read."""
+        return ConvertedArray(self.source[start:stop], self.dtype, finite=self.finite)
+
     def finite_or_zero(self) -> ConvertedArray:
         """Return the array with NaN and infinity read as 0."""
         return ConvertedArray(self.source, self.dtype, finite=True)
@@ -86,6 +90,13 @@ class ConvertedArray:
 def is_converted(values: Any) -> bool:
     """Return whether values are a `ConvertedArray`."""
     return type(values) is ConvertedArray
+
+
+def part(values: Any, start: int, stop: int) -> Any:
+    """Return a range of (n,) values, a `ConvertedArray` if they are one."""
+    if type(values) is ConvertedArray:
+        return values.part(start, stop)
+    return values[start:stop]
 
 
 def whole(values: Any) -> np.ndarray:
