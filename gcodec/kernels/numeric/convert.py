@@ -17,6 +17,7 @@ from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, inline, kernel
 from gcodec.runtime.memory import aligned_empty, bits_float, float_bits
+from gcodec.runtime.reuse import result_beside
 
 _U13, _U16, _U31 = np.uint32(13), np.uint32(16), np.uint32(31)
 _ONE = np.uint32(1)
@@ -60,7 +61,7 @@ class ConvertedArray:
 
     def whole(self) -> np.ndarray:
         """Return all values as an (n,) float32 array."""
-        out = aligned_empty(self.size, np.float32)
+        out = result_beside(self.size, np.float32, None)
 
         def task(start: int, stop: int) -> None:
             self._put(self.source[start:stop], out[start:stop])
@@ -109,14 +110,14 @@ def whole(values: Any) -> np.ndarray:
 def from_16_bits(bits: np.ndarray, dtype: str) -> np.ndarray:
     """Convert (n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16") to float32."""
     bits = np.require(bits, requirements="A")  # bytes of a frame may be unaligned
-    out = aligned_empty(bits.size, np.float32)
+    out = result_beside(bits.size, np.float32, None)
     return _segments(_FROM_16_BITS[dtype], bits, out)
 
 
 @dispatched("gcodec.kernels.numeric.convert_cuda")
 def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
     """Convert (n,) float32 to uint16 bit patterns of `dtype` ("float16" or "bfloat16")."""
-    out = aligned_empty(x.size, np.uint16)
+    out = result_beside(x.size, np.uint16, None)
     return _segments(_TO_16_BITS[dtype], x, out)
 
 
