@@ -347,10 +347,16 @@ class DdpState:
 
     def _coder_of(self, policy: Policy) -> BucketCoder:
         settings, memory = self.settings, None
-        rank, _ = self._rank_and_size()
+        rank = dist.get_rank()  # as the exchanges count senders, also for a process group
         if settings.feedback:
             memory = Feedback(policy, decay=settings.decay, seed=settings.seed, rank=rank)
         return BucketCoder(memory, settings.seed, rank, self._key, settings.group_below)
+
+    @cached_property
+    def _dense(self) -> Exchange:
+        """Exchange of buckets that are not compressed, until the advisor has chosen another."""
+        coder = BucketCoder(None, self.settings.seed, dist.get_rank(), self._key)
+        return Gathered(self._communicator, coder)
 
     @cached_property
     def _exchange(self) -> Exchange:
@@ -760,9 +766,7 @@ class DdpState:
     def _chosen_exchange(self, parts: Sequence[Part]) -> Exchange:
         """Choose a collective for a bucket, and for all others unless it is dense."""
         if all(part.codec is None for part in parts):
-            rank, _ = self._rank_and_size()
-            coder = BucketCoder(None, self.settings.seed, rank, self._key)
-            return Gathered(self._communicator, coder)
+            return self._dense
         nodes = self._nodes
         several = nodes is not None and nodes.nodes > 1 and nodes.inside.size > 1
         values = sum(map(math.prod, self._names.shapes().values()))
