@@ -38,7 +38,7 @@ from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, derive_seed
 from gcodec.frame import Frame, check_key, tag_of
 from gcodec.limits import Limits
-from gcodec.policy import Policy, behind_prefix
+from gcodec.policy import Policy, PrefixedPolicy
 from gcodec.wire.kinds import check_flag, check_number
 
 __all__ = ["FrameGrid", "FrameMod"]
@@ -135,7 +135,7 @@ class FrameMod:
         """Return this client's feedback, as it was before the last update if that was dropped."""
         codec = self._codec
         if isinstance(codec, Policy):
-            codec = behind_prefix(codec, "*/")
+            codec = PrefixedPolicy(codec)
         rank = int(context.node_id) % (1 << 64)
         feedback = Feedback(codec, decay=self._decay, seed=self._seed, rank=rank)
         record = context.state.array_records.get(_STATE if was_accepted else _BEFORE)

@@ -29,7 +29,7 @@ from gcodec.codec import CodecLike
 from gcodec.errors import FormatError, GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
-from gcodec.policy import Policy, behind_prefix
+from gcodec.policy import Policy, PrefixedPolicy
 from gcodec.runtime.device import has_cupy, host
 from gcodec.torch.agreement import Refused, check_agreement, report_failure, roll_call
 from gcodec.torch.choice import Choice, announce, choose_collective, measure_coding
@@ -338,7 +338,7 @@ class DdpState:
     def _coder(self) -> BucketCoder:
         """Encoder of this rank's gradients."""
         policy, place = self.settings.policy, self._chosen_place()
-        return self._coder_of(behind_prefix(policy, "*/") if place.two_phase else policy)
+        return self._coder_of(PrefixedPolicy(policy) if place.two_phase else policy)
 
     @cached_property
     def _server(self) -> BucketCoder:

@@ -25,7 +25,7 @@ from gcodec.codec import CodecLike
 from gcodec.errors import FormatError, GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
-from gcodec.policy import Policy, behind_prefix
+from gcodec.policy import Policy, PrefixedPolicy
 from gcodec.runtime.device import host
 from gcodec.torch import selection
 from gcodec.torch.agreement import Refused, check_agreement
@@ -198,7 +198,7 @@ class FsdpComm:
         rank = dist.get_rank()
         worker = server = None
         if feedback and policy is not None:
-            worker = Feedback(behind_prefix(policy, "*/"), decay=decay, seed=seed, rank=rank)
+            worker = Feedback(PrefixedPolicy(policy), decay=decay, seed=seed, rank=rank)
             server = Feedback(policy, decay=decay, seed=seed, rank=rank)
         self._gradients = BucketCoder(worker, seed, rank, Key(None))
         self._means = BucketCoder(server, seed, rank, Key(None))

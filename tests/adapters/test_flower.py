@@ -170,6 +170,25 @@ def test_bytes_of_a_round() -> None:
     assert grid.sent_nbytes < 0.4 * dense
 
 
+@pytest.mark.parametrize("feedback", [False, True])
+def test_policy_sees_whole_names(feedback: bool) -> None:
+    arrays = {name: np.zeros((8, 4), np.float32) for name in ("kernel", "dense/kernel")}
+    content = {
+        "arrays": ArrayRecord({name: Array(x) for name, x in arrays.items()}),
+        "gcodec": ConfigRecord({"nonce": "", "accepted": ""}),
+    }
+    mod = gcodec.flower.FrameMod(gcodec.Policy({"kernel": "raw", "*": "sign"}), feedback=feedback)
+    changed = {name: x + 1 for name, x in arrays.items()}
+    reply = mod(
+        Message(RecordDict(content), 1, "train"),
+        Context(1, 1, {}, RecordDict(), {}),
+        lambda message, context: reply_to(message, changed),
+    )
+    frames = reply.content["arrays"].items()
+    codecs = {name: gcodec.Frame.from_bytes(x.data).codec.name for name, x in frames}
+    assert codecs == {"kernel": "raw", "dense/kernel": "sign"}
+
+
 def test_clients_compute_from_what_they_decode() -> None:
     mod = gcodec.flower.FrameMod("topk:ratio=1")
     grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 1), codec="sign", key=None)
