@@ -368,10 +368,13 @@ class DdpState:
         if is_inside_first:
             assert nodes is not None
             group = nodes.between
+        policy, second = self.settings.policy, self.settings.means
         exchange: Exchange = Gathered(group, self._coder)
         if place.two_phase:
-            exchange = TwoPhase(group, self._coder, self._server, self.settings.means)
-        return InsideFirst(nodes.inside, exchange) if nodes and is_inside_first else exchange
+            exchange = TwoPhase(group, self._coder, self._server, policy, second)
+        if nodes and is_inside_first:
+            exchange = InsideFirst(nodes.inside, exchange, policy)
+        return exchange
 
     def _chosen_place(self) -> Place:
         place = self._place

@@ -340,11 +340,13 @@ class FsdpComm:
         values = _to_host(output)
         pieces = layout.pieces(layout.trainable, values.size, dist.get_world_size(node))
         whole = self._parts(values, pieces)
-        shares = shares_of(whole, size, prefixed=True)
+        policy = self._policies["codec"]
+        assert policy is not None
+        shares = shares_of(whole, size, policy, prefixed=True)
         mean = np.empty(values.size, np.float32)
         parts = self._parts(mean, pieces)
-        targets = shares_of(parts, size)
-        own = shares_of(parts, size, prefixed=True)[replicas.rank]
+        targets = shares_of(parts, size, policy)
+        own = shares_of(parts, size, policy, prefixed=True)[replicas.rank]
         self.dense_nbytes += 2 * (size - 1) * output.numel() * output.element_size() // size
         # A gradient that is not finite has reached one shard of this node only.
         reason = self._reason_of(whole) or ""

@@ -19,7 +19,7 @@ from gcodec.torch.exchange import Place, SavedState, redistribute
 from gcodec.training.collectives import share_of
 
 PAIR = (
-    *("two_phase", "other_codec", "dense_bits", "automatic", "resume", "counted"),
+    *("two_phase", "other_codec", "sizes", "dense_bits", "automatic", "resume", "counted"),
     *(
         "factors",
         "resume_factors",
@@ -77,6 +77,12 @@ def test_two_phases_of_four_ranks(four: Ranks) -> None:
 def test_nodes_average_inside_first(four: Ranks, scenario: str) -> None:
     check_exact(four(scenario), "hierarchical")
     assert four(scenario)[0]["shape"] == [20, 48]
+
+
+def test_rules_see_sizes_of_shares_without_feedback_too(pair: Ranks) -> None:
+    for rank in pair("sizes"):
+        first, second = rank["digests"]
+        assert first == second
 
 
 def test_dense_tensors_have_the_bits_of_gathering(pair: Ranks) -> None:
