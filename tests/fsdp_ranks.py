@@ -214,7 +214,10 @@ def resume() -> dict[str, Any]:
         again.step(step)
     refusals = [
         refusal_of(again.comm.load_state_dict, state)
-        for state in (None, {}, {**loaded, "rank": torch.tensor(7)}, {**loaded, "x:y": 1})
+        for state in (
+            *(None, {}, {**loaded, "rank": torch.tensor(7)}, {**loaded, "x:y": 1}),
+            *({**loaded, "step": "4"}, {**loaded, 5: 1}),
+        )
     ]
     return {
         "digests": [whole.digest(), again.digest(), half.digest()],

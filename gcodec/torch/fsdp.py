@@ -520,7 +520,11 @@ class FsdpComm:
         allowed = "a FsdpComm's state_dict"
         if not isinstance(state, Mapping) or any(key not in state for key in _COUNTERS):
             raise ParameterError.of("state", state, allowed)
-        step, *place = (operator.index(state[key]) for key in _COUNTERS)
+        counters = {key: state[key] for key in _COUNTERS}
+        try:
+            step, *place = map(operator.index, counters.values())
+        except TypeError:
+            raise ParameterError.of("state", counters, f"{allowed}, with integers") from None
         own = dist.get_rank(), dist.get_world_size()
         for key, value, expected in zip(("rank", "size"), place, own, strict=True):
             if value != expected:
@@ -529,7 +533,7 @@ class FsdpComm:
         coders = self._coders()
         arrays: dict[str, dict[str, Any]] = {prefix: {} for prefix in coders}
         for key, value in state.items():
-            prefix, _, name = key.partition(":")
+            prefix, _, name = str(key).partition(":")
             if prefix in arrays:
                 arrays[prefix][name] = value
             elif key not in _COUNTERS:

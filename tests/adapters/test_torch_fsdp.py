@@ -70,7 +70,9 @@ def test_resumed_run_has_the_same_bits(pair: Callable[[str], list[Any]]) -> None
     whole, again, half = first["digests"]
     assert whole == again != half
     assert first["step"] == 4
-    assert first["refused"] == ["state=None", "state={}", "state", "state='x"]
+    *refused, damaged, foreign = first["refused"]
+    assert refused == ["state=None", "state={}", "state", "state='x"]
+    assert (damaged, foreign) == ("state={'step'", "state=5")
 
 
 def test_nan_of_one_rank_fails_all_and_keeps_residuals(
