@@ -184,7 +184,12 @@ def automatic() -> dict[str, Any]:
     logger.removeHandler(handler)
     again = Training("sign", collective="auto")
     again.state.load_state_dict(training.state.state_dict())
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    own = groups[dist.get_rank()]
+    alone = Training("sign", collective="auto", process_group=own, start_iter=0)
+    alone.step(0)
     return {
+        "alone": alone.state.collective,
         "messages": messages,
         "collectives": [before[0], training.state.collective, again.state.collective],
         "keys": sorted(before[1]),

@@ -100,6 +100,7 @@ def test_advisor_chooses_once_and_says_why(pair: Ranks) -> None:
         before, chosen, again = rank["collectives"]
         assert before == "auto"
         assert chosen == again
+        assert rank["alone"] == "gather"
         assert rank["keys"] == ["iteration", "rank", "size"]
         assert f"sign, {chosen}, step 3" in rank["text"]
         assert message.startswith(f"ddp_hook: collective {chosen}: a step of 3,615 values takes ")
