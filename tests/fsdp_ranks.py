@@ -319,6 +319,37 @@ def mismatch() -> dict[str, Any]:
     return {}
 
 
+class Experts(torch.nn.Module):
+    """Model that uses one of its two experts in a pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.first = torch.nn.Linear(16, 16)
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, expert: int) -> torch.Tensor:
+        return self.experts[expert](self.first(x))
+
+
+def experts() -> dict[str, Any]:
+    """Roll back passes that begin with a module of which the pass before made no use."""
+    net, mesh = Experts(), init_device_mesh("cpu", (dist.get_world_size(),))
+    for module in (net.first, *net.experts, net):
+        fully_shard(module, mesh=mesh)
+    comm = gcodec.torch.fsdp_comm(SPEC, min_numel=0)
+    comm.register(net)
+    kept = []
+    for step, expert in enumerate((0, 1, 0)):
+        before = comm.state_dict()
+        for _ in range(2):
+            net(batch(step, dist.get_rank()), expert).sum().backward()
+            comm.rollback()
+            kept.append(same(before, comm.state_dict()))
+        net(batch(step, dist.get_rank()), expert).sum().backward()
+    return {"kept": kept, "step": comm.step}
+
+
 def unused() -> dict[str, Any]:
     """Leave out a parameter in one pass: the buffer has another size then."""
     training = Training("raw:dtype=bfloat16")

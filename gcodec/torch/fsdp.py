@@ -4,7 +4,8 @@ FSDP2 hands over flat buffers without names. The layout of a module, which `Fsdp
 derives from its sharded parameters, cuts them into one piece for each parameter and rank.
 
 All changes of the feedback in one backward pass form a transaction. FSDP2 does not announce the
-end of a pass; the pass has ended when a module reduces its gradients again.
+end of a pass; the pass has ended when the model computes forward again, or when a module reduces
+its gradients again.
 """
 
 from __future__ import annotations
@@ -204,7 +205,8 @@ class FsdpComm:
         self._means = BucketCoder(server, seed, rank, Key(None))
         self._parameters = BucketCoder(None, seed, rank, Key(None))
         self._communicators: dict[str, TorchCommunicator] = {}
-        self._reduced: set[str] = set()  # modules in the current backward pass
+        self._reduced: set[str] = set()  # modules in the last backward pass
+        self._has_ended = True  # whether that pass is known to have ended
         self._refusal: str | None = None
         self._traffic = Traffic()
         self.step = self.dense_nbytes = 0
@@ -260,6 +262,7 @@ class FsdpComm:
             layout = _Layout(name, managed, [(n, p) for n, p in managed if p.requires_grad])
             if managed:
                 self._register_module(module, layout)
+        model.register_forward_pre_hook(self._end_pass)
 
     def _register_module(self, module: Any, layout: _Layout) -> None:
         (_, parameter), *_ = layout.parameters
@@ -448,11 +451,12 @@ class FsdpComm:
     @contextlib.contextmanager
     def _backward_pass(self, layout: _Layout) -> Iterator[None]:
         """Reduce a module; an error undoes all changes of the backward pass."""
-        if not self._reduced or layout.module in self._reduced:  # a new pass
+        if self._has_ended or layout.module in self._reduced:  # a new pass
             for coder in self._gradients, self._means:
                 coder.commit()
             self._reduced.clear()
             self.step += 1
+            self._has_ended = False
         self._reduced.add(layout.module)
         try:
             yield
@@ -460,6 +464,9 @@ class FsdpComm:
             failure = self._error(layout, error)
             self.rollback()
             raise failure from error
+
+    def _end_pass(self, *_: Any) -> None:
+        self._has_ended = True
 
     def rollback(self) -> None:
         """Undo what the last backward pass changed in the residuals.
@@ -470,6 +477,7 @@ class FsdpComm:
             coder.rollback()
         self.step -= bool(self._reduced)
         self._reduced.clear()
+        self._has_ended = True
 
     def _error(self, layout: _Layout, reason: object) -> GcodecError:
         return GcodecError(f"fsdp_comm: step {self.step - 1}, {layout.title}: {reason}")
@@ -542,6 +550,7 @@ class FsdpComm:
             coder.load_state_dict(arrays[prefix])
         self.step = step
         self._reduced.clear()
+        self._has_ended = True
 
     def _coders(self) -> dict[str, BucketCoder]:
         return {"worker": self._gradients, "server": self._means}
