@@ -273,6 +273,7 @@ class FrameGrid(Grid):
         self._limits = limits or Limits()
         self._sent: dict[str, _Sent] = {}  # by the id of the message
         self._accepted: dict[int, str] = {}  # nonce of the last update of each node
+        self._rounds = 0  # number of times that messages were sent
         self.dropped: list[tuple[int, str]] = []
         self.sent_nbytes = self.received_nbytes = 0
 
@@ -333,6 +334,7 @@ class FrameGrid(Grid):
     def _prepared(self, messages: Iterable[Message]) -> list[_Sent]:
         """Return messages with frames and a nonce, and the arrays that clients will decode."""
         prepared = []
+        self._rounds += 1
         shared: dict[tuple[str, int], _Encoded] = {}  # by the record, which most messages share
         for message in messages:
             node, nonce = message.metadata.dst_node_id, os.urandom(16).hex()
@@ -363,7 +365,9 @@ class FrameGrid(Grid):
                 codec = self._codec
                 if isinstance(codec, Policy):
                     codec = codec.codec(key_of_array, array.shape, array.dtype)
-            frame = encode(array, codec, name=f"{_VALUE}{name}/{key_of_array}", key=key)
+            path = f"{_VALUE}{name}/{key_of_array}"
+            seed = derive_seed(0, name=path, step=self._rounds)  # the same for all clients
+            frame = encode(array, codec, seed=seed, name=path, key=key)
             frames[key_of_array] = _frame_array(array, frame)
             arrays[key_of_array] = Frame.from_bytes(frame, key=key).decode()
         return _Encoded(record, ArrayRecord(frames), arrays)

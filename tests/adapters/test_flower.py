@@ -196,6 +196,23 @@ def test_clients_compute_from_what_they_decode() -> None:
     np.testing.assert_allclose(rounds(grid)["weight"], coarse + drift(1, "weight"), atol=1e-6)
 
 
+@pytest.mark.parametrize("key", [None, KEY])
+def test_rounding_errors_of_rounds_differ(key: bytes | None) -> None:
+    """All clients of a round decode the same arrays, and those of another round other arrays."""
+    seen: dict[int, list[bytes]] = {1: [], 2: []}
+    app = ClientApp(mods=[gcodec.flower.FrameMod("raw", key=key)])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays = {name: x.numpy() for name, x in message.content["arrays"].items()}
+        seen[context.node_id].append(arrays["weight"].tobytes())
+        return reply_to(message, START)
+
+    rounds(gcodec.flower.FrameGrid(LocalGrid(app, 2), codec="qsgd:s=1", key=key), 2)
+    assert seen[1] == seen[2]
+    assert len(set(seen[1])) == 2
+
+
 def of_node(node: int, change: Callable[[Any], Any]) -> Callable[[Message], None]:
     """Return a function that changes the content of the replies of one node."""
 
