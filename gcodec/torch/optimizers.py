@@ -34,6 +34,7 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """
 
     method: training.DGC | training.OneBitAdam
+    _step_supports_amp_scaling = True  # a scaler calls `step` on all ranks, and sets `found_inf`
 
     def __init__(self, parameters: dict[str, torch.Tensor], lr: float) -> None:
         check_number("lr", lr)
@@ -52,8 +53,12 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         Raises
         ------
         ParameterError
-            If a gradient of any rank contains NaN or Inf; on all ranks. Nothing has changed.
+            If a gradient of any rank contains NaN or Inf; on all ranks. Nothing has changed. Also
+            if a ``GradScaler`` calls this method, because each rank's scaler decides for itself.
         """
+        if self.__dict__.pop("found_inf", None) is not None:
+            allowed = "None, because it skips steps of single ranks; bfloat16 needs none"
+            raise ParameterError.of("scaler", "GradScaler", allowed)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -223,5 +228,6 @@ class OneBitAdam(ExchangingOptimizer):
 
 
 def _to_host(tensor: torch.Tensor) -> np.ndarray:
-    values: np.ndarray = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+    dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
+    values: np.ndarray = dense.to("cpu", torch.float32).contiguous().numpy()
     return values

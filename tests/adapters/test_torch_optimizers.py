@@ -164,6 +164,44 @@ def test_half_precision_and_unused_parameters() -> None:
     assert Simulator(2).run(worker) == [True] * 2
 
 
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_loss_scaler_is_refused_on_all_ranks(kind: str) -> None:
+    """A scaler skips the step of the rank with Inf only, and the others would wait for it."""
+
+    def worker(communicator: Any) -> None:
+        model = network()
+        optimizer = make(kind, model, communicator)
+        scaler = torch.amp.GradScaler("cpu")
+        x = torch.full((2, 24), float("inf") if communicator.rank else 1.0)
+        scaler.scale(model(x).sum()).backward()
+        with pytest.raises(ParameterError, match="scaler='GradScaler'"):
+            scaler.step(optimizer)
+        backward(model, 0, communicator.rank)
+        optimizer.step()
+
+    Simulator(2).run(worker)
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_sparse_gradients_have_the_bits_of_dense_ones(kind: str) -> None:
+    def worker(communicator: Any) -> list[dict[str, np.ndarray]]:
+        results = []
+        for sparse in (False, True):
+            torch.manual_seed(0)
+            model = torch.nn.Embedding(12, 4, sparse=sparse)
+            optimizer = make(kind, model, communicator, min_size=0)
+            for step in range(4):
+                optimizer.zero_grad()
+                rows = torch.tensor([step, communicator.rank, step])
+                model(rows).square().sum().backward()
+                optimizer.step()
+            results.append(values(model))
+        return results
+
+    for dense, sparse in Simulator(2).run(worker):
+        assert equal(dense, sparse)
+
+
 def test_invalid_arguments() -> None:
     def worker(communicator: Any) -> None:
         model = network()
