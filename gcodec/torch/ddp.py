@@ -50,6 +50,7 @@ from gcodec.torch.names import ParameterNames
 from gcodec.torch.nodes import Nodes, check_inside, find_nodes, ranks_inside
 from gcodec.torch.selection import joined_policy
 from gcodec.torch.settings import Settings
+from gcodec.torch.tensors import saved_array
 from gcodec.training.collectives import share_of
 from gcodec.wire.kinds import check_between
 
@@ -795,7 +796,7 @@ def _parsed(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
     allowed = "a DdpState's state_dict"
     if not isinstance(state, Mapping):
         raise ParameterError.of("state", state, allowed)
-    if any(key not in state for key in _COUNTERS):
+    if any(key not in state for key in _COUNTERS) or not all(isinstance(k, str) for k in state):
         raise ParameterError.of("state", sorted(map(str, state))[:3], allowed)
     values = {key: state[key] for key in _COUNTERS}
     try:
@@ -805,7 +806,8 @@ def _parsed(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
         place = Place(*numbers)
     except TypeError:
         raise ParameterError.of("state", values, f"{allowed}, with integers") from None
-    arrays = {key: x for key, x in state.items() if key not in counters and key != _PLACE}
+    others = state.keys() - {*counters, _PLACE}
+    arrays = {key: saved_array(x) for key, x in state.items() if key in others}
     server = {key.removeprefix(_SERVER): x for key, x in arrays.items() if key.startswith(_SERVER)}
     worker = {key: x for key, x in arrays.items() if not key.startswith(_SERVER)}
     return counters, SavedState(place, worker, server)

@@ -37,6 +37,7 @@ from gcodec.torch.agreement import Refused, check_agreement, opened, sealed
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import trainable_parameters
+from gcodec.torch.tensors import saved_array
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_flag, check_integer
 
@@ -543,6 +544,7 @@ class DiLoCo:
             inner_step = operator.index(state["inner_step"])
             outer_step = operator.index(state["outer_step"])
             shapes = {name: tensor.shape for name, tensor in state["outer"].items()}
+            arrays = {name: saved_array(x) for name, x in state["feedback"].items()}
             landed = [self._landed(*flight) for flight in state["in_flight"]]
             owned = [part for flight in landed for part in flight.parts]
         except (AttributeError, LookupError, TypeError) as error:
@@ -552,7 +554,7 @@ class DiLoCo:
         for flight in self._flights:
             flight.done.exception()  # waits for its end
         if self._feedback is not None:
-            self._feedback.load_state_dict(state["feedback"])
+            self._feedback.load_state_dict(arrays)
         try:
             self._optimizer.load_state_dict(state["optimizer"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -567,7 +569,7 @@ class DiLoCo:
         done: Future[None] = Future()
         done.set_result(None)
         names = self._fragments[fragment]
-        parts = [Part(name, means[name].numpy().copy(), None) for name in names]
+        parts = [Part(name, saved_array(means[name]).copy(), None) for name in names]
         return _Flight(fragment, operator.index(apply_at), self._mixing, None, parts, done)
 
     def residual(self, name: str) -> torch.Tensor:

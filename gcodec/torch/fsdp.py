@@ -34,6 +34,7 @@ from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import FLOATS
+from gcodec.torch.tensors import saved_array
 from gcodec.wire.kinds import check_flag
 
 _TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"
@@ -543,7 +544,7 @@ class FsdpComm:
         for key, value in state.items():
             prefix, _, name = str(key).partition(":")
             if prefix in arrays:
-                arrays[prefix][name] = value
+                arrays[prefix][name] = saved_array(value)
             elif key not in _COUNTERS:
                 raise ParameterError.of("state", key, allowed)
         for prefix, coder in coders.items():

@@ -16,6 +16,7 @@ from gcodec import training
 from gcodec.errors import ParameterError
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.names import trainable_parameters
+from gcodec.torch.tensors import saved_array
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_number
 
@@ -85,7 +86,8 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if not isinstance(state_dict, Mapping) or _METHOD not in state_dict:
             raise ParameterError.of("state_dict", state_dict, "a state_dict of this optimizer")
         state = dict(state_dict)
-        self.method.load_state_dict({key: x.numpy() for key, x in state.pop(_METHOD).items()})
+        arrays = {key: saved_array(x) for key, x in state.pop(_METHOD).items()}
+        self.method.load_state_dict(arrays)
         super().load_state_dict(state)
 
 

@@ -164,6 +164,42 @@ def test_half_precision_and_unused_parameters() -> None:
     assert Simulator(2).run(worker) == [True] * 2
 
 
+class Elsewhere(torch.Tensor):
+    """Tensor that, like one on a CUDA device, has no array of NumPy before it is copied."""
+
+    def cpu(self) -> Any:
+        return self.as_subclass(torch.Tensor)
+
+    def numpy(self, **options: Any) -> Any:
+        raise TypeError("the tensor is not on the host")
+
+    __array__ = numpy
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam", "diloco"])
+def test_state_on_another_device_is_loaded(kind: str) -> None:
+    def worker(communicator: Any) -> None:
+        model = network()
+        if kind == "diloco":
+            outer = torch.optim.SGD(model.parameters(), lr=1.0)
+            options = {"every": 2, "min_numel": 64, "communicator": communicator}
+            owner = gcodec.torch.DiLoCo(model, outer, "topk", **options)
+        else:
+            owner = make(kind, model, communicator)
+        for step in range(4):
+            backward(model, step, communicator.rank)
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+            owner.step()
+        state = owner.state_dict()
+        key = "feedback" if kind == "diloco" else "method"
+        moved = {name: x.as_subclass(Elsewhere) for name, x in state[key].items()}
+        owner.load_state_dict({**state, key: moved})
+        for name, x in owner.state_dict()[key].items():
+            assert torch.equal(x, state[key][name])
+
+    Simulator(2).run(worker)
+
+
 @pytest.mark.parametrize("kind", ["dgc", "adam"])
 def test_loss_scaler_is_refused_on_all_ranks(kind: str) -> None:
     """A scaler skips the step of the rank with Inf only, and the others would wait for it."""
