@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -186,11 +186,7 @@ def gather_shares(
             raise error
         return [coder.encode(own, step)]
 
-    with traffic.encoding():
-        [message] = sealed(write, 1, communicator.ranks[communicator.rank])
-    head = _head_nbytes(communicator, slot, coder, targets)
-    gathered = communicator.all_gather(message, head, slot=slot)
-    _count_gathered(traffic, message, gathered)
+    gathered = _gather(communicator, coder, write, targets, traffic, slot)
     with traffic.decoding():
         for rank, parts, content in zip(
             communicator.ranks, targets, opened(gathered), strict=True
@@ -198,10 +194,23 @@ def gather_shares(
             coder.average(parts, [content], [rank])
 
 
-def _count_gathered(traffic: Traffic, message: bytes, gathered: Sequence[bytes]) -> None:
+def _gather(
+    communicator: TorchCommunicator,
+    coder: BucketCoder,
+    write: Callable[[], Sequence[bytes]],
+    buckets: Sequence[Sequence[Part]],
+    traffic: Traffic,
+    slot: str | None,
+) -> list[bytes]:
+    """Send one message to all members, and return the sealed messages of all of them."""
+    with traffic.encoding():
+        [message] = sealed(write, 1, communicator.ranks[communicator.rank])
+    head = _head_nbytes(communicator, slot, coder, buckets)
+    gathered = communicator.all_gather(message, head, slot=slot)
     traffic.message_nbytes += len(message)
     traffic.sent_nbytes += (len(gathered) - 1) * len(message)
     traffic.received_nbytes += sum(map(len, gathered)) - len(message)
+    return gathered
 
 
 def _head_nbytes(
@@ -250,17 +259,12 @@ class Gathered:
 
     def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
         """See `Exchange.average`."""
-        communicator = self._communicator
-        with traffic.encoding():
-            [message] = sealed(
-                lambda: [self._coder.encode(parts, step)], 1, communicator.ranks[communicator.rank]
-            )
-        slot = parts[0].name
-        head = _head_nbytes(communicator, slot, self._coder, [parts])
-        gathered = communicator.all_gather(message, head, slot=slot)
-        _count_gathered(traffic, message, gathered)
+        communicator, coder, slot = self._communicator, self._coder, parts[0].name
+        gathered = _gather(
+            communicator, coder, lambda: [coder.encode(parts, step)], [parts], traffic, slot
+        )
         with traffic.decoding():
-            self._coder.average(parts, opened(gathered), communicator.ranks)
+            coder.average(parts, opened(gathered), communicator.ranks)
 
     def close(self) -> None:
         """See `Exchange.close`."""
