@@ -19,6 +19,7 @@ import hmac
 import json
 import math
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -190,6 +191,12 @@ class _Sent(NamedTuple):
     message: Message
     nonce: str
     arrays: dict[str, dict[str, np.ndarray]]
+
+    @property
+    def expires(self) -> float:
+        """Time after which no reply is accepted."""
+        metadata = self.message.metadata
+        return float(metadata.created_at + metadata.ttl)
 
 
 class _Encoded(NamedTuple):
@@ -376,6 +383,9 @@ class FrameGrid(Grid):
         return check_key(self._secret(node)) if callable(self._secret) else self._secret
 
     def _remember(self, sent: Iterable[_Sent]) -> None:
+        now = time.time()  # a message whose time to live is over has no reply
+        for key in [key for key, item in self._sent.items() if item.expires < now]:
+            del self._sent[key]
         self._sent |= {item.message.metadata.message_id: item for item in sent}
 
     def _received(self, replies: Iterable[Message]) -> list[Message]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -304,6 +305,18 @@ def test_dropped_update_is_sent_again() -> None:
         residual.numpy(), memory.residual("update:arrays/weight"), atol=1e-5
     )
     assert len(grid.dropped) == 1
+
+
+def test_messages_that_have_expired_are_forgotten() -> None:
+    local = LocalGrid(client_app(gcodec.flower.FrameMod("sign")), 1)
+    grid = gcodec.flower.FrameGrid(local)
+    arrays = ArrayRecord({name: Array(x) for name, x in START.items()})
+    config = ConfigRecord({})
+    for ttl in (1e-3, 60.0):
+        content = RecordDict({"arrays": arrays, "config": config})
+        ids = grid.push_messages([Message(content, 1, "train", ttl=ttl)])
+        time.sleep(0.01)
+    assert list(grid._sent) == list(ids)
 
 
 def test_replay_of_an_older_reply_is_dropped() -> None:
