@@ -19,6 +19,7 @@ import hmac
 import json
 import math
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, derive_seed
 from gcodec.frame import Frame, check_key, tag_of
 from gcodec.limits import Limits
-from gcodec.policy import Policy, behind_prefix
+from gcodec.policy import Policy, PrefixedPolicy
 from gcodec.wire.kinds import check_flag, check_number
 
 __all__ = ["FrameGrid", "FrameMod"]
@@ -135,7 +136,7 @@ class FrameMod:
         """Return this client's feedback, as it was before the last update if that was dropped."""
         codec = self._codec
         if isinstance(codec, Policy):
-            codec = behind_prefix(codec, "*/")
+            codec = PrefixedPolicy(codec)
         rank = int(context.node_id) % (1 << 64)
         feedback = Feedback(codec, decay=self._decay, seed=self._seed, rank=rank)
         record = context.state.array_records.get(_STATE if was_accepted else _BEFORE)
@@ -190,6 +191,12 @@ class _Sent(NamedTuple):
     message: Message
     nonce: str
     arrays: dict[str, dict[str, np.ndarray]]
+
+    @property
+    def expires(self) -> float:
+        """Time after which no reply is accepted."""
+        metadata = self.message.metadata
+        return float(metadata.created_at + metadata.ttl)
 
 
 class _Encoded(NamedTuple):
@@ -273,6 +280,7 @@ class FrameGrid(Grid):
         self._limits = limits or Limits()
         self._sent: dict[str, _Sent] = {}  # by the id of the message
         self._accepted: dict[int, str] = {}  # nonce of the last update of each node
+        self._rounds = 0  # number of times that messages were sent
         self.dropped: list[tuple[int, str]] = []
         self.sent_nbytes = self.received_nbytes = 0
 
@@ -333,6 +341,7 @@ class FrameGrid(Grid):
     def _prepared(self, messages: Iterable[Message]) -> list[_Sent]:
         """Return messages with frames and a nonce, and the arrays that clients will decode."""
         prepared = []
+        self._rounds += 1
         shared: dict[tuple[str, int], _Encoded] = {}  # by the record, which most messages share
         for message in messages:
             node, nonce = message.metadata.dst_node_id, os.urandom(16).hex()
@@ -363,7 +372,9 @@ class FrameGrid(Grid):
                 codec = self._codec
                 if isinstance(codec, Policy):
                     codec = codec.codec(key_of_array, array.shape, array.dtype)
-            frame = encode(array, codec, name=f"{_VALUE}{name}/{key_of_array}", key=key)
+            path = f"{_VALUE}{name}/{key_of_array}"
+            seed = derive_seed(0, name=path, step=self._rounds)  # the same for all clients
+            frame = encode(array, codec, seed=seed, name=path, key=key)
             frames[key_of_array] = _frame_array(array, frame)
             arrays[key_of_array] = Frame.from_bytes(frame, key=key).decode()
         return _Encoded(record, ArrayRecord(frames), arrays)
@@ -372,6 +383,9 @@ class FrameGrid(Grid):
         return check_key(self._secret(node)) if callable(self._secret) else self._secret
 
     def _remember(self, sent: Iterable[_Sent]) -> None:
+        now = time.time()  # a message whose time to live is over has no reply
+        for key in [key for key, item in self._sent.items() if item.expires < now]:
+            del self._sent[key]
         self._sent |= {item.message.metadata.message_id: item for item in sent}
 
     def _received(self, replies: Iterable[Message]) -> list[Message]:

@@ -155,7 +155,7 @@ def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
         array: np.ndarray = api.decode(frame, limits=_limits(np.size(values)))
         return array
 
-    result_type = jax.ShapeDtypeStruct(np.shape(x), _dtype(x))
+    result_type = jax.ShapeDtypeStruct(np.shape(x), _dtype("x", x))
 
     @jax.custom_vjp  # type: ignore[untyped-decorator]
     def through(values: Any, seed: Any) -> Any:
@@ -198,7 +198,7 @@ def encode_padded(x: Any, codec: CodecLike, *, seed: Any = 0) -> tuple[jax.Array
     """
     codec = parse(codec)
     _check_seed(seed)
-    dtype, shape = _dtype(x).name, np.shape(x)
+    dtype, shape = _dtype("x", x).name, np.shape(x)
     if dtype not in FLOATS and not (codec.accepts_integers and dtype in INTEGERS):
         dtype = "float32"  # other dtypes fail in the callback
     max_nbytes = codec._with_shape(shape).max_encoded_nbytes(math.prod(shape), dtype=dtype)
@@ -241,7 +241,7 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
     >>> jax.jit(lambda b, n: gcodec.jax.decode_padded(b, n, like=x))(buffer, length).tolist()
     [1.0, -1.0]
     """
-    result_type = jax.ShapeDtypeStruct(np.shape(like), _dtype(like))
+    result_type = jax.ShapeDtypeStruct(np.shape(like), _dtype("like", like))
 
     def on_host(buffer: Any, length: Any) -> np.ndarray:
         frame = np.asarray(buffer)[: int(length)].tobytes()
@@ -272,8 +272,10 @@ def _check_seed(seed: Any) -> None:
         raise ParameterError.of("seed.dtype", str(dtype), "that of an integer of no dimension")
 
 
-def _dtype(x: Any) -> np.dtype[Any]:
+def _dtype(name: str, x: Any) -> np.dtype[Any]:
     """Return the dtype that JAX can return for an array: float32 for float64 without x64."""
+    if not hasattr(x, "dtype"):
+        raise ParameterError.of(name, type(x).__name__, "an array")
     dtype: np.dtype[Any] = jax.dtypes.canonicalize_dtype(x.dtype)
     return dtype
 

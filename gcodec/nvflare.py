@@ -24,7 +24,7 @@ except ImportError as error:
 from gcodec.api import encode
 from gcodec.codec import CodecLike
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.feedback import Feedback, derive_seed
+from gcodec.feedback import Feedback, Transaction, derive_seed
 from gcodec.frame import Frame
 from gcodec.limits import Limits
 from gcodec.policy import Policy
@@ -86,21 +86,26 @@ class FrameEncoder(DXOFilter):
 
     def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO:
         """Return a DXO with frames in place of arrays."""
+        step, frames = Transaction(self._feedback), dict[str, bytes]()
         has_feedback = self._has_feedback and dxo.data_kind == DataKind.WEIGHT_DIFF
-        data, names = dict(dxo.data), []
-        for name, array in dxo.data.items():
-            if not isinstance(array, np.ndarray):
-                continue
-            if array.dtype.kind != "f":
-                data[name] = encode(array, "raw", name=name)
-            elif has_feedback:
-                data[name] = self._feedback.compress(name, array)
-            else:
-                seed = derive_seed(self._feedback.seed, name=name, step=self._rounds)
-                data[name] = encode(array, self._feedback.codec, seed=seed, name=name)
-            names.append(name)
+        try:
+            for name, array in dxo.data.items():
+                if not isinstance(array, np.ndarray):
+                    continue
+                if array.dtype.kind != "f":
+                    frames[name] = encode(array, "raw", name=name)
+                elif has_feedback:
+                    frames[name] = step.compress(name, array)
+                else:
+                    seed = derive_seed(self._feedback.seed, name=name, step=self._rounds)
+                    frames[name] = encode(array, self._feedback.codec, seed=seed, name=name)
+        except BaseException:  # no frame is sent
+            step.rollback()
+            raise
+        step.commit()
         self._rounds += 1
-        return DXO(dxo.data_kind, data, {**(dxo.meta or {}), _NAMES: names})
+        meta = {**(dxo.meta or {}), _NAMES: [*frames]}
+        return DXO(dxo.data_kind, {**dxo.data, **frames}, meta)
 
 
 class FrameDecoder(DXOFilter):
@@ -143,27 +148,27 @@ class FrameDecoder(DXOFilter):
         Raises
         ------
         FormatError
-            If a frame is damaged, has another name, or contains NaN or Inf, or if the arrays
-            exceed `max_norm`.
+            If a frame is damaged or has another name, if an array contains NaN or Inf, with or
+            without a frame, or if the arrays exceed `max_norm`.
         """
         meta = dict(dxo.meta or {})
         names = meta.pop(_NAMES, None)
-        if names is None:
-            return None
+        if not isinstance(names, (list, tuple, type(None))):
+            raise Corrupt(f"{_NAMES!r} is not a list of names")
         data, squares = dict(dxo.data), 0.0
-        for name in names:
-            frame = data.get(name)
+        for name in names or ():
+            frame = data.get(name) if isinstance(name, str) else None
             if not isinstance(frame, bytes):
                 raise Corrupt(f"{name!r} is not a frame")
             parsed = Frame.from_bytes(frame, limits=self._limits)
             if parsed.name != name:
                 raise Corrupt(f"{name!r} has a frame of {parsed.name!r}")
-            values = parsed.decode()
-            if values.dtype.kind == "f":
+            data[name] = parsed.decode()
+        for name, values in data.items():
+            if isinstance(values, np.ndarray) and values.dtype.kind == "f":
                 if not np.isfinite(values).all():
                     raise Corrupt(f"{name!r} contains NaN or Inf")
                 squares += float(np.square(values, dtype=np.float64).sum())
-            data[name] = values
         if not math.sqrt(squares) <= self._max_norm:
             raise Corrupt(f"the arrays have a norm of {math.sqrt(squares):.3g}")
-        return DXO(dxo.data_kind, data, meta)
+        return None if names is None else DXO(dxo.data_kind, data, meta)

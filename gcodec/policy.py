@@ -186,20 +186,20 @@ class Policy:
         return f"Policy({self.to_dict()['rules']!r})"
 
 
-def behind_prefix(policy: Policy, prefix: str) -> Policy:
-    """Return a policy that treats the name ``PREFIX NAME`` as `policy` treats ``NAME``.
+class PrefixedPolicy(Policy):
+    """Policy of names ``PREFIX/NAME``, whose rules see ``NAME`` only.
 
     Parameters
     ----------
     policy : Policy
-    prefix : str
-        Glob that matches what precedes a name.
     """
-    rules = []
-    for rule in policy.rules:
-        globs = [prefix + glob for glob in rule.names]
-        rules.append(rule._replace(names=tuple(globs)).to_dict())
-    return Policy(rules)
+
+    def __init__(self, policy: Policy) -> None:
+        object.__setattr__(self, "rules", policy.rules)
+
+    def codec(self, name: str | None, shape: Any, dtype: Any) -> Codec:
+        """See `Policy.codec`; the prefix ends at the first slash."""
+        return super().codec((name or "").partition("/")[2], shape, dtype)
 
 
 def _rules(source: Any) -> tuple[Rule, ...]:

@@ -129,6 +129,18 @@ def other_codec() -> dict[str, Any]:
     return compare("qsgd:s=7,bucket=64", 1, True, "minmax:bits=4", **options)
 
 
+def sizes() -> dict[str, Any]:
+    """Compress a first step by rules that see sizes of shares, with and without feedback."""
+    rules = [{"max_bytes": 4096, "codec": "sign"}, {"codec": "minmax"}]
+    digests = []
+    for feedback in (True, False):
+        options: dict[str, Any] = {"feedback": feedback, "start_iter": 0}
+        training = Training(gcodec.Policy(rules), collective="two-phase", **options)
+        training.step(0)
+        digests.append(training.digest())
+    return {"digests": digests}
+
+
 def hierarchical() -> dict[str, Any]:
     return compare("sign", 2, False, collective="hierarchical", inside=2)
 
@@ -172,7 +184,12 @@ def automatic() -> dict[str, Any]:
     logger.removeHandler(handler)
     again = Training("sign", collective="auto")
     again.state.load_state_dict(training.state.state_dict())
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    own = groups[dist.get_rank()]
+    alone = Training("sign", collective="auto", process_group=own, start_iter=0)
+    alone.step(0)
     return {
+        "alone": alone.state.collective,
         "messages": messages,
         "collectives": [before[0], training.state.collective, again.state.collective],
         "keys": sorted(before[1]),

@@ -21,6 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -378,7 +379,24 @@ def keys() -> dict[str, Any]:
         keyed.step(step)
     shown = repr(keyed.state) + repr(vars(keyed.state)) + repr(vars(keyed.state._coder))
     rank = dist.get_rank()
+    groups = [dist.new_group([member]) for member in range(dist.get_world_size())]
+    alone = Training(key=KEY, start_iter=0, process_group=groups[rank])
+    alone.step(0)
+    dense = Training(key=KEY, start_iter=0, collective="auto", min_numel=1 << 20)
+    tag, tags = gcodec.torch.messages._tag, list[set[bytes]]()
+
+    def recorded(*args: Any) -> bytes:
+        tags[-1].add(tag(*args))
+        return tag(*args)
+
+    with mock.patch.object(gcodec.torch.messages, "_tag", recorded):
+        for _ in range(2):  # equal gradients
+            tags.append(set())
+            dense.net.load_state_dict(Net().state_dict())
+            dense.step(0)
     return {
+        "alone": alone.state.iteration,
+        "replayed": len(tags[0] & tags[1]),
         "same": plain.digest() == keyed.digest(),
         "more": keyed.state.sent_nbytes > plain.state.sent_nbytes,
         "shown": KEY.decode() in shown,

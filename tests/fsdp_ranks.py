@@ -214,7 +214,10 @@ def resume() -> dict[str, Any]:
         again.step(step)
     refusals = [
         refusal_of(again.comm.load_state_dict, state)
-        for state in (None, {}, {**loaded, "rank": torch.tensor(7)}, {**loaded, "x:y": 1})
+        for state in (
+            *(None, {}, {**loaded, "rank": torch.tensor(7)}, {**loaded, "x:y": 1}),
+            *({**loaded, "step": "4"}, {**loaded, 5: 1}),
+        )
     ]
     return {
         "digests": [whole.digest(), again.digest(), half.digest()],
@@ -314,6 +317,37 @@ def mismatch() -> dict[str, Any]:
     except GcodecError as error:
         return {"error": str(error)}
     return {}
+
+
+class Experts(torch.nn.Module):
+    """Model that uses one of its two experts in a pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.first = torch.nn.Linear(16, 16)
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, expert: int) -> torch.Tensor:
+        return self.experts[expert](self.first(x))
+
+
+def experts() -> dict[str, Any]:
+    """Roll back passes that begin with a module of which the pass before made no use."""
+    net, mesh = Experts(), init_device_mesh("cpu", (dist.get_world_size(),))
+    for module in (net.first, *net.experts, net):
+        fully_shard(module, mesh=mesh)
+    comm = gcodec.torch.fsdp_comm(SPEC, min_numel=0)
+    comm.register(net)
+    kept = []
+    for step, expert in enumerate((0, 1, 0)):
+        before = comm.state_dict()
+        for _ in range(2):
+            net(batch(step, dist.get_rank()), expert).sum().backward()
+            comm.rollback()
+            kept.append(same(before, comm.state_dict()))
+        net(batch(step, dist.get_rank()), expert).sum().backward()
+    return {"kept": kept, "step": comm.step}
 
 
 def unused() -> dict[str, Any]:

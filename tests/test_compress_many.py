@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
+import sys
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +17,7 @@ import pytest
 import gcodec
 from gcodec import Feedback, ParameterError
 from gcodec.feedback import Transaction
+from gcodec.feedback.states import _owner
 
 SHAPES = {"a": (7, 3), "b": (64,), "empty": (0, 4), "large": (80, 60), "c": (2, 2, 2), "one": ()}
 SPECS = ["sign", "minmax:bits=4", "terngrad", "qsgd:bucket=64", "ecsq:nmse=0.05", "topk", "raw"]
@@ -138,6 +143,61 @@ def test_spare_arrays_do_not_accumulate(has_transaction: bool) -> None:
         (steps if has_transaction else feedback).compress_many(gradients(step))
         steps.commit()
     assert sum(feedback._tensors.spares.counts()) <= len(SHAPES) + 2
+
+
+def test_lent_memory_is_kept() -> None:
+    feedback, ramp = Feedback("sign"), np.arange(100, dtype=np.float32)
+    feedback.compress("a", ramp)
+    memory = feedback.memory("a")
+    before = np.array(memory.residual)
+    for step in range(3):
+        grads = {name: ramp * (step + 2) for name in "abc"}
+        feedback.compress_many(grads, group_below=4096 * (step % 2))
+        feedback.compress("d", ramp)
+    assert np.array_equal(memory.residual, before)
+
+
+def test_residuals_of_earlier_groups_are_released() -> None:
+    rng, feedback = np.random.default_rng(1), Feedback("sign")
+    names = [f"t{number}" for number in range(8)]
+    owners = []
+    for step in range(60):
+        members = names if step == 59 else [name for name in names if rng.random() < 0.5]
+        feedback.compress_many({name: np.ones(50, np.float32) for name in members})
+        owners += [weakref.ref(_owner(feedback._tensors.states[name].array)) for name in members]
+    alive = {id(owner) for ref in owners if (owner := ref()) is not None}
+    assert len(alive) <= 2  # the last group, and a spare array
+
+
+@pytest.mark.parametrize("group_below", [0, 4096])
+def test_refused_step_undoes_no_step_of_another_thread(group_below: int) -> None:
+    """Each call is one step of all its names, or none."""
+    feedback, sent, accepted = Feedback("mxnet-2bit:threshold=4"), list[bytes](), list[int]()
+    barrier = threading.Barrier(4)
+
+    def work(thread: int) -> None:
+        barrier.wait()
+        for call in range(60):
+            grads = {name: np.ones(300, np.float32) for name in "abc"}
+            if (thread + call) % 2:
+                grads["c"][7] = np.nan
+            with contextlib.suppress(ParameterError):
+                sent.append(feedback.compress_many(grads, group_below=group_below))
+                accepted.append(thread)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    sys.setswitchinterval(interval)
+    assert len(accepted) == 120
+    for name in "abc":
+        total = sum(gcodec.decode_many(message)[name] for message in sent)
+        assert feedback.state_dict()[f"step:{name}"] == 120
+        assert np.array_equal(total + feedback.residual(name), np.full(300, 120, np.float32))
 
 
 def test_returned_residual_never_changes() -> None:

@@ -858,6 +858,25 @@ def test_residual_returned_while_its_memory_is_lent() -> None:
         assert np.array_equal(shown, G)
 
 
+def test_memory_that_is_lent_twice_is_kept_until_both_are_returned() -> None:
+    feedback = Feedback("mxnet-2bit:threshold=4")
+    feedback.compress("w", G)
+    first, second = feedback.memory("w"), feedback.memory("w")
+    feedback.compress("w", G)
+    feedback.forget("w", first)
+    names = ["w", *"abc"]
+    for name in names:
+        feedback.compress(name, G)
+    assert np.array_equal(second.residual, G)
+    for _ in range(2):  # once too often
+        feedback.forget("w", second)
+    for name in names:
+        feedback.compress(name, G)
+    arrays = [feedback._tensors.states[name].array for name in names]
+    for one, other in itertools.combinations(arrays, 2):
+        assert not np.shares_memory(one, other)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_forked_child_does_not_wait_for_parent_threads(monkeypatch: pytest.MonkeyPatch) -> None:

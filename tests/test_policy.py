@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec import Feedback, ParameterError, Policy
+from gcodec.policy import PrefixedPolicy
 
 PAGE = Path(__file__).parent.parent / "docs" / "policy.md"
 RAW, TWO_BIT, ONE_BIT = (gcodec.parse(name) for name in ("raw", "mxnet-2bit", "mxnet-1bit"))
@@ -146,6 +147,14 @@ def test_missing_name_matches_like_an_empty_name() -> None:
         assert chosen({"?*": "raw", "*": "mxnet-2bit"}, name) == "mxnet-2bit"
         assert chosen([{"name": "", "codec": "raw"}], name) == "raw"
         assert chosen([{"ndim": 1, "codec": "raw"}], name) == "raw"
+
+
+def test_rules_do_not_see_a_prefix() -> None:
+    policy = Policy({"kernel": "raw", "[!a]*": "sign", "*": "topk"})
+    prefixed = pickle.loads(pickle.dumps(PrefixedPolicy(policy)))
+    for name in ("kernel", "dense/kernel", "a/b", "b/a"):
+        expected = policy.codec(name, (8, 4), "float32")
+        assert prefixed.codec(f"12/{name}", (8, 4), "float32") == expected
 
 
 def test_dtypes_of_libraries() -> None:

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import itertools
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,6 +98,9 @@ class _Step(NamedTuple):
         frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, self.name, key)
         return frame.to_bytes()
 
+
+_Result = tuple[bytes, _Step, Symbols]
+"""Frame of a tensor, and the step whose `left` becomes the residual; the state is unchanged."""
 
 _RESIDUAL, _STEP, _PRIOR = "residual:", "step:", "prior:"  # prefixes of the keys of a state_dict
 _MAX_STEPS = 1 << 62
@@ -199,7 +202,9 @@ class Feedback:
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes, and the state of each tensor, for a pickle or a copy."""
         shown = {name: self._tensors.show(name) for name in list(self._tensors.states)}
-        states = {name: state for name, state in shown.items() if state is not None}
+        states = {
+            name: state._replace(group=None) for name, state in shown.items() if state is not None
+        }
         return {**self.__dict__, "_tensors": states}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -240,7 +245,7 @@ class Feedback:
             tensors = self._tensors  # `load_state_dict` may replace the attribute meanwhile
             with tensors.lock(name):
                 frame, step, symbols = self._run(self._start(tensors, name, tensor), key)
-                self._finish(tensors, step, symbols)
+                tensors.replace(name, step.residual, self._state_after(step, symbols))
                 return frame, symbols
 
     def compress_many(
@@ -283,23 +288,6 @@ class Feedback:
         >>> {name: x.tolist() for name, x in gcodec.decode_many(message).items()}
         {'a': [1.0, 1.0, 1.0], 'b': [2.0, -2.0]}
         """
-        steps = Transaction(self)
-        try:
-            message = self._compress_many(grads, group_below, key, steps.record)
-        except BaseException:
-            steps.rollback()
-            raise
-        steps.commit()
-        return message
-
-    def _compress_many(
-        self,
-        grads: Mapping[str, Any],
-        group_below: int,
-        key: bytes | None,
-        record: Callable[[str], None],
-    ) -> bytes:
-        """Return the message; `record` is called before a tensor of its own frame changes."""
         if not isinstance(grads, Mapping):
             raise ParameterError.of("grads", type(grads).__name__, "a mapping of names to arrays")
         most = "an integer from 0 to 2**24"
@@ -310,72 +298,68 @@ class Feedback:
                 raise ParameterError.of("name", name, f"a name other than {MEMBERS_NAME}")
         grouped = {} if self.track else self._grouped(grads, group_below)
         shared = {name for _, names in grouped.values() for name in names}
-        frames = self._compress_each({n: grads[n] for n in grads if n not in shared}, key, record)
-        steps = self._compress_groups(grads, grouped, key)
-        return joined([*(frame for step in steps for frame in step.frames), *frames])
+        sources = {name: inspect(grads[name], "grad") for name in grads if name not in shared}
+        tensors = self._tensors
+        with tensors.locked(grads):
+            results = self._run_each(tensors, sources, key)
+            groups = self._run_groups(tensors, grads, grouped, key)
+            self._finish_many(tensors, results.values(), groups)
+        frames = [frame for group in groups for frame in group.frames]
+        return joined([*frames, *(frame for frame, _, _ in results.values())])
 
-    def _compress_each(
-        self, grads: Mapping[str, Any], key: bytes | None, record: Callable[[str], None]
-    ) -> list[bytes]:
-        """Compress tensors that have frames of their own, on several threads or on devices."""
-        sources = {name: inspect(grad, "grad") for name, grad in grads.items()}
-        frames: dict[str, bytes] = {}
-        for name in sources:
-            record(name)
+    def _run_each(
+        self, tensors: Tensors, sources: Mapping[str, Source], key: bytes | None
+    ) -> dict[str, _Result]:
+        """Run a step of each tensor, on several threads or on devices, without finishing it."""
+        results: dict[str, _Result] = {}
+
+        def run_one(name: str) -> _Result:
+            with sources[name].context():
+                return self._run(self._start(tensors, name, sources[name].read()), key)
+
         for device in {source.device for source in sources.values()} - {None}:
             resident = {name: each for name, each in sources.items() if each.device is device}
             try:
-                frames |= self._compress_resident(resident, key)
+                results |= self._run_resident(tensors, resident, key)
             except ParameterError:  # the first tensor that is refused raises an error of its own
-                frames |= {name: self._compress(name, resident[name], key)[0] for name in resident}
-        others = [name for name in sources if name not in frames]
+                results |= {name: run_one(name) for name in resident}
+        others = [name for name in sources if name not in results]
+        ran = pool.run_each(lambda number, _: run_one(others[number]), len(others))
+        results |= zip(others, ran, strict=True)
+        return {name: results[name] for name in sources}
 
-        def compress_one(number: int, _: int) -> bytes:
-            return self._compress(others[number], sources[others[number]], key)[0]
-
-        frames |= zip(others, pool.run_each(compress_one, len(others)), strict=True)
-        return [frames[name] for name in sources]
-
-    def _compress_resident(
-        self, sources: Mapping[str, Source], key: bytes | None
-    ) -> dict[str, bytes]:
-        """Compress tensors of one device, for whose frames the host waits once.
-
-        Any exception leaves all residuals and step counts unchanged.
-        """
-        tensors, payloads = self._tensors, dict[str, Payload]()
+    def _run_resident(
+        self, tensors: Tensors, sources: Mapping[str, Source], key: bytes | None
+    ) -> dict[str, _Result]:
+        """Run a step of each tensor of one device; the host waits once for all frames."""
+        payloads = dict[str, Payload]()
         steps: dict[str, tuple[_Step, Symbols]] = {}
-        if not sources:
-            return {}
-        with tensors.locked(sources):
-            with next(iter(sources.values())).context():
-                for name, source in sources.items():
-                    with source.context():
-                        step = self._start(tensors, name, source.read())
-                        step, symbols, packed = self._attempt(step)
-                        for number in symbols if step.codec.uses_prior else ():
-                            prefetch(number)
-                        packed.when_resolved(functools.partial(payloads.__setitem__, name))
-                    steps[name] = step, symbols
-            frames = {name: step.frame(payloads[name], key) for name, (step, _) in steps.items()}
-            for step, symbols in steps.values():
-                self._finish(tensors, step, symbols)
-        return frames
+        with next(iter(sources.values())).context():
+            for name, source in sources.items():
+                with source.context():
+                    step = self._start(tensors, name, source.read())
+                    step, symbols, packed = self._attempt(step)
+                    for number in symbols if step.codec.uses_prior else ():
+                        prefetch(number)
+                    packed.when_resolved(functools.partial(payloads.__setitem__, name))
+                steps[name] = step, symbols
+        return {
+            name: (step.frame(payloads[name], key), step, symbols)
+            for name, (step, symbols) in steps.items()
+        }
 
-    def _compress_groups(
+    def _run_groups(
         self,
+        tensors: Tensors,
         grads: Mapping[str, Any],
         grouped: dict[int, tuple[Codec, list[str]]],
         key: bytes | None,
     ) -> list[GroupStep]:
-        """Compress the tensors of `_grouped` codecs, all or none of them."""
-        tensors, steps = self._tensors, []
-        with tensors.locked(name for _, names in grouped.values() for name in names):
-            for codec, names in grouped.values():
-                members = {name: grads[name] for name in names}
-                steps.append(self._compress_group(tensors, codec, members, key))
-            tensors.replace_groups(steps)
-        return steps
+        """Run a step of each of the `_grouped` codecs, without finishing it."""
+        return [
+            self._run_group(tensors, codec, {name: grads[name] for name in names}, key)
+            for codec, names in grouped.values()
+        ]
 
     def _grouped(
         self, grads: Mapping[str, Any], group_below: int
@@ -391,10 +375,10 @@ class Feedback:
                 grouped.setdefault(id(codec), (codec, []))[1].append(name)
         return {number: each for number, each in grouped.items() if len(each[1]) > 1}
 
-    def _compress_group(
+    def _run_group(
         self, tensors: Tensors, codec: Codec, grads: dict[str, np.ndarray], key: bytes | None
     ) -> GroupStep:
-        """Compress a group whose locks are held, without changing its state."""
+        """Run a step of a group whose locks are held, without changing its state."""
         names, arrays = tuple(grads), list(grads.values())
         values = np.concatenate([array.reshape(-1) for array in arrays])
         residual = tensors.residual_of(names, arrays)
@@ -447,16 +431,26 @@ class Feedback:
             codec = codec._refusing()
         return codec._bound_to(tensor)
 
-    def _finish(self, tensors: Tensors, step: _Step, symbols: Symbols) -> None:
-        """Replace the state of a tensor whose lock is held."""
-        assert step.name is not None and step.memory is not None
+    def _finish_many(
+        self, tensors: Tensors, results: Iterable[_Result], groups: Sequence[GroupStep] = ()
+    ) -> None:
+        """Replace the states of tensors and groups whose locks are held."""
+        steps = {
+            str(step.name): (step.residual, self._state_after(step, symbols))
+            for _, step, symbols in results
+        }
+        tensors.replace_many(steps, groups)
+
+    def _state_after(self, step: _Step, symbols: Symbols) -> TensorState:
+        """Return the state of a tensor after a step."""
+        assert step.memory is not None
         norm = _l1_norm(step.tensor.values) if self.track else None
         uses_prior = step.codec.uses_prior
         last = (step.codec, resolved(symbols)) if uses_prior else step.memory.prior
         memory = Memory(step.left.reshape(step.tensor.shape), step.memory.step + 1, last)
-        tensors.replace(step.name, step.residual, TensorState(memory, gradient_norm=norm))
+        return TensorState(memory, gradient_norm=norm)
 
-    def _run(self, step: _Step, key: bytes | None) -> tuple[bytes, _Step, Symbols]:
+    def _run(self, step: _Step, key: bytes | None) -> _Result:
         """Return the frame of a step, and the step with the tensor that the frame contains."""
         try:
             step, symbols, packed = self._attempt(step)
@@ -667,20 +661,23 @@ class Transaction:
     def compress_many(
         self, grads: Mapping[str, Any], *, group_below: int = 4096, key: bytes | None = None
     ) -> bytes:
-        """Compress as `Feedback.compress_many` does, and record the memory of new names.
-
-        After an exception, only `rollback` leads back to a consistent state.
-        """
+        """Compress as `Feedback.compress_many` does, and record the memory of new names."""
         for name in grads:
             self.record(name)
-        return self.feedback._compress_many(grads, group_below, key, self.record)
+        return self.feedback.compress_many(grads, group_below=group_below, key=key)
 
     def compress_resident(self, grads: Mapping[str, Any], key: bytes | None) -> dict[str, bytes]:
         """Compress tensors of one device, all or none of them; the host waits once."""
         for name in grads:
             self.record(name)
         sources = {name: inspect(grad, "grad") for name, grad in grads.items()}
-        return self.feedback._compress_resident(sources, key)
+        feedback, tensors = self.feedback, self.feedback._tensors
+        if not sources:
+            return {}
+        with tensors.locked(sources):
+            results = feedback._run_resident(tensors, sources, key)
+            feedback._finish_many(tensors, results.values())
+        return {name: frame for name, (frame, _, _) in results.items()}
 
     def compress_shared(
         self, grads: Mapping[str, Any], group_below: int, key: bytes | None
@@ -688,8 +685,12 @@ class Transaction:
         """Compress the tensors that share frames, and no others; see `Feedback.compress_many`."""
         for name in grads:
             self.record(name)
-        feedback = self.feedback
-        return feedback._compress_groups(grads, feedback._grouped(grads, group_below), key)
+        feedback, tensors = self.feedback, self.feedback._tensors
+        with tensors.locked(grads):
+            grouped = feedback._grouped(grads, group_below)
+            groups = feedback._run_groups(tensors, grads, grouped, key)
+            feedback._finish_many(tensors, [], groups)
+        return groups
 
     def record(self, name: str) -> None:
         """Keep the memory of a tensor, unless that is done, because a step may change it."""

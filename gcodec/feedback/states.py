@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import os
 import threading
 import weakref
@@ -88,27 +87,25 @@ class Memory(NamedTuple):
     prior: tuple[Codec, Symbols] | None
 
 
-class Use(enum.Flag):
-    """Readers of a residual's array besides the steps.
-
-    A step never writes to the array that it reads. After the step, another step may write to the
-    array if it has no other reader.
-    """
-
-    OWN = 0
-    SHOWN = 1  # a caller of `residual`, or a copy of the object, may read it forever
-    BORROWED = 2  # the holder of a `Memory` may read it until `Feedback.forget`
-
-
 class TensorState(NamedTuple):
     """Complete state of one tensor.
 
     One assignment replaces it, so no interrupt, fork or thread sees an incomplete step.
+
+    Attributes
+    ----------
+    memory : Memory
+    is_shown : bool
+        Whether a caller of `residual`, or a copy of the object, may read the array forever.
+    gradient_norm : float or None
+    group : Group or None
+        Group of the last step, if the tensor shared a frame there.
     """
 
     memory: Memory
-    use: Use = Use.OWN
+    is_shown: bool = False
     gradient_norm: float | None = None
+    group: Group | None = None
 
     @property
     def array(self) -> Array:
@@ -160,22 +157,28 @@ class GroupStep(NamedTuple):
     def states(self) -> dict[str, TensorState]:
         """Return the new states of the tensors."""
         members = zip(self.names, self.group.parts, self.counts, strict=True)
-        return {name: TensorState(Memory(part, n + 1, None)) for name, part, n in members}
+        return {
+            name: TensorState(Memory(part, count + 1, None), group=self.group)
+            for name, part, count in members
+        }
 
 
 class Tensors:
     """States by tensor name, a lock for each name, and spare arrays.
 
     Only the holder of a name's lock may read or replace its state. The methods take the lock,
-    except `replace`, whose caller holds it during the whole step.
+    except `replace` and `replace_many`, whose callers hold it during the whole step.
+
+    A step never writes to the array that it reads. After the step, another step may write to that
+    array, unless it was shown or is lent.
     """
 
     def __init__(self, states: Mapping[str, TensorState] | None = None) -> None:
         self.states: dict[str, TensorState] = dict(states or {})
         self.spares = SpareArrays()
-        self.groups: dict[tuple[str, ...], Group] = {}
         self._locks: dict[tuple[int, str], threading.Lock] = {}
-        self._shown: dict[int, Array] = {}  # borrowed arrays that no state has any more
+        self._loans: dict[int, int] = {}  # number of unreturned memories, by the array's identity
+        self._shown: dict[int, Array] = {}  # lent and shown arrays that no state has any more
 
     def lock(self, name: str) -> threading.Lock:
         """Return the lock of a name.
@@ -191,35 +194,38 @@ class Tensors:
         """Set the state after a step that has read the residual `read`, which becomes spare."""
         before = self.states.get(name)
         self.states[name] = state  # first: an interrupt may come at any time
-        if before is not None and before.use is not Use.OWN:
-            self.drop(before)
-        elif device_of(read) is device_of(state.array):
-            self.spares.give(read)
+        self._release(before, read, state)
 
-    def replace_groups(self, steps: Sequence[GroupStep]) -> None:
-        """Set the states of groups after their step; the caller holds the locks of all names."""
-        before = [[self.states.get(name) for name in step.names] for step in steps]
-        states = {name: state for step in steps for name, state in step.states().items()}
+    def replace_many(
+        self, steps: Mapping[str, tuple[Array, TensorState]], groups: Sequence[GroupStep] = ()
+    ) -> None:
+        """Set the states after the steps of tensors, see `replace`, and of groups."""
+        names = [*steps, *(name for group in groups for name in group.names)]
+        before = {name: self.states.get(name) for name in names}
+        states = {name: state for name, (_, state) in steps.items()}
+        for group in groups:
+            states |= group.states()
         self.states.update(states)  # at once: an interrupt may come at any time
-        for step, old in zip(steps, before, strict=True):
-            last = self.groups.get(step.names)
-            self.groups[step.names] = step.group
-            self.spares.share(step.group.residual)
-            known = [state for state in old if state is not None]
-            if last is not None and last.is_of(old) and all(s.use is Use.OWN for s in known):
+        for name, (read, state) in steps.items():
+            self._release(before[name], read, state)
+        for group in groups:
+            self.spares.share(group.group.residual)
+            last = _common_group([before[name] for name in group.names])
+            replaced = list(filter(None, map(before.get, group.names)))
+            if last is not None and not any(map(self._is_read, replaced)):
                 self.spares.give_shared(last.residual)
                 continue
-            for state in known:
-                self.drop(state)
+            for old in replaced:
+                self._drop(old)
 
     def residual_of(self, names: tuple[str, ...], arrays: Sequence[np.ndarray]) -> np.ndarray:
         """Return the residuals of a group, end to end; the caller holds the locks."""
-        before, last = [self.states.get(name) for name in names], self.groups.get(names)
+        before = [self.states.get(name) for name in names]
         for name, state, array in zip(names, before, arrays, strict=True):
             if state is not None and state.array.shape != array.shape:
                 allowed = f"{state.array.shape} for {name!r}"
                 raise ParameterError.of("grads.shape", array.shape, allowed)
-        if last is not None and last.is_of(before):
+        if (last := _common_group(before)) is not None:
             return last.residual
         parts = [
             np.zeros(array.size, np.float32) if state is None else host(state.array).reshape(-1)
@@ -241,7 +247,7 @@ class Tensors:
         with self.lock(name):
             if (state := self.states.get(name)) is None:
                 return None
-            state = self.states[name] = state._replace(use=state.use | Use.SHOWN)
+            state = self.states[name] = state._replace(is_shown=True)
             return state
 
     def lend(self, name: str) -> Memory:
@@ -249,39 +255,58 @@ class Tensors:
         with self.lock(name):
             if (state := self.states.get(name)) is None:
                 return Memory(None, 0, None)
-            self.states[name] = state._replace(use=state.use | Use.BORROWED)
+            self._loans[id(state.array)] = self._loans.get(id(state.array), 0) + 1
             return state.memory
 
     def restore(self, name: str, memory: Memory) -> None:
-        """Restore a memory that is still lent."""
+        """Restore a memory that is still lent, or that belongs to another object."""
         with self.lock(name):
-            before = self.states.get(name)
-            if memory.residual is None:
+            before, array = self.states.get(name), memory.residual
+            if array is None:
                 self.states.pop(name, None)
             else:
-                use, norm = Use.BORROWED, None
+                is_shown = self._shown.pop(id(array), None) is not None
+                norm = None
                 if before is not None:
                     norm = before.gradient_norm
-                    if before.array is memory.residual:
-                        use |= before.use
-                if self._shown.pop(id(memory.residual), None) is not None:
-                    use |= Use.SHOWN
-                self.states[name] = TensorState(memory, use, norm)
-            if before is not None and before.array is not memory.residual:
-                self.drop(before)
+                    is_shown |= before.is_shown and before.array is array
+                is_shown |= id(array) not in self._loans
+                self.states[name] = TensorState(memory, is_shown, norm)
+            if before is not None and before.array is not array:
+                self._drop(before)
 
     def take_back(self, name: str, array: Array) -> None:
-        """End the loan of an array."""
+        """End one loan of an array."""
         with self.lock(name):
+            loans = self._loans.pop(id(array), 0)
+            if loans > 1:
+                self._loans[id(array)] = loans - 1
+                return
             state = self.states.get(name)
-            if state is not None and state.array is array:
-                self.states[name] = state._replace(use=state.use & ~Use.BORROWED)
-            elif self._shown.pop(id(array), None) is None:
+            is_current = state is not None and state.array is array
+            if loans and not is_current and self._shown.pop(id(array), None) is None:
                 self.spares.give(array)
 
-    def drop(self, state: TensorState) -> None:
+    def _is_read(self, state: TensorState) -> bool:
+        """Tell whether the array of a state has other readers than the steps."""
+        return state.is_shown or id(state.array) in self._loans
+
+    def _release(self, before: TensorState | None, read: Array, state: TensorState) -> None:
+        """Release the arrays of the state before a step, and what the step has read."""
+        if before is not None and self._is_read(before):
+            self._drop(before)
+        elif device_of(read) is device_of(state.array):
+            self.spares.give(read)
+
+    def _drop(self, state: TensorState) -> None:
         """Release the array of a state that was replaced."""
-        if state.use is Use.OWN:
+        if not self._is_read(state):
             self.spares.give(state.array)
-        elif state.use == Use.SHOWN | Use.BORROWED:
+        elif state.is_shown and id(state.array) in self._loans:
             self._shown[id(state.array)] = state.array
+
+
+def _common_group(states: Sequence[TensorState | None]) -> Group | None:
+    """Return the group whose residuals are those of all states, in this order, or None."""
+    group = None if states[0] is None else states[0].group
+    return group if group is not None and group.is_of(states) else None

@@ -123,6 +123,8 @@ def choose_collective(
         Group of this node, and of the ranks with the same number in other nodes; None if the
         nodes are unknown or have one rank each.
     """
+    if world.size == 1:
+        return Choice(False, False, "gather: there is one rank")
     groups = [group for group in (world, inside, between) if group is not None]
     links = [measure_link(group) for group in groups]
     own = [*coding, *(number for link in links for number in (link.bandwidth, link.latency))]

@@ -29,7 +29,7 @@ from gcodec.codec import CodecLike
 from gcodec.errors import FormatError, GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
-from gcodec.policy import Policy, behind_prefix
+from gcodec.policy import Policy, PrefixedPolicy
 from gcodec.runtime.device import has_cupy, host
 from gcodec.torch.agreement import Refused, check_agreement, report_failure, roll_call
 from gcodec.torch.choice import Choice, announce, choose_collective, measure_coding
@@ -50,6 +50,7 @@ from gcodec.torch.names import ParameterNames
 from gcodec.torch.nodes import Nodes, check_inside, find_nodes, ranks_inside
 from gcodec.torch.selection import joined_policy
 from gcodec.torch.settings import Settings
+from gcodec.torch.tensors import saved_array
 from gcodec.training.collectives import share_of
 from gcodec.wire.kinds import check_between
 
@@ -338,7 +339,7 @@ class DdpState:
     def _coder(self) -> BucketCoder:
         """Encoder of this rank's gradients."""
         policy, place = self.settings.policy, self._chosen_place()
-        return self._coder_of(behind_prefix(policy, "*/") if place.two_phase else policy)
+        return self._coder_of(PrefixedPolicy(policy) if place.two_phase else policy)
 
     @cached_property
     def _server(self) -> BucketCoder:
@@ -347,10 +348,16 @@ class DdpState:
 
     def _coder_of(self, policy: Policy) -> BucketCoder:
         settings, memory = self.settings, None
-        rank, _ = self._rank_and_size()
+        rank = dist.get_rank()  # as the exchanges count senders, also for a process group
         if settings.feedback:
             memory = Feedback(policy, decay=settings.decay, seed=settings.seed, rank=rank)
         return BucketCoder(memory, settings.seed, rank, self._key, settings.group_below)
+
+    @cached_property
+    def _dense(self) -> Exchange:
+        """Exchange of buckets that are not compressed, until the advisor has chosen another."""
+        coder = BucketCoder(None, self.settings.seed, dist.get_rank(), self._key)
+        return Gathered(self._communicator, coder)
 
     @cached_property
     def _exchange(self) -> Exchange:
@@ -362,10 +369,13 @@ class DdpState:
         if is_inside_first:
             assert nodes is not None
             group = nodes.between
+        policy, second = self.settings.policy, self.settings.means
         exchange: Exchange = Gathered(group, self._coder)
         if place.two_phase:
-            exchange = TwoPhase(group, self._coder, self._server, self.settings.means)
-        return InsideFirst(nodes.inside, exchange) if nodes and is_inside_first else exchange
+            exchange = TwoPhase(group, self._coder, self._server, policy, second)
+        if nodes and is_inside_first:
+            exchange = InsideFirst(nodes.inside, exchange, policy)
+        return exchange
 
     def _chosen_place(self) -> Place:
         place = self._place
@@ -760,9 +770,7 @@ class DdpState:
     def _chosen_exchange(self, parts: Sequence[Part]) -> Exchange:
         """Choose a collective for a bucket, and for all others unless it is dense."""
         if all(part.codec is None for part in parts):
-            rank, _ = self._rank_and_size()
-            coder = BucketCoder(None, self.settings.seed, rank, self._key)
-            return Gathered(self._communicator, coder)
+            return self._dense
         nodes = self._nodes
         several = nodes is not None and nodes.nodes > 1 and nodes.inside.size > 1
         values = sum(map(math.prod, self._names.shapes().values()))
@@ -788,7 +796,7 @@ def _parsed(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
     allowed = "a DdpState's state_dict"
     if not isinstance(state, Mapping):
         raise ParameterError.of("state", state, allowed)
-    if any(key not in state for key in _COUNTERS):
+    if any(key not in state for key in _COUNTERS) or not all(isinstance(k, str) for k in state):
         raise ParameterError.of("state", sorted(map(str, state))[:3], allowed)
     values = {key: state[key] for key in _COUNTERS}
     try:
@@ -798,7 +806,8 @@ def _parsed(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
         place = Place(*numbers)
     except TypeError:
         raise ParameterError.of("state", values, f"{allowed}, with integers") from None
-    arrays = {key: x for key, x in state.items() if key not in counters and key != _PLACE}
+    others = state.keys() - {*counters, _PLACE}
+    arrays = {key: saved_array(x) for key, x in state.items() if key in others}
     server = {key.removeprefix(_SERVER): x for key, x in arrays.items() if key.startswith(_SERVER)}
     worker = {key: x for key, x in arrays.items() if not key.startswith(_SERVER)}
     return counters, SavedState(place, worker, server)

@@ -8,9 +8,11 @@ while the worker trains on, as in Streaming DiLoCo.
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import hashlib
 import json
+import operator
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,6 +37,7 @@ from gcodec.torch.agreement import Refused, check_agreement, opened, sealed
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import trainable_parameters
+from gcodec.torch.tensors import saved_array
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_flag, check_integer
 
@@ -520,7 +523,7 @@ class DiLoCo:
             "inner_step": self.inner_step,
             "outer_step": self.outer_step,
             "outer": {name: tensor.clone() for name, tensor in self._outer.items()},
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": copy.deepcopy(self._optimizer.state_dict()),
             "feedback": {name: torch.from_numpy(array) for name, array in arrays.items()},
             "in_flight": in_flight,
         }
@@ -533,24 +536,41 @@ class DiLoCo:
         ParameterError
             If `state` is not such a dict, or belongs to another model.
         """
+        allowed = "a DiLoCo's state_dict"
         if not isinstance(state, Mapping) or state.keys() != _KEYS:
-            raise ParameterError.of("state", state, "a DiLoCo's state_dict")
-        shapes = {name: tensor.shape for name, tensor in state["outer"].items()}
-        if shapes != {name: tensor.shape for name, tensor in self._outer.items()}:
+            raise ParameterError.of("state", state, allowed)
+        own = {name: tensor.shape for name, tensor in self._outer.items()}
+        try:
+            inner_step = operator.index(state["inner_step"])
+            outer_step = operator.index(state["outer_step"])
+            shapes = {name: tensor.shape for name, tensor in state["outer"].items()}
+            arrays = {name: saved_array(x) for name, x in state["feedback"].items()}
+            landed = [self._landed(*flight) for flight in state["in_flight"]]
+            owned = [part for flight in landed for part in flight.parts]
+        except (AttributeError, LookupError, TypeError) as error:
+            raise ParameterError(f"state: must be {allowed}: {error}") from error
+        if shapes != own or any(part.values.shape != own.get(part.name) for part in owned):
             raise ParameterError("state: its parameters are not those of the model")
+        for flight in self._flights:
+            flight.done.exception()  # waits for its end
         if self._feedback is not None:
-            self._feedback.load_state_dict(state["feedback"])
-        self._optimizer.load_state_dict(state["optimizer"])
+            self._feedback.load_state_dict(arrays)
+        try:
+            self._optimizer.load_state_dict(state["optimizer"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ParameterError(f"state['optimizer']: {error}") from error
         for name, tensor in state["outer"].items():
             self._outer[name].copy_(tensor)
-        self.inner_step, self.outer_step = state["inner_step"], state["outer_step"]
-        self._due, self._flights = [], []
-        for fragment, apply_at, means in state["in_flight"]:
-            done: Future[None] = Future()
-            done.set_result(None)
-            parts = [Part(name, mean.numpy().copy(), None) for name, mean in means.items()]
-            flight = _Flight(fragment, apply_at, self._mixing, None, parts, done)
-            self._flights.append(flight)
+        self.inner_step, self.outer_step = inner_step, outer_step
+        self._due, self._flights = [], landed
+
+    def _landed(self, fragment: int, apply_at: int, means: Mapping[str, torch.Tensor]) -> _Flight:
+        """Return an exchange that has ended with these means."""
+        done: Future[None] = Future()
+        done.set_result(None)
+        names = self._fragments[fragment]
+        parts = [Part(name, saved_array(means[name]).copy(), None) for name in names]
+        return _Flight(fragment, operator.index(apply_at), self._mixing, None, parts, done)
 
     def residual(self, name: str) -> torch.Tensor:
         """Return a copy of the unsent remainder of a parameter; see `gcodec.Feedback.residual`."""
@@ -584,7 +604,8 @@ def _fragments_of(
         raise ParameterError.of("fragments", fragments, allowed)
     parts = []
     for globs in fragments:
-        if isinstance(globs, str) or not all(isinstance(glob, str) for glob in globs):
+        is_sequence = isinstance(globs, Sequence) and not isinstance(globs, (str, bytes))
+        if not is_sequence or not all(isinstance(glob, str) for glob in globs):
             raise ParameterError.of("fragments", fragments, allowed)
         parts.append(
             [n for n in parameters if any(fnmatch.fnmatchcase(n, glob) for glob in globs)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -69,7 +69,9 @@ class Traffic:
         self.decode_seconds += time.perf_counter() - start
 
 
-def shares_of(parts: Sequence[Part], size: int, *, prefixed: bool = False) -> list[list[Part]]:
+def shares_of(
+    parts: Sequence[Part], size: int, policy: Policy, *, prefixed: bool = False
+) -> list[list[Part]]:
     """Cut a bucket into the shares that `size` members average.
 
     Parameters
@@ -77,16 +79,19 @@ def shares_of(parts: Sequence[Part], size: int, *, prefixed: bool = False) -> li
     parts : sequence of Part
         Parts with contiguous values; the shares are views of them.
     size : int
+    policy : Policy
+        Policy that picks the codec of each share, unless the part is dense.
     prefixed : bool
         Whether share i of NAME is called ``i/NAME``.
     """
-    return [
-        [
-            Part(f"{share}/{name}" if prefixed else name, share_of(x, share, size), codec)
-            for name, x, codec in parts
-        ]
-        for share in range(size)
-    ]
+    shares: list[list[Part]] = [[] for _ in range(size)]
+    for index, share in enumerate(shares):
+        for name, whole, codec in parts:
+            values = share_of(whole, index, size)
+            if codec is not None:
+                codec = policy.codec(name, values.shape, "float32")
+            share.append(Part(f"{index}/{name}" if prefixed else name, values, codec))
+    return shares
 
 
 def average_shares(
@@ -181,11 +186,7 @@ def gather_shares(
             raise error
         return [coder.encode(own, step)]
 
-    with traffic.encoding():
-        [message] = sealed(write, 1, communicator.ranks[communicator.rank])
-    head = _head_nbytes(communicator, slot, coder, targets)
-    gathered = communicator.all_gather(message, head, slot=slot)
-    _count_gathered(traffic, message, gathered)
+    gathered = _gather(communicator, coder, write, targets, traffic, slot)
     with traffic.decoding():
         for rank, parts, content in zip(
             communicator.ranks, targets, opened(gathered), strict=True
@@ -193,10 +194,23 @@ def gather_shares(
             coder.average(parts, [content], [rank])
 
 
-def _count_gathered(traffic: Traffic, message: bytes, gathered: Sequence[bytes]) -> None:
+def _gather(
+    communicator: TorchCommunicator,
+    coder: BucketCoder,
+    write: Callable[[], Sequence[bytes]],
+    buckets: Sequence[Sequence[Part]],
+    traffic: Traffic,
+    slot: str | None,
+) -> list[bytes]:
+    """Send one message to all members, and return the sealed messages of all of them."""
+    with traffic.encoding():
+        [message] = sealed(write, 1, communicator.ranks[communicator.rank])
+    head = _head_nbytes(communicator, slot, coder, buckets)
+    gathered = communicator.all_gather(message, head, slot=slot)
     traffic.message_nbytes += len(message)
     traffic.sent_nbytes += (len(gathered) - 1) * len(message)
     traffic.received_nbytes += sum(map(len, gathered)) - len(message)
+    return gathered
 
 
 def _head_nbytes(
@@ -245,17 +259,12 @@ class Gathered:
 
     def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
         """See `Exchange.average`."""
-        communicator = self._communicator
-        with traffic.encoding():
-            [message] = sealed(
-                lambda: [self._coder.encode(parts, step)], 1, communicator.ranks[communicator.rank]
-            )
-        slot = parts[0].name
-        head = _head_nbytes(communicator, slot, self._coder, [parts])
-        gathered = communicator.all_gather(message, head, slot=slot)
-        _count_gathered(traffic, message, gathered)
+        communicator, coder, slot = self._communicator, self._coder, parts[0].name
+        gathered = _gather(
+            communicator, coder, lambda: [coder.encode(parts, step)], [parts], traffic, slot
+        )
         with traffic.decoding():
-            self._coder.average(parts, opened(gathered), communicator.ranks)
+            coder.average(parts, opened(gathered), communicator.ranks)
 
     def close(self) -> None:
         """See `Exchange.close`."""
@@ -270,8 +279,8 @@ class TwoPhase:
     communicator : TorchCommunicator
     worker, server : BucketCoder
         Encoders of this member's gradients, as shares, and of the means that it computes.
-    second : Policy
-        Policy of the means.
+    first, second : Policy
+        Policies of the gradients and of the means.
     """
 
     def __init__(
@@ -279,16 +288,17 @@ class TwoPhase:
         communicator: TorchCommunicator,
         worker: BucketCoder,
         server: BucketCoder,
+        first: Policy,
         second: Policy,
     ) -> None:
         self._communicator, self._worker, self._server = communicator, worker, server
-        self._second = second
+        self._first, self._second = first, second
 
     def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
         """See `Exchange.average`."""
         communicator, slot = self._communicator, parts[0].name
-        shares = shares_of(parts, communicator.size, prefixed=True)
-        means = [list(map(self._as_mean, share)) for share in shares_of(parts, communicator.size)]
+        shares = shares_of(parts, communicator.size, self._first, prefixed=True)
+        means = shares_of(parts, communicator.size, self._second)
         error = None
         try:
             average_shares(
@@ -313,12 +323,6 @@ class TwoPhase:
             slot=slot,
         )
 
-    def _as_mean(self, part: Part) -> Part:
-        name, values, codec = part
-        if codec is not None:
-            codec = self._second.codec(name, values.shape, "float32")
-        return Part(name, values, codec)
-
     def close(self) -> None:
         """See `Exchange.close`."""
         self._communicator.close()
@@ -336,15 +340,17 @@ class InsideFirst:
         Group of this node.
     between : Exchange
         Exchange with the members of other nodes that have the same share.
+    policy : Policy
+        Policy of the shares.
     """
 
-    def __init__(self, inside: TorchCommunicator, between: Exchange) -> None:
-        self._inside, self._between = inside, between
+    def __init__(self, inside: TorchCommunicator, between: Exchange, policy: Policy) -> None:
+        self._inside, self._between, self._policy = inside, between, policy
 
     def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
         """See `Exchange.average`."""
         size, rank = self._inside.size, self._inside.rank
-        shares = shares_of(parts, size)
+        shares = shares_of(parts, size, self._policy)
         longest = max(sum(part.values.size for part in share) for share in shares)
         # The last value of a row is not 0 if its owner has failed: 1 if all nodes know.
         rows = empty_beside(size * (longest + 1), np.float32, parts[0].values)

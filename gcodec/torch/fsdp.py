@@ -4,7 +4,8 @@ FSDP2 hands over flat buffers without names. The layout of a module, which `Fsdp
 derives from its sharded parameters, cuts them into one piece for each parameter and rank.
 
 All changes of the feedback in one backward pass form a transaction. FSDP2 does not announce the
-end of a pass; the pass has ended when a module reduces its gradients again.
+end of a pass; the pass has ended when the model computes forward again, or when a module reduces
+its gradients again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gcodec.codec import CodecLike
 from gcodec.errors import FormatError, GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
-from gcodec.policy import Policy, behind_prefix
+from gcodec.policy import Policy, PrefixedPolicy
 from gcodec.runtime.device import host
 from gcodec.torch import selection
 from gcodec.torch.agreement import Refused, check_agreement
@@ -33,6 +34,7 @@ from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import FLOATS
+from gcodec.torch.tensors import saved_array
 from gcodec.wire.kinds import check_flag
 
 _TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"
@@ -198,13 +200,14 @@ class FsdpComm:
         rank = dist.get_rank()
         worker = server = None
         if feedback and policy is not None:
-            worker = Feedback(behind_prefix(policy, "*/"), decay=decay, seed=seed, rank=rank)
+            worker = Feedback(PrefixedPolicy(policy), decay=decay, seed=seed, rank=rank)
             server = Feedback(policy, decay=decay, seed=seed, rank=rank)
         self._gradients = BucketCoder(worker, seed, rank, Key(None))
         self._means = BucketCoder(server, seed, rank, Key(None))
         self._parameters = BucketCoder(None, seed, rank, Key(None))
         self._communicators: dict[str, TorchCommunicator] = {}
-        self._reduced: set[str] = set()  # modules in the current backward pass
+        self._reduced: set[str] = set()  # modules in the last backward pass
+        self._has_ended = True  # whether that pass is known to have ended
         self._refusal: str | None = None
         self._traffic = Traffic()
         self.step = self.dense_nbytes = 0
@@ -260,6 +263,7 @@ class FsdpComm:
             layout = _Layout(name, managed, [(n, p) for n, p in managed if p.requires_grad])
             if managed:
                 self._register_module(module, layout)
+        model.register_forward_pre_hook(self._end_pass)
 
     def _register_module(self, module: Any, layout: _Layout) -> None:
         (_, parameter), *_ = layout.parameters
@@ -340,11 +344,13 @@ class FsdpComm:
         values = _to_host(output)
         pieces = layout.pieces(layout.trainable, values.size, dist.get_world_size(node))
         whole = self._parts(values, pieces)
-        shares = shares_of(whole, size, prefixed=True)
+        policy = self._policies["codec"]
+        assert policy is not None
+        shares = shares_of(whole, size, policy, prefixed=True)
         mean = np.empty(values.size, np.float32)
         parts = self._parts(mean, pieces)
-        targets = shares_of(parts, size)
-        own = shares_of(parts, size, prefixed=True)[replicas.rank]
+        targets = shares_of(parts, size, policy)
+        own = shares_of(parts, size, policy, prefixed=True)[replicas.rank]
         self.dense_nbytes += 2 * (size - 1) * output.numel() * output.element_size() // size
         # A gradient that is not finite has reached one shard of this node only.
         reason = self._reason_of(whole) or ""
@@ -446,11 +452,12 @@ class FsdpComm:
     @contextlib.contextmanager
     def _backward_pass(self, layout: _Layout) -> Iterator[None]:
         """Reduce a module; an error undoes all changes of the backward pass."""
-        if not self._reduced or layout.module in self._reduced:  # a new pass
+        if self._has_ended or layout.module in self._reduced:  # a new pass
             for coder in self._gradients, self._means:
                 coder.commit()
             self._reduced.clear()
             self.step += 1
+            self._has_ended = False
         self._reduced.add(layout.module)
         try:
             yield
@@ -458,6 +465,9 @@ class FsdpComm:
             failure = self._error(layout, error)
             self.rollback()
             raise failure from error
+
+    def _end_pass(self, *_: Any) -> None:
+        self._has_ended = True
 
     def rollback(self) -> None:
         """Undo what the last backward pass changed in the residuals.
@@ -468,6 +478,7 @@ class FsdpComm:
             coder.rollback()
         self.step -= bool(self._reduced)
         self._reduced.clear()
+        self._has_ended = True
 
     def _error(self, layout: _Layout, reason: object) -> GcodecError:
         return GcodecError(f"fsdp_comm: step {self.step - 1}, {layout.title}: {reason}")
@@ -518,7 +529,11 @@ class FsdpComm:
         allowed = "a FsdpComm's state_dict"
         if not isinstance(state, Mapping) or any(key not in state for key in _COUNTERS):
             raise ParameterError.of("state", state, allowed)
-        step, *place = (operator.index(state[key]) for key in _COUNTERS)
+        counters = {key: state[key] for key in _COUNTERS}
+        try:
+            step, *place = map(operator.index, counters.values())
+        except TypeError:
+            raise ParameterError.of("state", counters, f"{allowed}, with integers") from None
         own = dist.get_rank(), dist.get_world_size()
         for key, value, expected in zip(("rank", "size"), place, own, strict=True):
             if value != expected:
@@ -527,15 +542,16 @@ class FsdpComm:
         coders = self._coders()
         arrays: dict[str, dict[str, Any]] = {prefix: {} for prefix in coders}
         for key, value in state.items():
-            prefix, _, name = key.partition(":")
+            prefix, _, name = str(key).partition(":")
             if prefix in arrays:
-                arrays[prefix][name] = value
+                arrays[prefix][name] = saved_array(value)
             elif key not in _COUNTERS:
                 raise ParameterError.of("state", key, allowed)
         for prefix, coder in coders.items():
             coder.load_state_dict(arrays[prefix])
         self.step = step
         self._reduced.clear()
+        self._has_ended = True
 
     def _coders(self) -> dict[str, BucketCoder]:
         return {"worker": self._gradients, "server": self._means}

@@ -310,12 +310,18 @@ class BucketCoder:
 
     def _is_finite(self, name: str, values: Array) -> bool:
         """Tell whether the gradient and its sum with a residual of equal shape are finite."""
-        flat = inspect(values, "x").read().values
-        residual = None if self.feedback is None else self.feedback.memory(name).residual
-        if self.feedback is None or residual is None or residual.shape != values.shape:
+        flat, feedback = inspect(values, "x").read().values, self.feedback
+        if feedback is None:
             return all_finite(flat)
-        decay = np.float32(self.feedback.decay)
-        return all_finite_corrected(flat, beside(residual, flat).reshape(-1), decay)
+        memory = feedback.memory(name)
+        try:
+            residual = memory.residual
+            if residual is None or residual.shape != values.shape:
+                return all_finite(flat)
+            decay = np.float32(feedback.decay)
+            return all_finite_corrected(flat, beside(residual, flat).reshape(-1), decay)
+        finally:
+            feedback.forget(name, memory)
 
 
 def _add_shared(sums: dict[str, FrameSum], frames: Iterator[Frame], scale: float) -> None:

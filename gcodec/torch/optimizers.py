@@ -16,6 +16,7 @@ from gcodec import training
 from gcodec.errors import ParameterError
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.names import trainable_parameters
+from gcodec.torch.tensors import saved_array
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_number
 
@@ -34,6 +35,7 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """
 
     method: training.DGC | training.OneBitAdam
+    _step_supports_amp_scaling = True  # a scaler calls `step` on all ranks, and sets `found_inf`
 
     def __init__(self, parameters: dict[str, torch.Tensor], lr: float) -> None:
         check_number("lr", lr)
@@ -52,8 +54,12 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         Raises
         ------
         ParameterError
-            If a gradient of any rank contains NaN or Inf; on all ranks. Nothing has changed.
+            If a gradient of any rank contains NaN or Inf; on all ranks. Nothing has changed. Also
+            if a ``GradScaler`` calls this method, because each rank's scaler decides for itself.
         """
+        if self.__dict__.pop("found_inf", None) is not None:
+            allowed = "None, because it skips steps of single ranks; bfloat16 needs none"
+            raise ParameterError.of("scaler", "GradScaler", allowed)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -80,7 +86,8 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if not isinstance(state_dict, Mapping) or _METHOD not in state_dict:
             raise ParameterError.of("state_dict", state_dict, "a state_dict of this optimizer")
         state = dict(state_dict)
-        self.method.load_state_dict({key: x.numpy() for key, x in state.pop(_METHOD).items()})
+        arrays = {key: saved_array(x) for key, x in state.pop(_METHOD).items()}
+        self.method.load_state_dict(arrays)
         super().load_state_dict(state)
 
 
@@ -223,5 +230,6 @@ class OneBitAdam(ExchangingOptimizer):
 
 
 def _to_host(tensor: torch.Tensor) -> np.ndarray:
-    values: np.ndarray = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+    dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
+    values: np.ndarray = dense.to("cpu", torch.float32).contiguous().numpy()
     return values

@@ -30,6 +30,14 @@ def joined_policy(policy: Any, codec: str | Mapping[str, Any] | Codec | Policy) 
     return Policy([rule.to_dict() for rule in rules])
 
 
+def checked_globs(exclude: object) -> tuple[str, ...]:
+    """Return the argument `exclude` as a tuple of globs, or raise `ParameterError`."""
+    globs = (exclude,) if isinstance(exclude, str) else exclude
+    if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
+        raise ParameterError.of("exclude", exclude, "a glob or a sequence of globs")
+    return tuple(globs)
+
+
 def with_dense_rules(policy: Policy, exclude: object, min_numel: object) -> Policy:
     """Return a policy that first picks ``raw`` for tensors that are small or excluded.
 
@@ -48,9 +56,7 @@ def with_dense_rules(policy: Policy, exclude: object, min_numel: object) -> Poli
     """
     allowed = "an integer from 0 to 2**32"
     least = check_integer("min_numel", min_numel, 0, 1 << 32, allowed)
-    globs = (exclude,) if isinstance(exclude, str) else exclude
-    if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
-        raise ParameterError.of("exclude", exclude, "a glob or a sequence of globs")
+    globs = checked_globs(exclude)
     rules: list[dict[str, Any]] = [{"ndim": [0, 1], "codec": "raw"}]
     if globs:
         rules.append({"name": list(globs), "codec": "raw"})

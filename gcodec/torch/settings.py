@@ -12,7 +12,7 @@ from gcodec.errors import ParameterError
 from gcodec.feedback import Feedback
 from gcodec.policy import Policy
 from gcodec.torch.factors import check_factors
-from gcodec.torch.selection import globs_of, lossy_codec
+from gcodec.torch.selection import checked_globs, globs_of, lossy_codec
 from gcodec.wire.kinds import check_flag, check_integer
 
 COLLECTIVES = ("gather", "two-phase", "hierarchical", "auto", "factors")
@@ -58,9 +58,7 @@ class Settings:
     inside: int | str | None = None
 
     def __post_init__(self) -> None:
-        globs = (self.exclude,) if isinstance(self.exclude, str) else self.exclude
-        if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
-            raise ParameterError.of("exclude", self.exclude, "a glob or a sequence of globs")
+        globs = checked_globs(self.exclude)
         if self.collective not in COLLECTIVES:
             allowed = f"one of {', '.join(COLLECTIVES)}"
             raise ParameterError.of("collective", self.collective, allowed)
@@ -84,7 +82,7 @@ class Settings:
                 name, getattr(self, name), 0, 1 << 62, "an integer from 0 to 2**62"
             )
             object.__setattr__(self, name, number)
-        object.__setattr__(self, "exclude", tuple(globs))
+        object.__setattr__(self, "exclude", globs)
         object.__setattr__(self, "decay", checked.decay)
         object.__setattr__(self, "seed", checked.seed)
 

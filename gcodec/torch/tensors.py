@@ -1,10 +1,11 @@
-"""Encode torch tensors to frames, and decode frames to torch tensors."""
+"""Encode torch tensors to frames, and decode frames to torch tensors; read saved tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from gcodec import api
@@ -104,3 +105,8 @@ def decode(
         tensor = api.decode(frame, like=template, limits=limits, key=key)
         tensor = tensor.to(like.device if device is None else device)
     return tensor
+
+
+def saved_array(value: Any) -> np.ndarray:
+    """Return a value of a state_dict as an array; `torch.load` puts tensors on any device."""
+    return np.asarray(value.cpu() if isinstance(value, torch.Tensor) else value)

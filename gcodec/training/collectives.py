@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from gcodec.arrays.large_bytes import joined
 from gcodec.codecs import topk
 from gcodec.codecs.sign import Sign
-from gcodec.errors import Corrupt, FormatError, ParameterError
+from gcodec.errors import Corrupt, FormatError, GcodecError, ParameterError
 from gcodec.feedback import Feedback, Transaction
 from gcodec.frame import Frame, FrameSum
 from gcodec.kernels.numeric import low_rank
@@ -27,7 +28,8 @@ from gcodec.runtime.reuse import result_beside
 from gcodec.training.communicator import Communicator
 from gcodec.training.state import as_float32
 
-_REFUSAL = b"!"  # first byte of a message that carries an error text in place of frames
+# First byte of a message that carries the text of an error in place of frames.
+_REFUSALS: dict[bytes, type[GcodecError]] = {b"!": ParameterError, b"?": Corrupt}
 _T = TypeVar("_T")
 
 Sparse = tuple[np.ndarray, np.ndarray]
@@ -116,7 +118,8 @@ def two_phase_mean(
     ParameterError
         If `Feedback.compress` refuses a share or a mean on any rank; every rank raises.
     FormatError
-        If a message is invalid.
+        If a message is invalid: in the first phase every rank raises, in the second phase those
+        that have received it.
 
     Any exception leaves `worker` and `server` unchanged. So does a mean that contains NaN or Inf,
     which is returned only if the feedback lets such values pass.
@@ -146,7 +149,7 @@ def two_phase_mean(
         ]
 
     def compress_means() -> bytes:
-        frames = []
+        contributions, frames = _matching_frames(received, rank), []
         for index, name in enumerate(arrays):
             total = _sum_of([rank_frames[index] for rank_frames in contributions])
             total /= np.float32(size)
@@ -157,11 +160,10 @@ def two_phase_mean(
         unless_finished.callback(own.rollback)
         unless_finished.callback(averaged.rollback)
         # A rank that refuses its gradients sends the reason, because the other ranks wait for it.
-        messages, refusal = _attempt(compress_shares)
+        messages, refusal = _attempt(communicator, compress_shares)
         received = communicator.all_to_all([refusal] * size if messages is None else messages)
         _check_refusals(received)
-        contributions = _matching_frames(received, rank)
-        message, refusal = _attempt(compress_means)
+        message, refusal = _attempt(communicator, compress_means)
         gathered = communicator.all_gather(refusal if message is None else message)
         _check_refusals(gathered)
         means = {name: np.empty(array.shape, np.float32) for name, array in arrays.items()}
@@ -201,9 +203,9 @@ def tree_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[Spars
     Raises
     ------
     ParameterError
-        If a frame contains all elements of its tensor.
+        If a frame of any rank contains all elements of its tensor; every rank raises.
     FormatError
-        If the message of any rank is invalid.
+        If a message is invalid. Every rank raises, except if the mean is damaged on its way.
 
     Examples
     --------
@@ -215,28 +217,43 @@ def tree_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[Spars
     >>> Simulator(2).run(worker, gradients)[0]
     (array([0, 1]), array([2., 4.], dtype=float32))
     """
-    own = _frames(joined(frames), communicator.rank)
-    sums = [_sparse(frame) for frame in own]
-    shapes = [frame.shape for frame in own]
+    rank, size = communicator.rank, communicator.size
+    shapes: list[tuple[int, ...]] = []
+
+    def own_vectors() -> list[Sparse]:
+        own = _frames(joined(frames), rank)
+        shapes.extend(frame.shape for frame in own)
+        return [_sparse(frame) for frame in own]
+
+    def plus(sums: Sequence[Sparse], message: bytes, source: int) -> list[Sparse]:
+        received = _frames(message, source)
+        _check_shapes(received, shapes, source, rank)
+        return [_add_sparse(a, _sparse(frame)) for a, frame in zip(sums, received, strict=True)]
+
+    # A rank that has failed passes the reason on, because the other ranks wait for it.
+    sums, refusal = _attempt(communicator, own_vectors)
     step = 1
-    while step < communicator.size:
-        if communicator.rank % (2 * step):
-            communicator.exchange(communicator.rank - step, _topk_frames(shapes, sums))
+    while step < size:
+        if rank % (2 * step):
+            message = _topk_frames(shapes, sums) if sums is not None else refusal
+            communicator.exchange(rank - step, message)
             break
-        source = communicator.rank + step
-        if source < communicator.size:
-            received = _frames(communicator.exchange(source, b""), source)
-            _check_shapes(received, shapes, source, communicator.rank)
-            sums = [
-                _add_sparse(total, _sparse(frame))
-                for total, frame in zip(sums, received, strict=True)
-            ]
+        source = rank + step
+        if source < size:
+            message = communicator.exchange(source, b"")
+            if message[:1] in _REFUSALS:
+                sums, refusal = None, refusal or message
+            elif sums is not None:
+                sums, refusal = _attempt(communicator, partial(plus, sums, message, source))
         step *= 2
-    count = np.float32(communicator.size)
-    means = [(positions, values / count) for positions, values in sums]
-    message = b"" if communicator.rank else _topk_frames(shapes, means)
-    received = _frames(communicator.broadcast(message), 0)
-    _check_shapes(received, shapes, 0, communicator.rank)
+    message = b""
+    if not rank:
+        means = [(positions, values / np.float32(size)) for positions, values in sums or []]
+        message = _topk_frames(shapes, means) if sums is not None else refusal
+    message = communicator.broadcast(message)
+    _check_refusals([message])
+    received = _frames(message, 0)
+    _check_shapes(received, shapes, 0, rank)
     return [_sparse(frame) for frame in received]
 
 
@@ -287,7 +304,7 @@ def on_all_ranks(
                 )
         return prepare()
 
-    result, refusal = _attempt(checked)
+    result, refusal = _attempt(communicator, checked)
     _check_refusals(communicator.all_gather(refusal))
     return cast(_T, result)
 
@@ -298,20 +315,22 @@ def check_means(means: Iterable[np.ndarray]) -> None:
         raise ParameterError("gradients: their mean must not exceed float32")
 
 
-def _attempt(function: Callable[[], _T]) -> tuple[_T | None, bytes]:
-    """Return the result of a function and b"", or None and the message of its `ParameterError`."""
+def _attempt(communicator: Communicator, function: Callable[[], _T]) -> tuple[_T | None, bytes]:
+    """Return the result of a function and b"", or None and the message of its error."""
     try:
         return function(), b""
-    except ParameterError as error:
-        return None, _REFUSAL + str(error).encode()
+    except (ParameterError, FormatError) as error:
+        is_invalid, reason = isinstance(error, FormatError), str(error)
+        if is_invalid or " of rank " not in reason:
+            reason += f" (on rank {communicator.rank})"
+        return None, (b"?" if is_invalid else b"!") + reason.encode()
 
 
 def _check_refusals(messages: Sequence[bytes]) -> None:
     """Raise the first refusal among the messages of all ranks."""
-    for rank, message in enumerate(messages):
-        if message.startswith(_REFUSAL):
-            reason = message.removeprefix(_REFUSAL).decode()
-            raise ParameterError(reason if " of rank " in reason else f"{reason} (on rank {rank})")
+    for message in messages:
+        if error := _REFUSALS.get(message[:1]):
+            raise error(message[1:].decode())
 
 
 def low_rank_mean(

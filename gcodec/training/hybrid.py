@@ -52,6 +52,5 @@ def hybrid(
     threshold = check_integer(
         "threshold_bytes", threshold_bytes, 1, 2**62, "an integer from 1 to 2**62"
     )
-    globs = exclude if isinstance(exclude, str) else list(exclude)
-    excluded = [{"name": globs, "codec": "raw"}] if globs else []
+    excluded = [] if exclude in ((), []) else [{"name": exclude, "codec": "raw"}]
     return Policy([*excluded, {"max_bytes": threshold - 1, "codec": small}, {"codec": large}])

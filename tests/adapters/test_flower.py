@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -170,11 +171,47 @@ def test_bytes_of_a_round() -> None:
     assert grid.sent_nbytes < 0.4 * dense
 
 
+@pytest.mark.parametrize("feedback", [False, True])
+def test_policy_sees_whole_names(feedback: bool) -> None:
+    arrays = {name: np.zeros((8, 4), np.float32) for name in ("kernel", "dense/kernel")}
+    content = {
+        "arrays": ArrayRecord({name: Array(x) for name, x in arrays.items()}),
+        "gcodec": ConfigRecord({"nonce": "", "accepted": ""}),
+    }
+    mod = gcodec.flower.FrameMod(gcodec.Policy({"kernel": "raw", "*": "sign"}), feedback=feedback)
+    changed = {name: x + 1 for name, x in arrays.items()}
+    reply = mod(
+        Message(RecordDict(content), 1, "train"),
+        Context(1, 1, {}, RecordDict(), {}),
+        lambda message, context: reply_to(message, changed),
+    )
+    frames = reply.content["arrays"].items()
+    codecs = {name: gcodec.Frame.from_bytes(x.data).codec.name for name, x in frames}
+    assert codecs == {"kernel": "raw", "dense/kernel": "sign"}
+
+
 def test_clients_compute_from_what_they_decode() -> None:
     mod = gcodec.flower.FrameMod("topk:ratio=1")
     grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 1), codec="sign", key=None)
     coarse = gcodec.decode(gcodec.encode(START["weight"], "sign"))
     np.testing.assert_allclose(rounds(grid)["weight"], coarse + drift(1, "weight"), atol=1e-6)
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_rounding_errors_of_rounds_differ(key: bytes | None) -> None:
+    """All clients of a round decode the same arrays, and those of another round other arrays."""
+    seen: dict[int, list[bytes]] = {1: [], 2: []}
+    app = ClientApp(mods=[gcodec.flower.FrameMod("raw", key=key)])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays = {name: x.numpy() for name, x in message.content["arrays"].items()}
+        seen[context.node_id].append(arrays["weight"].tobytes())
+        return reply_to(message, START)
+
+    rounds(gcodec.flower.FrameGrid(LocalGrid(app, 2), codec="qsgd:s=1", key=key), 2)
+    assert seen[1] == seen[2]
+    assert len(set(seen[1])) == 2
 
 
 def of_node(node: int, change: Callable[[Any], Any]) -> Callable[[Message], None]:
@@ -268,6 +305,18 @@ def test_dropped_update_is_sent_again() -> None:
         residual.numpy(), memory.residual("update:arrays/weight"), atol=1e-5
     )
     assert len(grid.dropped) == 1
+
+
+def test_messages_that_have_expired_are_forgotten() -> None:
+    local = LocalGrid(client_app(gcodec.flower.FrameMod("sign")), 1)
+    grid = gcodec.flower.FrameGrid(local)
+    arrays = ArrayRecord({name: Array(x) for name, x in START.items()})
+    config = ConfigRecord({})
+    for ttl in (1e-3, 60.0):
+        content = RecordDict({"arrays": arrays, "config": config})
+        ids = grid.push_messages([Message(content, 1, "train", ttl=ttl)])
+        time.sleep(0.01)
+    assert list(grid._sent) == list(ids)
 
 
 def test_replay_of_an_older_reply_is_dropped() -> None:

@@ -122,6 +122,17 @@ def test_non_integer_seed_is_refused(seed: Any) -> None:
         gcodec.jax.roundtrip(sample(), "qsgd", seed=jax.random.key(0))
 
 
+def test_objects_that_are_no_arrays_are_refused() -> None:
+    buffer, length = gcodec.jax.encode_padded(jax.numpy.ones(2), "sign")
+    for call, name in (
+        (lambda: gcodec.jax.roundtrip([1.0, 2.0], "sign"), "x"),
+        (lambda: gcodec.jax.encode_padded(1.0, "sign"), "x"),
+        (lambda: gcodec.jax.decode_padded(buffer, length, like=[1.0]), "like"),
+    ):
+        with pytest.raises(ParameterError, match=f"^{name}='(list|float)': must be an array"):
+            call()
+
+
 def test_frames_of_two_gibibytes_are_refused() -> None:
     x = jax.ShapeDtypeStruct((1 << 29,), np.float32)
     with pytest.raises(ParameterError, match=r"x\.shape=.*2 GiB"):

@@ -53,6 +53,38 @@ def test_weights_have_no_feedback() -> None:
         np.testing.assert_array_equal(values["weight"], expected)
 
 
+def test_refused_result_keeps_the_residuals() -> None:
+    encoder = gcodec.nvflare.FrameEncoder("topk:ratio=0.1")
+    memory = gcodec.Feedback("topk:ratio=0.1")
+    for bias in (np.zeros(3), np.full(3, np.inf), np.ones(3)):
+        if np.isfinite(bias).all():
+            values = decoded(sent(encoder, bias=bias))
+            expected = gcodec.decode(memory.compress("weight", UPDATE))
+            np.testing.assert_array_equal(values["weight"], expected)
+        else:
+            dxo = DXO(DataKind.WEIGHT_DIFF, {"weight": UPDATE, "bias": bias})
+            with pytest.raises(ParameterError, match="NaN or Inf"):
+                encoder.process_dxo(dxo, None, FLContext())
+
+
+@pytest.mark.parametrize(("factor", "reason"), [(np.nan, "NaN"), (1e9, "norm")])
+def test_hostile_arrays_without_frames_are_refused(factor: float, reason: str) -> None:
+    plain = DXO(DataKind.WEIGHTS, {"weight": UPDATE * np.float32(factor)}).to_shareable()
+    mixed = sent(gcodec.nvflare.FrameEncoder("sign"))
+    dxo = from_shareable(mixed)
+    dxo.data["bias"] = np.full(3, factor)
+    for shareable in (plain, dxo.update_shareable(mixed)):
+        with pytest.raises(gcodec.FormatError, match=reason):
+            decoded(shareable, max_norm=1e4)
+
+
+@pytest.mark.parametrize("names", [5, [5], [["weight"]], "weight"])
+def test_damaged_list_of_frames_is_refused(names: Any) -> None:
+    dxo = DXO(DataKind.WEIGHTS, {"weight": UPDATE}, {"gcodec.frames": names})
+    with pytest.raises(gcodec.FormatError, match="not a"):
+        gcodec.nvflare.FrameDecoder().process_dxo(dxo, None, FLContext())
+
+
 def test_arrays_without_frames_pass() -> None:
     shareable = DXO(DataKind.WEIGHTS, {"weight": UPDATE}).to_shareable()
     np.testing.assert_array_equal(decoded(shareable)["weight"], UPDATE)

@@ -19,7 +19,7 @@ from gcodec.torch.exchange import Place, SavedState, redistribute
 from gcodec.training.collectives import share_of
 
 PAIR = (
-    *("two_phase", "other_codec", "dense_bits", "automatic", "resume", "counted"),
+    *("two_phase", "other_codec", "sizes", "dense_bits", "automatic", "resume", "counted"),
     *(
         "factors",
         "resume_factors",
@@ -79,6 +79,12 @@ def test_nodes_average_inside_first(four: Ranks, scenario: str) -> None:
     assert four(scenario)[0]["shape"] == [20, 48]
 
 
+def test_rules_see_sizes_of_shares_without_feedback_too(pair: Ranks) -> None:
+    for rank in pair("sizes"):
+        first, second = rank["digests"]
+        assert first == second
+
+
 def test_dense_tensors_have_the_bits_of_gathering(pair: Ranks) -> None:
     for rank in pair("dense_bits"):
         first, second = rank["digests"]
@@ -94,6 +100,7 @@ def test_advisor_chooses_once_and_says_why(pair: Ranks) -> None:
         before, chosen, again = rank["collectives"]
         assert before == "auto"
         assert chosen == again
+        assert rank["alone"] == "gather"
         assert rank["keys"] == ["iteration", "rank", "size"]
         assert f"sign, {chosen}, step 3" in rank["text"]
         assert message.startswith(f"ddp_hook: collective {chosen}: a step of 3,615 values takes ")

@@ -15,6 +15,7 @@ if importlib.util.find_spec("torch") is None:
 
 PAIR = (
     *("exact", "exact_at_random", "counted", "parameters", "resume", "nonfinite", "unused"),
+    "experts",
     *("halves", "arguments", "mismatch", "damaged", "gpt"),
 )
 
@@ -70,7 +71,9 @@ def test_resumed_run_has_the_same_bits(pair: Callable[[str], list[Any]]) -> None
     whole, again, half = first["digests"]
     assert whole == again != half
     assert first["step"] == 4
-    assert first["refused"] == ["state=None", "state={}", "state", "state='x"]
+    *refused, damaged, foreign = first["refused"]
+    assert refused == ["state=None", "state={}", "state", "state='x"]
+    assert (damaged, foreign) == ("state={'step'", "state=5")
 
 
 def test_nan_of_one_rank_fails_all_and_keeps_residuals(
@@ -81,6 +84,12 @@ def test_nan_of_one_rank_fails_all_and_keeps_residuals(
         "on rank 1"
     )
     assert pair("nonfinite") == [{"error": error, "same": True, "continues": True}] * 2
+
+
+def test_pass_that_begins_with_another_module_is_rolled_back(
+    pair: Callable[[str], list[Any]],
+) -> None:
+    assert pair("experts") == [{"kept": [True] * 6, "step": 3}] * 2
 
 
 def test_damaged_message_is_refused(pair: Callable[[str], list[Any]]) -> None:

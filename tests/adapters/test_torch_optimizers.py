@@ -164,6 +164,80 @@ def test_half_precision_and_unused_parameters() -> None:
     assert Simulator(2).run(worker) == [True] * 2
 
 
+class Elsewhere(torch.Tensor):
+    """Tensor that, like one on a CUDA device, has no array of NumPy before it is copied."""
+
+    def cpu(self) -> Any:
+        return self.as_subclass(torch.Tensor)
+
+    def numpy(self, **options: Any) -> Any:
+        raise TypeError("the tensor is not on the host")
+
+    __array__ = numpy
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam", "diloco"])
+def test_state_on_another_device_is_loaded(kind: str) -> None:
+    def worker(communicator: Any) -> None:
+        model = network()
+        if kind == "diloco":
+            outer = torch.optim.SGD(model.parameters(), lr=1.0)
+            options = {"every": 2, "min_numel": 64, "communicator": communicator}
+            owner = gcodec.torch.DiLoCo(model, outer, "topk", **options)
+        else:
+            owner = make(kind, model, communicator)
+        for step in range(4):
+            backward(model, step, communicator.rank)
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+            owner.step()
+        state = owner.state_dict()
+        key = "feedback" if kind == "diloco" else "method"
+        moved = {name: x.as_subclass(Elsewhere) for name, x in state[key].items()}
+        owner.load_state_dict({**state, key: moved})
+        for name, x in owner.state_dict()[key].items():
+            assert torch.equal(x, state[key][name])
+
+    Simulator(2).run(worker)
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_loss_scaler_is_refused_on_all_ranks(kind: str) -> None:
+    """A scaler skips the step of the rank with Inf only, and the others would wait for it."""
+
+    def worker(communicator: Any) -> None:
+        model = network()
+        optimizer = make(kind, model, communicator)
+        scaler = torch.amp.GradScaler("cpu")
+        x = torch.full((2, 24), float("inf") if communicator.rank else 1.0)
+        scaler.scale(model(x).sum()).backward()
+        with pytest.raises(ParameterError, match="scaler='GradScaler'"):
+            scaler.step(optimizer)
+        backward(model, 0, communicator.rank)
+        optimizer.step()
+
+    Simulator(2).run(worker)
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_sparse_gradients_have_the_bits_of_dense_ones(kind: str) -> None:
+    def worker(communicator: Any) -> list[dict[str, np.ndarray]]:
+        results = []
+        for sparse in (False, True):
+            torch.manual_seed(0)
+            model = torch.nn.Embedding(12, 4, sparse=sparse)
+            optimizer = make(kind, model, communicator, min_size=0)
+            for step in range(4):
+                optimizer.zero_grad()
+                rows = torch.tensor([step, communicator.rank, step])
+                model(rows).square().sum().backward()
+                optimizer.step()
+            results.append(values(model))
+        return results
+
+    for dense, sparse in Simulator(2).run(worker):
+        assert equal(dense, sparse)
+
+
 def test_invalid_arguments() -> None:
     def worker(communicator: Any) -> None:
         model = network()

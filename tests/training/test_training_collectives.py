@@ -353,3 +353,78 @@ def test_mismatched_messages_are_refused(call: Any) -> None:
 
     with pytest.raises(gcodec.FormatError, match=r"the message of rank 1: .*checksum"):
         Simulator(2).run(garbled)
+
+
+class DamagedLink:
+    """Communicator of which one rank receives a damaged message in one of its collectives."""
+
+    def __init__(self, communicator: Communicator, receiver: int, collective: int) -> None:
+        self.rank, self.size = communicator.rank, communicator.size
+        self._communicator, self._left = communicator, collective
+        self._is_damaged = self.rank == receiver
+
+    def _received(self, messages: list[bytes]) -> list[bytes]:
+        self._left -= 1
+        if not self._is_damaged or self._left:
+            return messages
+        return [bytes([message[0], *message[1:-1], message[-1] ^ 1]) for message in messages]
+
+    def all_gather(self, message: bytes) -> list[bytes]:
+        return self._received(self._communicator.all_gather(message))
+
+    def all_to_all(self, messages: Any) -> list[bytes]:
+        return self._received(self._communicator.all_to_all(messages))
+
+    def exchange(self, to: int, message: bytes) -> bytes:
+        [received] = self._received([self._communicator.exchange(to, message) or b"\0\0"])
+        return received
+
+    def broadcast(self, message: bytes, root: int = 0) -> bytes:
+        return self._communicator.broadcast(message, root)
+
+    def all_reduce(self, values: np.ndarray) -> None:
+        self._communicator.all_reduce(values)
+
+
+def errors_of(size: int, call: Any) -> list[str]:
+    """Run a function as each worker, and return the types and texts of their errors."""
+
+    def worker(c: Communicator) -> str:
+        try:
+            call(c)
+        except gcodec.GcodecError as error:
+            return f"{type(error).__name__}: {error}"
+        return "none"
+
+    return Simulator(size).run(worker)
+
+
+def test_message_that_one_rank_cannot_read_fails_all_ranks() -> None:
+    feedbacks = [[gcodec.Feedback("sign") for _ in range(2)] for _ in range(3)]
+
+    def two_phases(c: Communicator) -> Any:
+        link = DamagedLink(c, receiver=1, collective=1)
+        return two_phase_mean(link, {"w": np.ones((6, 2), np.float32)}, *feedbacks[c.rank])
+
+    first, *others = errors_of(3, two_phases)
+    assert first.startswith("Corrupt: the message of rank 0: ") and "(on rank 1)" in first
+    assert others == [first] * 2
+    assert all(feedback.state_dict() == {} for pair in feedbacks for feedback in pair)
+
+    def tree(c: Communicator) -> Any:
+        link = DamagedLink(c, receiver=2, collective=1)
+        return tree_mean(link, [gcodec.encode(np.ones(9, np.float32), "topk:k=2")])
+
+    first, *others = errors_of(4, tree)
+    assert first.startswith("Corrupt: the message of rank 3: ") and "(on rank 2)" in first
+    assert others == [first] * 3
+
+
+@pytest.mark.parametrize("dense", range(4))
+def test_tree_mean_fails_on_all_ranks(dense: int) -> None:
+    def tree(c: Communicator) -> Any:
+        spec = "sign" if c.rank == dense else "topk:k=2"
+        return tree_mean(c, [gcodec.encode(np.ones(9, np.float32), spec)])
+
+    reason = f"ParameterError: frame: sign sends all elements; use decode (on rank {dense})"
+    assert errors_of(4, tree) == [reason] * 4
