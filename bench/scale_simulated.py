@@ -218,12 +218,13 @@ def share_bits(setting: Setting, width: int = 64, hidden: int = 256) -> float:
     torch.manual_seed(0)
     batch = next(GPT_BYTES.batches(0, 0, setting.size))
     _, parts = _gradient(_Bytes(width, hidden), batch, gcodec.parse(setting.codec))
+    policy = joined_policy(None, setting.codec)
     count = setting.size
     if setting.collective == "hierarchical":
         count //= INSIDE
-        parts = shares_of(parts, INSIDE)[0]
+        parts = shares_of(parts, INSIDE, policy)[0]
     coder = BucketCoder(gcodec.Feedback(setting.codec), seed=0, rank=0, key=Key(None))
-    messages = coder.encode_shares(shares_of(parts, count, prefixed=True), 0)
+    messages = coder.encode_shares(shares_of(parts, count, policy, prefixed=True), 0)
     return 8 * sum(map(len, messages)) / sum(part.values.size for part in parts)
 
 
@@ -281,12 +282,12 @@ def _exchange(
         group = _Group(communicator.group(range(rank % inside, size, inside)))
     if collective == "gather":
         return Gathered(group, coders[0]), list(coders[:1])
-    exchange = TwoPhase(group, *coders, policy)
+    exchange = TwoPhase(group, *coders, policy, policy)
     if inside == 1:
         return exchange, list(coders)
     first = rank // inside * inside
     own = _Group(communicator.group(range(first, first + inside)))
-    return InsideFirst(own, exchange), list(coders)
+    return InsideFirst(own, exchange, policy), list(coders)
 
 
 def _norm(arrays: Sequence[np.ndarray]) -> float:

@@ -22,6 +22,7 @@ from gcodec.torch import TorchCommunicator
 from gcodec.torch.choice import measure_link
 from gcodec.torch.exchange import shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part
+from gcodec.torch.selection import joined_policy
 from gcodec.training import Simulator
 
 BATCH = 8  # small, because all ranks share the processors
@@ -263,9 +264,10 @@ def coding(hook: Hook, rank: int, size: int, inside: int) -> dict[str, float]:
         method = training.PowerSGD(alone, codec.rank)
         return {"encode": _processor(lambda: method.average(gradients)), "decode": 0.0}
     parts = [Part(name, x.copy(), codec) for name, x in gradients.items()]
-    members = size
+    policy, members = joined_policy(None, codec), size
     if hook.collective == "hierarchical":
-        parts = [part._replace(values=part.values.copy()) for part in shares_of(parts, inside)[0]]
+        first = shares_of(parts, inside, policy)[0]
+        parts = [part._replace(values=part.values.copy()) for part in first]
         gradients = {part.name: part.values.copy() for part in parts}
         members //= inside
     coder, ranks = (
@@ -274,7 +276,7 @@ def coding(hook: Hook, rank: int, size: int, inside: int) -> dict[str, float]:
     )
     shares = [parts]
     if is_two_phase(hook, size, inside):
-        shares = shares_of(parts, members, prefixed=True)
+        shares = shares_of(parts, members, policy, prefixed=True)
     written: list[bytes] = []
 
     def encode() -> None:

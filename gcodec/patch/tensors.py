@@ -64,9 +64,9 @@ def encode_patch(
     if name is not None:
         encode_name(name)  # refuse an invalid name before any work is done
     key = check_key(key)
+    tensor, old = _read(inspect(_bytes_of(new), "new")), _read(inspect(_bytes_of(base), "base"))
     if _float8_of(new) != _float8_of(base):
         raise ParameterError.of("base.dtype", str(base.dtype), str(new.dtype))
-    tensor, old = _read(inspect(_bytes_of(new), "new")), _read(inspect(_bytes_of(base), "base"))
     _check_alike(old, tensor.dtype, tensor.shape)
     codec = Patch()._bound_to(tensor)
     payload = codec.difference(_bits(tensor), _bits(old))
@@ -136,7 +136,7 @@ def apply_patch(
     _check_alike(tensor, frame.dtype, frame.shape)
     codec._check_device(tensor.values)
     old = _bits(tensor)
-    if out is not None and _float8_of(out) != _float8_of(base):
+    if hasattr(out, "dtype") and _float8_of(out) != _float8_of(base):
         raise ParameterError.of("out.dtype", str(out.dtype), str(base.dtype))
     target = None if out is None else _target(_bytes_of(out), frame)
     if target is not None and is_flat(target):

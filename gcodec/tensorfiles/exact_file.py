@@ -12,6 +12,7 @@ import contextlib
 import json
 import math
 import mmap
+import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -20,13 +21,14 @@ import numpy as np
 
 from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsupported
+from gcodec.frame.header import check_shape
 from gcodec.limits import Limits
 from gcodec.tensorfiles.atomic import atomic_write
 from gcodec.tensorfiles.entries import shown, stays_inside
 from gcodec.tensorfiles.frame_file import mapped, outline
 from gcodec.tensorfiles.safetensors_file import MAX_HEADER, dtype_named, read_index
 from gcodec.tensorfiles.structure import FILE_PREFIX
-from gcodec.wire.primitives import DTYPE_CODES
+from gcodec.wire.primitives import DTYPE_CODES, MAX_NDIM
 
 INDEX_SUFFIX = ".safetensors.index.json"
 _LENGTH_NBYTES = 8
@@ -78,8 +80,15 @@ def tensors_of(head: bytes) -> list[StoredTensor]:
         for name, entry in header.items():
             if name.startswith(FILE_PREFIX):
                 raise Unsupported(f"a tensor has the name {shown(name)}, which files have")
-            start, stop = entry["data_offsets"]
-            dtype, shape = dtype_named(entry["dtype"]), tuple(map(int, entry["shape"]))
+            start, stop = map(operator.index, entry["data_offsets"])
+            dtype = dtype_named(entry["dtype"])
+            shape = tuple(map(operator.index, entry["shape"]))
+            if len(shape) > MAX_NDIM:
+                many = f"{len(shape)} dimensions, more than {MAX_NDIM}"
+                raise Unsupported(f"tensor {shown(name)} has {many}")
+            if min(shape, default=0) < 0:
+                raise Corrupt(f"tensor {shown(name)} has the shape {shape}")
+            check_shape(shape, 0)
             if dtype not in DTYPE_CODES:
                 dtype, shape = "uint8", (stop - start,)
             elif math.prod(shape) * NUMPY_DTYPES[dtype].itemsize != stop - start:

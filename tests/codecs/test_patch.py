@@ -258,6 +258,17 @@ def test_torch() -> None:
     assert torch.equal(old, new)
 
 
+def test_lists_beside_floats_of_8_bits_are_refused() -> None:
+    x = np.zeros(2, ml_dtypes.float8_e4m3fn)
+    frame = gcodec.encode_patch(x, base=x)
+    with pytest.raises(TypeError, match="base is a list"):
+        gcodec.encode_patch(x, base=[0.0, 0.0])
+    with pytest.raises(TypeError, match="new is a list"):
+        gcodec.encode_patch([0.0, 0.0], base=x)
+    with pytest.raises(TypeError, match="out"):
+        gcodec.apply_patch(frame, x, out=[0, 0])  # type: ignore[call-overload,unused-ignore]
+
+
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
 def test_floats_of_8_bits(name: str) -> None:
     rng = np.random.default_rng(0)

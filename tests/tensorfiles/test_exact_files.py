@@ -108,6 +108,23 @@ def test_names_of_files_stay_in_their_folder(name: str) -> None:
         exact_file.file_name(FILE_PREFIX + name)
 
 
+@pytest.mark.parametrize(
+    ("shape", "offsets"),
+    [
+        ("[1e999]", "[0, 4]"),
+        ("[-1, -1]", "[0, 4]"),
+        ("[1]", "[0.0, 4.0]"),
+        ('"12"', "[0, 8]"),
+        ("[0, 1180591620717411303424]", "[0, 0]"),
+        (str([1] * 70), "[0, 4]"),
+    ],
+)
+def test_shapes_and_offsets_that_no_array_has_are_refused(shape: str, offsets: str) -> None:
+    text = f'{{"w": {{"dtype": "F32", "shape": {shape}, "data_offsets": {offsets}}}}}'.encode()
+    with pytest.raises(gcodec.FormatError):
+        exact_file.tensors_of(len(text).to_bytes(8, "little") + text)
+
+
 def test_bytes_between_tensors_are_refused() -> None:
     header = {"w": {"dtype": "U8", "shape": [2], "data_offsets": [1, 3]}}
     text = json.dumps(header).encode()
