@@ -40,29 +40,12 @@ class SparseCodec(Codec):
     ) -> np.ndarray:
         if dtype == "float32":
             return super()._decode_as(dtype, payload, n, out)
-        return placed_as(dtype, *self._decode_sparse(payload, n), n, out)
-
-
-def placed_as(
-    dtype: str, positions: np.ndarray, values: np.ndarray, n: int, out: np.ndarray | None
-) -> np.ndarray:
-    """Return n elements of a frame's dtype on the host, or write them to `out`.
-
-    Parameters
-    ----------
-    dtype : str
-        "float16", "bfloat16" or "float64".
-    positions : (k,) int64 array
-        Valid positions, without duplicates; all other elements are +0.
-    values : (k,) float32 array
-    n : int
-    out : (n,) array of the dtype, optional
-    """
-    kind = NUMPY_DTYPES[dtype]
-    elements = result_beside(n, kind, None) if out is None else out
-    clear(elements)
-    converted = np.empty(values.size, kind)
-    convert.put(values, dtype, converted)
-    bits = f"u{kind.itemsize}"  # NumPy assigns its own dtypes faster
-    elements.view(bits)[positions] = converted.view(bits)
-    return elements
+        positions, values = self._decode_sparse(payload, n)
+        kind = NUMPY_DTYPES[dtype]
+        elements = result_beside(n, kind, None) if out is None else out
+        clear(elements)
+        converted = np.empty(values.size, kind)
+        convert.put(values, dtype, converted)
+        bits = f"u{kind.itemsize}"  # NumPy assigns its own dtypes faster
+        elements.view(bits)[positions] = converted.view(bits)
+        return elements

@@ -198,7 +198,7 @@ def _coded_counted(itemsize: int) -> Kernel:
 
 @functools.cache
 def taking_coded(itemsize: int, shift: int) -> Any:
-    """Make the subroutine that writes the other planes of the coded elements of a group."""
+    """Make the subroutine that writes the other planes of a group without its zeros."""
     take, planes = taking_others(itemsize, shift), itemsize - 1
 
     @subroutine
@@ -321,7 +321,7 @@ def joining(itemsize: int, shift: int) -> Any:
 
 @functools.cache
 def joining_coded(itemsize: int, shift: int) -> Any:
-    """Make the subroutine that joins the planes of a group of which some elements are left out."""
+    """Make the subroutine that joins the planes of a group without its zeros."""
     join, planes = joining(itemsize, shift), itemsize - 1
     zero = np.dtype(f"uint{8 * itemsize}").type(0)
 
