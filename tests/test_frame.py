@@ -266,6 +266,19 @@ def test_payload_checksum(at: int) -> None:
     refused(bytes(data), Corrupt, "payload's checksum")
 
 
+@pytest.mark.parametrize("nbytes", [(1 << 17) - 1, 1 << 17, 1 << 18, (1 << 18) + 1, 700_001])
+def test_checksum_of_a_large_payload(nbytes: int) -> None:
+    """Its parts, which the reader brings to the cache one by one, share one checksum."""
+    payload = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
+    data = bytearray(gcodec.encode(payload, "raw"))
+    assert data[-4:] == crc32c.crc32c(payload.tobytes()).to_bytes(4, "little")
+    assert np.array_equal(gcodec.decode(data), payload)
+    for byte in (0, nbytes // 2, nbytes - 1):
+        data[byte - nbytes - 4] ^= 1
+        refused(bytes(data), Corrupt, "payload's checksum")
+        data[byte - nbytes - 4] ^= 1
+
+
 def test_checksums_are_verified_before_meaning() -> None:
     data = bytearray(build(codec_id=99))
     data[-1] ^= 1

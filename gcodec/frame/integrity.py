@@ -14,13 +14,25 @@ from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.wire.primitives import TAG_NBYTES
 
 CHECKSUM_NBYTES = 4
+_LARGE_NBYTES = 1 << 17
+_TILE = 1 << 18  # bytes that stay in a cache
+_LINE = 64  # bytes of a cache line
 
 
 def crc32c(data: Any) -> bytes:
-    """Return the CRC-32C of bytes or an array, as the frame stores it."""
+    """Return the CRC-32C of bytes or an array of them, as the frame stores it."""
     # The library takes bytes and NumPy arrays, but no memoryview.
     array = np.frombuffer(data, np.uint8) if isinstance(data, memoryview) else data
-    return int(google_crc32c.value(array)).to_bytes(CHECKSUM_NBYTES, "little")
+    if len(array) < _LARGE_NBYTES:
+        return int(google_crc32c.value(array)).to_bytes(CHECKSUM_NBYTES, "little")
+    array, value = np.frombuffer(array, np.uint8), 0
+    for start in range(0, array.size, _TILE):
+        tile = array[start : start + _TILE]
+        # The library reads memory at a fourth of its speed, and a cache faster than memory. One
+        # byte of each line suffices to bring a tile to the cache.
+        np.bitwise_or.reduce(tile[::_LINE])
+        value = google_crc32c.extend(value, tile)
+    return int(value).to_bytes(CHECKSUM_NBYTES, "little")
 
 
 class RunningChecksum:
