@@ -27,7 +27,7 @@ from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import header, integrity
 from gcodec.frame.header import Header
-from gcodec.frame.integrity import CHECKSUM_NBYTES, crc32c
+from gcodec.frame.integrity import CHECKSUM_NBYTES, crc32c, crc32c_from_memory
 from gcodec.kernels.numeric import convert
 from gcodec.limits import Limits
 from gcodec.payload import Payload
@@ -316,12 +316,12 @@ class Frame(_Secret):
         """
         reader = Reader(data, start)
         head = Header.read(reader)
-        _check_crc(reader, bytes(reader.data[start : reader.at]), "header")
+        _check_crc(reader, crc32c(bytes(reader.data[start : reader.at])), "header")
         codec_class = by_id(head.codec_id)  # an unknown codec is reported before other errors
         dtype = header.dtype_named(head.dtype_code, start + 6, codec_class)
         n = math.prod(head.shape)
         payload_data = np.frombuffer(reader.take(head.payload_nbytes), np.uint8)
-        _check_crc(reader, payload_data, "payload")
+        _check_crc(reader, crc32c_from_memory(payload_data), "payload")
         signed = reader.data[start : reader.at]
         tag = bytes(reader.take(primitives.TAG_NBYTES)) if head.has_tag else None
         key = integrity.check_key(key)
@@ -441,7 +441,7 @@ class Frame(_Secret):
 Frame.key = property(lambda frame: frame._key)  # type: ignore[assignment]
 
 
-def _check_crc(reader: Reader, checked: Any, part: str) -> None:
-    """Read a checksum; raise `Corrupt` if it is not the checksum of `checked`."""
-    if bytes(reader.take(CHECKSUM_NBYTES)) != crc32c(checked):
+def _check_crc(reader: Reader, checksum: bytes, part: str) -> None:
+    """Read the checksum of a part; raise `Corrupt` if it is another one."""
+    if bytes(reader.take(CHECKSUM_NBYTES)) != checksum:
         raise Corrupt(f"the {part}'s checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)
