@@ -14,7 +14,6 @@ from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.wire.primitives import TAG_NBYTES
 
 CHECKSUM_NBYTES = 4
-_LARGE_NBYTES = 1 << 17
 _TILE = 1 << 18  # bytes that stay in a cache
 _LINE = 64  # bytes of a cache line
 
@@ -32,7 +31,7 @@ def crc32c_from_memory(array: np.ndarray) -> bytes:
     The library reads memory at a fourth of its speed, but caches at up to their own. So each tile
     is brought to the cache first: it suffices to read one byte of each line.
     """
-    if array.size < _LARGE_NBYTES:
+    if array.size < _TILE:
         return crc32c(array)
     checksum = RunningChecksum()
     for start in range(0, array.size, _TILE):

@@ -513,7 +513,7 @@ class _Writer:
             return self._lowered_by(scales_of_parts(self._parts, n, layout, unit))
         # This many rows determine the scales of columns. If they are lowered by these scales, they
         # are a sample of the lowered plane.
-        rows, _ = plane_sums(self._bits, 0, layout.width)
+        rows, _ = plane_sums(self._bits, layout.width)
         own = rounded_scales(rows, layout.quantum, ONE, unit, sampled_sums)
         estimated = _estimated(counts, n, self._plane.zero_count)
         assert estimated is not None, "those of the plane have been estimated by this sample too"
@@ -525,11 +525,11 @@ class _Writer:
         Scales in octaves need no more.
         """
         bits, width = self._bits, layout.width
-        rows, columns = plane_sums(bits[(width - _ROW) // 2 :], 0, _ROW, width)
+        rows, columns = plane_sums(bits[(width - _ROW) // 2 :], _ROW, width)
         if layout.group:
             count = bits.size // width
             stride = count // min(max(2 * _SAMPLE // width, 2 * _ROW), count)
-            _, columns = plane_sums(bits, 0, width, stride * width, has_columns=True)
+            _, columns = plane_sums(bits, width, stride * width, has_columns=True)
         return scales_of_sums(layout, rows, columns, self._layout.unit)
 
     def _lowered_by(self, scales: Scales) -> _Lowered:
@@ -615,7 +615,9 @@ class _Writer:
             own = BitString(nbytes=nbytes) if start else string
             before = own.nbits
             ends = plane_words.append(code, bits, form, others, coded, tiles, own)
-            lengths[tiles] = np.diff(ends, prepend=before)
+            own_lengths = lengths[tiles]
+            own_lengths[0] = ends[0] - before
+            np.subtract(ends[1:], ends[:-1], out=own_lengths[1:])
             return own
 
         try:

@@ -35,6 +35,7 @@ from gcodec.runtime.lanes import fence
 
 _PER_OCTAVE = 4
 _COUNT = 20  # bits of a sum of bytes, above which a narrow counter counts the bytes
+_PART = 64  # bytes that are summed by a loop of a fixed length
 _FLUSH = 1 << 11  # rows whose sums and counts fit into a narrow counter
 _NO_SCALES: ScaleArrays = (np.empty(0, np.uint8), np.empty(0, np.uint8), 1)
 
@@ -115,20 +116,13 @@ class LineSums:
 
 
 def plane_sums(
-    bits: np.ndarray,
-    escape: int,
-    width: int,
-    period: int | None = None,
-    *,
-    has_columns: bool = False,
+    bits: np.ndarray, width: int, period: int | None = None, *, has_columns: bool = False
 ) -> tuple[Sums, Sums]:
     """Sum the first plane of (n,) bit patterns of floats by row and by column, on this thread.
 
     Parameters
     ----------
     bits : (n,) unsigned array
-    escape : int
-        See `byte_planes.take_first`.
     width, has_columns
         See `LineSums`.
     period : int, optional
@@ -144,8 +138,8 @@ def plane_sums(
     count, height = -(-bits.size // period), width if has_columns else 0
     rows: Sums = np.empty(count, np.int64), np.empty(count, np.int64)
     columns, narrow = np.zeros(2 * height, np.int64), np.zeros(height, np.int32)
-    room = np.empty(max(TILE // width, 1) * width, np.uint8)
-    _summed(bits.itemsize)(bits, np.uint8(escape), width, period, room, narrow, *rows, columns)
+    room = np.empty(max(TILE // width, 1) * width if has_columns else 0, np.uint8)
+    _summed(bits.itemsize)(bits, width, period, room, narrow, *rows, columns)
     return rows, (columns[:height], columns[height:])
 
 
@@ -464,29 +458,58 @@ def _fit_scales(
 
 @factory(lambda: ((itemsize,) for itemsize in FLOAT_SHIFTS))
 def _summed(itemsize: int) -> Kernel:
-    take_first = taking_first(itemsize, FLOAT_SHIFTS[itemsize])
+    word, shift = np.dtype(f"uint{8 * itemsize}").type, FLOAT_SHIFTS[itemsize]
+    take_first = taking_first(itemsize, shift)
+
+    @inline
+    def byte_of(bits, i):
+        return np.uint16(word(bits[i] >> word(shift)) & word(255))
+
+    @subroutine
+    def sum_rows(bits, width, period, sums, counts):
+        """Sum rows without columns: a loop of a fixed length needs no other one for its rest."""
+        for row in range(sums.size):
+            first = row * period
+            line = bits[first : min(first + width, bits.size)]
+            total, count, whole = np.int64(0), np.int64(0), line.size // _PART * _PART
+            for at in range(0, whole, _PART):
+                part, part_sum, part_count = line[at : at + _PART], np.uint16(0), np.uint16(0)
+                for i in range(_PART):
+                    byte = byte_of(part, i)
+                    part_sum = np.uint16(part_sum + byte)
+                    part_count = np.uint16(part_count + np.uint16(byte != 0))
+                total += np.int64(part_sum)
+                count += np.int64(part_count)
+            for i in range(whole, line.size):
+                byte = byte_of(line, i)
+                total += np.int64(byte)
+                count += np.int64(byte != 0)
+            sums[row], counts[row] = total, count
 
     @kernel(
-        f"in uint{8 * itemsize}[], uint8, int64, int64, out uint8[], out int32[], out int64[], "
+        f"in uint{8 * itemsize}[], int64, int64, out uint8[], out int32[], out int64[], "
         "out int64[], out int64[]",
         variant=str(itemsize),
     )
-    def sum_plane(bits, escape, width, period, room, narrow, sums, counts, columns):
-        # sums.size == ceil(bits.size / period), and room.size is a multiple of `width`. If the
-        # period is not the width, the last row has `width` bits. See `_add_byte_rows` for the
-        # other arrays.
+    def sum_plane(bits, width, period, room, narrow, sums, counts, columns):
+        # sums.size == ceil(bits.size / period). If the period is not the width, the last row has
+        # `width` bits. Without columns, narrow.size and room.size are 0; else room.size is a
+        # multiple of `width`. See `_add_byte_rows` for the other arrays.
+        if narrow.size == 0:
+            sum_rows(bits, width, period, sums, counts)
+            return
         most = room.size // width
         for row in range(0, sums.size, most):
             count = min(most, sums.size - row)
             part = room[: count * width]
             if period == width:
                 part = part[: bits.size - row * width]
-                take_first(bits[row * width : row * width + part.size], escape, part)
+                take_first(bits[row * width : row * width + part.size], np.uint8(0), part)
             else:
                 for k in range(count):
                     first = (row + k) * period
                     own = part[k * width : (k + 1) * width]
-                    take_first(bits[first : first + width], escape, own)
+                    take_first(bits[first : first + width], np.uint8(0), own)
             own_sums, own_counts = sums[row : row + count], counts[row : row + count]
             _add_byte_rows(part, width, narrow, own_sums, own_counts, columns)
 
