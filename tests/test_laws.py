@@ -22,6 +22,7 @@ from gcodec.arrays.source import inspect
 from gcodec.codec import Codec
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.payload import Payload
+from gcodec.runtime import cover
 from gcodec.wire.primitives import MAX_NDIM
 
 each_codec = pytest.mark.parametrize("codec", gs.FEW, ids=str)
@@ -690,6 +691,25 @@ def test_alignment_changes_nothing(codec: Codec, n: int) -> None:
         symbols = codec.quantize_residual(x, residual)
         actual.add((codec.encode(x).tobytes(), codec.pack(symbols).tobytes(), residual.tobytes()))
     assert len(actual) == 1
+
+
+@pytest.mark.parametrize("n", thinned([1000, 33, 5000], 1))
+@each_codec
+def test_streaming_changes_nothing(codec: Codec, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores past the cache need addresses that many arrays have, but not all."""
+    x, before = np.random.default_rng(n).standard_normal((2, n), np.float32)
+    frame, wanted = gcodec.encode(x, codec), before.copy()
+    expected, symbols = gcodec.decode(frame), codec.quantize_residual(x, wanted)
+    monkeypatch.setattr(cover, "_STREAMING", 1)
+    for offset in (0, 4, 8, 12, 1):
+        memory = gs.placed(np.full(n + 32, 7, np.float32), offset)
+        out = memory[16:-16]
+        gcodec.decode(frame, out=out)
+        assert gs.same_bits(out, expected)
+        assert (memory[:16] == 7).all() and (memory[-16:] == 7).all()
+        residual = gs.placed(before, offset)
+        assert symbols_equal(codec.quantize_residual(x, residual), symbols)
+        assert gs.same_bits(residual, wanted)
 
 
 # --- specs --------------------------------------------------------------------------------------

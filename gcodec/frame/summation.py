@@ -165,7 +165,7 @@ def _steps(pending: list[_Addend], total: np.ndarray) -> tuple[list[_Step], int]
             steps += [addend.step() for addend in group]
         else:
             scales = [addend.scale for addend in group]
-            steps.append(adder(strings, scales, is_one and streams(total, 16)))
+            steps.append(adder(strings, scales, is_one and streams(total)))
     return steps, _LONG_PART if is_one else _PART
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gcodec.runtime import Array, pool
-from gcodec.runtime.lanes import ADD, BLOCK, STREAM, WRITE
+from gcodec.runtime.lanes import ADD, BLOCK, STREAM, STREAMED, WRITE
 
 _LINE = 64  # bytes in a cache line
 _STREAMING = 1 << 24  # bytes of the smallest result that no cache holds until it is read
@@ -45,12 +45,9 @@ def to_cache_line(stream: np.ndarray, step: int) -> int:
     return 0 if head % step or head > stream.size else head
 
 
-def streams(out: np.ndarray, align: int = 32) -> bool:
-    """Return whether stores to (n,) `out` can and should bypass the cache.
-
-    `align` is the alignment in bytes that the stores need.
-    """
-    return out.nbytes >= _STREAMING and out.ctypes.data % align == 0
+def streams(out: np.ndarray) -> bool:
+    """Return whether stores to (n,) `out` can and should bypass the cache."""
+    return out.nbytes >= _STREAMING and out.ctypes.data % STREAMED == 0
 
 
 def store_of(add: np.float32 | None, stream: bool) -> tuple[int, np.float32]:

@@ -18,6 +18,7 @@ from gcodec.runtime.memory import emit_prefetch
 BLOCK = 32  # elements
 SIGN = 0x80000000  # sign bit of a float32
 AHEAD = 256  # elements between a block and the block that it prefetches
+STREAMED = 16  # alignment in bytes of streaming stores, which all arrays of NumPy have
 WRITE, ADD, STREAM = 0, 1, 2
 """What becomes of decoded values; see `Emitter.store_as`. `store & ADD` needs no alignment."""
 _PERMUTE = "llvm.x86.avx512.permvar.qi.512"
@@ -110,12 +111,15 @@ class Emitter:
         return self.builder.load(self.builder.bitcast(pointer, kind.as_pointer()), align=align)
 
     def store(self, value: Any, pointer: Any, align: int = 4, streaming: bool = False) -> None:
-        """Emit the store of a vector; a streaming store bypasses the cache."""
+        """Emit the store of a vector; a streaming store bypasses the cache.
+
+        Its pointer is a multiple of `STREAMED` bytes, in place of `align` bytes.
+        """
         from llvmlite import ir
 
         builder = self.builder
         target = builder.bitcast(pointer, value.type.as_pointer())
-        instruction = builder.store(value, target, align=align)
+        instruction = builder.store(value, target, align=STREAMED if streaming else align)
         if streaming:
             one = builder.module.add_metadata([ir.IntType(32)(1)])
             instruction.set_metadata("nontemporal", one)
@@ -123,8 +127,9 @@ class Emitter:
     def store_as(self, values: Any, pointer: Any) -> None:
         """Emit the store of decoded values, for which a kernel has the arguments "store", "scale".
 
-        `WRITE` stores them, `STREAM` stores them past the cache, to a multiple of 32 bytes, and
-        `ADD` adds their products with the scale; each product is rounded before it is added.
+        `WRITE` stores them, `STREAM` stores them past the cache, to a multiple of `STREAMED`
+        bytes, and `ADD` adds their products with the scale; each product is rounded before it is
+        added.
         """
         builder, store = self.builder, self.args["store"]
         streams, adds = (
@@ -132,7 +137,7 @@ class Emitter:
         )
         with builder.if_else(streams) as (past_cache, cached):
             with past_cache:
-                self.store(values, pointer, align=32, streaming=True)
+                self.store(values, pointer, streaming=True)
             with cached:
                 self.fetch(pointer)
                 with builder.if_else(adds) as (adding, writing):

@@ -170,7 +170,7 @@ class Lossless(Codec):
         return Payload(codec._with_dtype(dtype), {}, *written)
 
     def _unpack(self, payload: Payload, n: int) -> LosslessSymbols:
-        bits = np.empty(n, self._layout.bits_dtype)
+        bits = result_beside(n, self._layout.bits_dtype, None)
         self._read(payload, n, bits)
         return LosslessSymbols(bits, self._dtype, self._bound_shape(n))
 

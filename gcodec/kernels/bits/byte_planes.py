@@ -30,7 +30,6 @@ from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
 FLOAT_SHIFTS = {2: 7, 4: 23, 8: 52}  # lowest bit of the first plane, by the bytes of a float
 FORMS = (*FLOAT_SHIFTS.items(), *((itemsize, 8 * itemsize - 8) for itemsize in (1, 2, 4, 8)))
 """Bytes of an element and lowest bit of the first plane, of floats and of integers."""
-STREAMED = 32  # alignment in bytes of vectors that bypass the cache
 _NO_GROUPS = np.empty(0, np.uint16), np.empty(0, np.uint8)
 GROUP = 1 << 12  # elements whose coded elements are counted
 _MASKED = 64  # elements whose mask is one word
@@ -289,7 +288,7 @@ def joining(itemsize: int, shift: int) -> Any:
             upper = builder.shl(builder.and_(rest, kind([high] * BLOCK)), kind([8] * BLOCK))
             rest = builder.or_(upper, builder.and_(rest, kind([low] * BLOCK)))
             values = builder.or_(rest, values)
-        e.store(values, e.address("out", "i"), STREAMED if streaming else itemsize, streaming)
+        e.store(values, e.address("out", "i"), itemsize, streaming)
 
     @block("first", "others", "i", "stride", "out")
     def join_block(e: Emitter) -> None:

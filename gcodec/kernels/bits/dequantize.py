@@ -223,7 +223,7 @@ def _adding(code: LevelCode, streaming: bool) -> Kernel:
 def _stream_block(e: Emitter) -> None:
     """Copy 32 elements from i on past the cache."""
     values = e.load(e.address("total", "i"), floats(), align=64)
-    e.store(values, e.address("out", "i"), align=16, streaming=True)
+    e.store(values, e.address("out", "i"), streaming=True)
 
 
 def _added_blocks(code: LevelCode) -> Any:

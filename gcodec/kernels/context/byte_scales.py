@@ -19,7 +19,6 @@ import numpy as np
 from gcodec.kernels.bits.byte_planes import (
     FLOAT_SHIFTS,
     FORMS,
-    STREAMED,
     group_arguments,
     joining,
     joining_coded,
@@ -31,7 +30,7 @@ from gcodec.kernels.context.scale_lists import MOST, SCRATCH, list_nbits
 from gcodec.kernels.numeric.byte_counts import add_tables, count_part, count_tables, ideal_nbits
 from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
-from gcodec.runtime.lanes import fence
+from gcodec.runtime.lanes import STREAMED, fence
 
 _PER_OCTAVE = 4
 _COUNT = 20  # bits of a sum of bytes, above which a narrow counter counts the bytes

@@ -178,7 +178,8 @@ def add_residual(x: np.ndarray, update: ResidualUpdate, bucket: int = 0) -> Extr
 
 def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> Extremes:
     """Do what `add_residual` does, and find the moments where this costs no pass."""
-    if not _bypasses_cache(update, _LINE):
+    in_lines = update.saves or update.left.ctypes.data % _LINE == 0  # as columns are stored
+    if not (in_lines and _bypasses_cache(update)):
         return add_residual(x, update)
     sums, squares = np.empty((2, -(-x.size // TILE)), np.float64)
 
@@ -194,9 +195,9 @@ def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> Extremes
     return Extremes(top_bits, moments=Moments(fold(sums), fold(squares), top_bits))
 
 
-def _bypasses_cache(update: ResidualUpdate, align: int = 32) -> bool:
+def _bypasses_cache(update: ResidualUpdate) -> bool:
     """Return whether the sum, or a copy of the residual, is written past the cache."""
-    return update.saves or streams(update.left, align)
+    return update.saves or streams(update.left)
 
 
 def _past_cache(x: np.ndarray, update: ResidualUpdate, bucket: int) -> np.ndarray:
@@ -259,7 +260,7 @@ def _sums_block(streaming: bool) -> Any:
             total = builder.fadd(e.load(source, floats()), builder.fmul(decay, former))
             target = builder.gep(e.args["left"], [i])
             if streaming:
-                _emit_stores(e, total, target, former, builder.gep(e.args["backup"], [i]), 32)
+                _emit_stores(e, total, target, former, builder.gep(e.args["backup"], [i]))
             else:
                 e.store(total, target)
             return total
@@ -269,19 +270,17 @@ def _sums_block(streaming: bool) -> Any:
     return add_range
 
 
-def _emit_stores(
-    e: Emitter, total: Any, target: Any, former: Any, backup: Any, align: int
-) -> None:
+def _emit_stores(e: Emitter, total: Any, target: Any, former: Any, backup: Any) -> None:
     """Emit the stores of a sum and, if the argument "saves" is true, of the former residual.
 
-    One of the two goes past the cache, to a multiple of `align` bytes.
+    One of the two goes past the cache.
     """
     with e.builder.if_else(e.args["saves"]) as (saving, replacing):
         with saving:
-            e.store(former, backup, align, True)
+            e.store(former, backup, streaming=True)
             e.store(total, target)
         with replacing:
-            e.store(total, target, align, True)
+            e.store(total, target, streaming=True)
 
 
 add_range, _stream_range = _sums_block(False), _sums_block(True)
@@ -323,7 +322,7 @@ def _copy_block(stream: bool) -> Any:
     @block("source", "j", "target", "i")
     def copy(e: Emitter) -> None:
         elements = e.load(e.address("source", "j"), floats())
-        e.store(elements, e.address("target", "i"), align=32 if stream else 4, streaming=stream)
+        e.store(elements, e.address("target", "i"), streaming=stream)
 
     return copy
 
@@ -410,7 +409,7 @@ def _column_sums(e: Emitter) -> None:
         former = e.load(e.element(source, row * LANES), floats(COLUMN))
         total = builder.fadd(x, builder.fmul(decay, former))
         place, backup = (e.element(array, row * LANES) for array in (target, kept))
-        _emit_stores(e, total, place, former, backup, _LINE)
+        _emit_stores(e, total, place, former, backup)
         return total
 
     emit_moments(e, total)

@@ -39,6 +39,7 @@ from gcodec.runtime.lanes import (
     BLOCK,
     SIGN,
     STREAM,
+    STREAMED,
     Emitter,
     block,
     constants,
@@ -163,7 +164,7 @@ def quantize(
     update : ResidualUpdate, optional
         Residual that is added to x; the new one is the sum minus its decoded value.
     stream : bool
-        Whether to write `update.apart`, which starts at a multiple of 32 bytes, past the cache.
+        Whether to write `update.apart`, past the cache.
 
     Returns
     -------
@@ -227,7 +228,7 @@ def dequantize(
     if stream and (head := cover.to_cache_line(out, pair)):
         dequantize(codes[: head // pair], scale, fmt, out[:head], add)
         codes, out = codes[head // pair :], out[head:]
-    aligned = out.ctypes.data % 32 == 0  # required for streaming
+    aligned = out.ctypes.data % STREAMED == 0
     store, times = cover.store_of(add, stream and aligned)
     whole, loop = out.size - out.size % BLOCK, _dequantizer(fmt.format)
     loop(codes[: codes_nbytes(whole, fmt)], scale, store, times, out[:whole])

@@ -118,7 +118,7 @@ def _quantize_block(rule: Callable[..., tuple[Any, Any]], stream: bool) -> Any:
         v = e.builder.fadd(e.load(source, floats()), memory)
         step, codes = rule(e, v, threshold, level)
         left = e.builder.fsub(v, step)
-        e.store(left, e.address("after", "j"), align=32 if stream else 4, streaming=stream)
+        e.store(left, e.address("after", "j"), streaming=stream)
         e.store(codes, e.address("out", "at"), align=1)
 
     return quantize
