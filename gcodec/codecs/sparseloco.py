@@ -44,9 +44,10 @@ from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_ea
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_residual
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits, moments
+from gcodec.kernels.transform import tile_order
 from gcodec.kernels.transform.chunk_layout import Layout, gather
 from gcodec.kernels.transform.dct_select import largest, largest_of_sums
 from gcodec.payload import Payload
@@ -146,7 +147,7 @@ def select(
     k : int
         From 1 to the size of a tile.
     update : ResidualUpdate, optional
-        Residual that is added to the values, and replaced by the sums. Rows must have one tile.
+        Residual that is added to the values, and replaced by the sums.
 
     Returns
     -------
@@ -165,10 +166,15 @@ def select(
     step = max(_PART // band, 1) * band
 
     def is_finite(start: int, stop: int) -> bool:
-        own, part = slice(start // tiles.size, stop // tiles.size), tiles.cut(values[start:stop])
+        own, part = slice(start // tiles.size, stop // tiles.size), values[start:stop]
+        out = positions[own], sent[own]
         if update is None:
-            return largest(part, k, positions[own], sent[own])
-        return largest_of_sums(part, update.part(start, stop), k, positions[own], sent[own])
+            return largest(tiles.cut(part), k, *out)
+        own_update = update.part(start, stop)
+        if tiles.columns == 1:
+            return largest_of_sums(tiles.cut(part), own_update, k, *out)
+        add_residual(part, own_update)
+        return largest(tiles.cut(own_update.left), k, *out)
 
     def task(start: int, stop: int) -> bool:
         return all(is_finite(at, min(at + step, stop)) for at in range(start, stop, step))
@@ -342,7 +348,7 @@ class SparseLoCo(SparseCodec):
         return self._binned(n, *select(values, tiles, tiles.sent(self.k)))
 
     def _adds_residual(self, n: int) -> bool:
-        return n > 0 and self._tiles(n).columns == 1
+        return n > 0
 
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
@@ -371,13 +377,14 @@ class SparseLoCo(SparseCodec):
         tiles = self._tiles(n, symbols.shape)
         if tiles.columns == 1:
             return symbols.positions, values
-        elements = tiles.elements(symbols.positions)
-        order = np.argsort(elements)
-        return elements[order], values[order]
+        return tile_order.in_tensor(symbols.positions, values, tiles[1:], tiles.sent(self.k))
 
     def _check_size(self, symbols: SparseLoCoSymbols, n: int) -> None:
         sent = self._sent(n, symbols.shape)
         fits = symbols.n == n and symbols.positions.size == symbols.bins.size == sent
+        if fits and n:
+            tiles = self._tiles(n, symbols.shape)
+            fits = tile_order.sends(symbols.positions, tiles.size, tiles.sent(self.k))
         self._require(fits, n, symbols.shape)
 
     # --- pack
@@ -417,7 +424,7 @@ class SparseLoCo(SparseCodec):
         parameters, bins, string = self._opened(payload, n)
         positions, tiles = string.read(), self._tiles(n)
         each = tiles.sent(self.k)
-        if not np.array_equal(positions // tiles.size, np.arange(positions.size) // each):
+        if not tile_order.sends(positions, tiles.size, each):
             raise _count_error(each)
         return SparseLoCoSymbols(n, positions, bins, parameters, shape)
 
