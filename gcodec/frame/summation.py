@@ -25,7 +25,7 @@ from gcodec.runtime.deferred import one_wait
 from gcodec.runtime.memory import clear
 from gcodec.wire.kinds import check_number
 
-_PART = 1 << 19  # elements of the sum that stay in the cache while all frames are added
+_PART = 1 << 18  # elements of the sum that stay in the cache while all frames are added
 _LONG_PART = 1 << 20  # elements, if one kernel adds all frames and cuts the part into tiles
 _SMALL = 1 << 12  # bytes of an array of a frame's symbols that may outlive the call of `add`
 

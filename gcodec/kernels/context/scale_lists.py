@@ -22,6 +22,7 @@ MOST = 127  # the largest scale
 CODE, SHIFT, SCALE, RICE = 2, 2, 7, 3  # bits of the fields in front of a list, and of k
 TOP, LENGTH = 8, 4  # bits of the largest u, and of the length of each Huffman word
 LONGEST = 12  # bits of the longest Huffman word
+_TOGETHER = 4  # words that are read from the same 64 bits
 MANY = 1 << 11  # scales from which on rANS may pay
 _RANS_ENTRY, _RANS_STATE = 6, 860  # bits, about: of each scale in a table of rANS; of its states
 _POINT = 28  # fractional bits of logarithms
@@ -357,18 +358,21 @@ def _read_huffman_words(data, at, end, least, shift, lengths, windows, out):
     if lengths[top] == 0 or not _fill_windows(lengths[: top + 1], windows):
         return _TABLE, at
     most, fault = (MOST - least >> shift) + 1, 0
-    for i in range(out.size):
-        entry = windows[np.int64(peek(data, at) >> np.uint64(64 - LONGEST))]
-        length = np.int64(entry >> _ABOVE)
-        if length == 0:
-            return (_WORD if at < end else _ENDS), at
-        at += length
-        if at > end:
-            return _ENDS, at
-        u = np.int64(entry & _LOW)
-        if u > most:
-            fault = _SCALE
-        out[i] = _scale_of(u, least, shift)
+    for first in range(0, out.size, _TOGETHER):
+        part, bits = out[first : first + _TOGETHER], peek(data, at)
+        for i in range(part.size):
+            entry = windows[np.int64(bits >> np.uint64(64 - LONGEST))]
+            length = np.int64(entry >> _ABOVE)
+            if length == 0:
+                return (_WORD if at < end else _ENDS), at
+            at += length
+            if at > end:
+                return _ENDS, at
+            bits <<= np.uint64(length)
+            u = np.int64(entry & _LOW)
+            if u > most:
+                fault = _SCALE
+            part[i] = _scale_of(u, least, shift)
     return fault, at
 
 
