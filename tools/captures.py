@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+_COMPILING = "gcodec: compiling kernels"
 _BLOCK = re.compile(r"^```text\n\$ (gcodec .*)\n((?:.*\n)*?)```$", re.MULTILINE)
 
 
@@ -24,7 +25,7 @@ def captures(page: Path) -> list[tuple[str, str]]:
 
 
 def output(call: str) -> str:
-    """Run a call; return its output, first stdout, then stderr."""
+    """Run a call; return its output, first stdout, then stderr without the note of compiling."""
     done = subprocess.run(
         [sys.executable, "-m", *shlex.split(call)],
         cwd=ROOT,
@@ -34,7 +35,8 @@ def output(call: str) -> str:
     )
     if done.returncode:
         raise SystemExit(f"{call}: exit code {done.returncode}\n{done.stderr}")
-    return "".join(f"{line.rstrip()}\n" for line in (done.stdout + done.stderr).splitlines())
+    lines = (done.stdout + done.stderr).splitlines()
+    return "".join(f"{line.rstrip()}\n" for line in lines if not line.startswith(_COMPILING))
 
 
 def main() -> None:
