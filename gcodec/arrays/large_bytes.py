@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.runtime import pool
 from gcodec.runtime.memory import Drainable, contents, release
 from gcodec.runtime.memory import page_adviser as _adviser
 
 LEAST_NBYTES = 1 << 22  # NumPy's threshold for huge pages
 _CHUNK = 1 << 23  # bytes that are copied before their memory is released
-_OBSERVED = 1 << 20  # bytes that stay in the cache until they are copied
+_OBSERVED = 1 << 20  # bytes that a thread copies at a time, and that stay in its cache until then
 
 # Functions of Python's C API, declared without changing the declarations that others see.
 _new_bytes = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
@@ -71,12 +72,26 @@ def joined(parts: Sequence[bytes | bytearray | memoryview | Drainable | Observed
     offset = 0
     for part, observe in zip(sources, observers, strict=True):
         source = np.frombuffer(contents(part), np.uint8)
-        size = _CHUNK if observe is None else _OBSERVED
+        size = _CHUNK if observe is None or pool.thread_count() > 1 else _OBSERVED
         for start in range(0, source.size, size):
             stop = min(start + size, source.size)
-            if observe is not None:
-                observe(source[start:stop])
-            target[offset + start : offset + stop] = source[start:stop]
+            _copy(source[start:stop], target[offset + start : offset + stop], observe)
             release(part, start, stop)
         offset += source.size
     return result
+
+
+def _copy(
+    source: np.ndarray, target: np.ndarray, observe: Callable[[np.ndarray], None] | None
+) -> None:
+    """Copy bytes, while another thread observes them; with one thread, observe them first."""
+    first = 0 if observe is None else 1  # number of the first task that copies
+
+    def task(number: int, _: int) -> None:
+        if observe is not None and not number:
+            observe(source)
+            return
+        piece = slice((number - first) * _OBSERVED, (number - first + 1) * _OBSERVED)
+        target[piece] = source[piece]
+
+    pool.run_each(task, first + -(-source.size // _OBSERVED))
