@@ -300,7 +300,7 @@ class Codec(Parameters):
         """
         n = size_of(shape)
         if not isinstance(payload, Payload):
-            payload = self._bare_payload(payload, n, nbits, scalars)
+            payload = self._with_shape(shape)._bare_payload(payload, n, nbits, scalars)
         elif nbits is not None or scalars:
             raise ParameterError("nbits and scalars belong to bare bytes; a Payload has its own")
         payload = self._checked(payload, n)
@@ -443,8 +443,11 @@ class Codec(Parameters):
         return 0
 
     def _string(self, payload: Payload, n: int) -> Any:
-        """Open the string of symbols in a payload; see `gcodec.entropy.coder.CodedString`."""
-        raise NotImplementedError
+        """Open the string that ends a payload, or return None if its codes have a fixed width.
+
+        See `gcodec.entropy.coder.CodedString`.
+        """
+        return None
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         """Decode a payload from bit 0 to build its seek table; raise `FormatError`."""
@@ -463,15 +466,16 @@ class Codec(Parameters):
         raise ParameterError(f"frame: {self} sends all elements; use decode")
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        """Return the number of bits of bare bytes; raise `ParameterError` if undetermined."""
-        nbits = self.max_payload_nbits(n)
-        return nbits if -(-nbits // 8) == data.size else 8 * data.size
+        """Return the number of bits of bare bytes; raise `ParameterError` if undetermined.
 
-    def _string_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        """Return the number of bits of bare bytes that end with a string, by decoding it."""
+        The end of a string is found by decoding it.
+        """
         string = self._string(Payload(self, scalars, data, 8 * data.size), n)
-        nbits: int = string.read(lambda at, symbols: None, bits_follow=True)
-        return nbits
+        if string is None:
+            nbits = self.max_payload_nbits(n)
+            return nbits if -(-nbits // 8) == data.size else 8 * data.size
+        end: int = string.read(lambda at, symbols: None, bits_follow=True)
+        return end
 
     # --- Compositions, which a codec may fuse with the same bits
 

@@ -41,7 +41,7 @@ from gcodec.arrays.nonfinite import check_finite, check_top
 from gcodec.arrays.source import inspect
 from gcodec.codec import Codec, register
 from gcodec.entropy import tabled
-from gcodec.entropy.coder import BitSpan, CodedString, into
+from gcodec.entropy.coder import BitSpan, into
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt, ParameterError
@@ -340,7 +340,9 @@ class TernGrad(Codec):
         string.read(take)
         return values
 
-    def _string(self, payload: Payload, n: int) -> CodedString:
+    def _string(self, payload: Payload, n: int) -> Any:
+        if not self._is_coded:
+            return None
         span = BitSpan.of(payload)
         if self.packing == "context":
             return symbol_coder.open(span, n, 3)
@@ -376,8 +378,3 @@ class TernGrad(Codec):
             table = yield from tabled_fields.table(walk, "rans", FIVES, coded, meaning)
             yield from tabled_fields.string(walk, table, "level", "five codes", nbytes, five)
         walk.finish()
-
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        if not self._is_coded:
-            return super()._bare_nbits(n, data, scalars)
-        return self._string_nbits(n, data, scalars)

@@ -39,7 +39,8 @@ from gcodec.codec import Codec, register
 from gcodec.codecs.blockwise import describe, quantizer
 from gcodec.codecs.blockwise import payload as payload_coding
 from gcodec.codecs.blockwise.layout import ABSMAX, KINDS, TABLE_SENT, Layout, Scales
-from gcodec.codecs.blockwise.payload import CODES, Message, check_codes, longest_nbits
+from gcodec.codecs.blockwise.payload import CODES, check_codes, longest_nbits
+from gcodec.entropy.coder import into
 from gcodec.entropy.ranged import CodedBytes
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
@@ -269,18 +270,23 @@ class Blockwise(Codec):
         return Payload(self.replaced(code=code), {}, *written)
 
     def _unpack(self, payload: Payload, n: int) -> BlockwiseSymbols:
-        layout, data = self._layout(n), payload.data
-        if self.code == "none":
+        layout, data, string = self._layout(n), payload.data, self._string(payload, n)
+        size = layout.front_nbytes
+        if string is None:
             check_length(payload.nbits, 8 * layout.nbytes)
             refuse_table(payload.seek)
-            layout.scales(data[: layout.front_nbytes])
-            check_codes(data[layout.front_nbytes :], layout)
+            layout.scales(data[:size])
         else:
-            data = self._string(payload, n).read()
+            data = np.empty(layout.nbytes, np.uint8)
+            data[:size] = payload.data[:size]
+            string.read(into(data[size:]))
+        check_codes(data[size:], layout)
         return BlockwiseSymbols(data, n, layout.block)
 
-    def _string(self, payload: Payload, n: int) -> Message:
-        return Message.open(payload, self._layout(n), self.code)
+    def _string(self, payload: Payload, n: int) -> Any:
+        if self.code == "none":
+            return None
+        return payload_coding.open_string(payload, self._layout(n), self.code)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         yield from describe.fields(walk, self._layout(n), self.code)

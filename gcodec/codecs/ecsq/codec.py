@@ -492,6 +492,9 @@ class ECSQ(Codec):
             yield from context_string(walk, "level", "level", n, describe, self._has_trellis)
         walk.finish()
 
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+        return 8 * data.size
+
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         string = self._string(payload, n)
         return no_blocks(log2_block) if string is None else string.blocks(log2_block)

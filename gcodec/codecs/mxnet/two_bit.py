@@ -261,11 +261,9 @@ class MXNet2Bit(Codec):
         return dense
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        if self.form == "dense":
-            return super()._bare_nbits(n, data, scalars)
-        if self.form == "context":
-            return self._string_nbits(n, data, scalars)
-        raise ParameterError("nbits: the bytes of form=sparse do not contain it; pass nbits=…")
+        if self.form == "sparse":
+            raise ParameterError("nbits: the bytes of form=sparse do not contain it; pass nbits=…")
+        return super()._bare_nbits(n, data, scalars)
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if self.form != "sparse" or out is None or device_of(out) is None:
@@ -306,7 +304,8 @@ class MXNet2Bit(Codec):
         return string.read(), payload.data[: -(-string.k // 8)]
 
     def _string(self, payload: Payload, n: int) -> Any:
-        """Open the string of the context form, or that of the positions of the sparse form."""
+        if self.form == "dense":
+            return None
         if self.form == "context":
             return symbol_coder.open(BitSpan.of(payload), n, 3)
         k = payload.scalars["count"]
