@@ -314,9 +314,8 @@ class TernGrad(Codec):
         return Payload(self, scalars, *written)
 
     def _unpack(self, payload: Payload, n: int) -> TernarySymbols:
-        codes = payload.data
-        if self._is_coded:
-            string = self._string(payload, n)
+        codes, string = payload.data, self._string(payload, n)
+        if string is not None:
             codes = empty_beside(self.seek_count(n), np.uint8, payload.data)
             string.read(into(codes))
         else:
@@ -341,12 +340,12 @@ class TernGrad(Codec):
         return values
 
     def _string(self, payload: Payload, n: int) -> Any:
-        if not self._is_coded:
-            return None
-        span = BitSpan.of(payload)
         if self.packing == "context":
-            return symbol_coder.open(span, n, 3)
-        return tabled.open("rans", span, FIVES, CodedMask.all(self.seek_count(n)))
+            return symbol_coder.open(BitSpan.of(payload), n, 3)
+        if self.packing == "rans":
+            coded = CodedMask.all(self.seek_count(n))
+            return tabled.open("rans", BitSpan.of(payload), FIVES, coded)
+        return None
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         scale, nbytes = float(np.float32(payload.scalars["scale"])), self.seek_count(n)
