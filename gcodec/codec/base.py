@@ -24,7 +24,6 @@ from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LevelString
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
-from gcodec.kernels.numeric.log_histogram import add_residual_with_histogram
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import float_of_bits, newly_infinite
 from gcodec.payload import Payload, Selection
@@ -640,13 +639,15 @@ class Codec(Parameters):
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Symbols | None
     ) -> Symbols:
         """Do what `_quantize_residual` does, where an update in place saves the residual."""
-        x = tensor.values
-        if self._quantizes_sum(tensor):
+        x, is_exact = tensor.values, tensor.dtype in ("float32", "float64")
+        if is_exact and device_of(x) is None:
             try:
-                symbols, most = self._quantize_sum(x, update, seed)
-                if not float_of_bits(most) <= self.takes_up_to:
-                    self._check_left(update.left, x, update.former, update.decay, tensor.dtype)
-                return symbols
+                quantized = self._quantize_sum(x, update, seed)
+                if quantized is not None:
+                    symbols, most = quantized
+                    if not float_of_bits(most) <= self.takes_up_to:
+                        self._check_left(tensor, update)
+                    return symbols
             except ParameterError:
                 if not update.saves:
                     raise
@@ -657,43 +658,33 @@ class Codec(Parameters):
             return self._quantize_left(values, extremes, tensor.dtype, seed, prior)
         # Symbols on a device are not waited for.
         is_known = self.bounds_decoded and (self.symbols_on_host or device_of(values) is None)
-        is_bounded = is_known and tensor.dtype in ("float32", "float64")
+        is_bounded = is_known and is_exact
         if is_bounded:
             prefetch(top_bits)  # fetch it together with the numbers that the symbols need
         symbols = self._quantize_left(values, extremes, tensor.dtype, seed, prior)
         largest = float_of_bits(top_bits) if is_bounded else math.inf
         if not largest < _SAFE or not largest + self._decoded_bound(symbols, largest) < _SAFE:
-            self._check_left(values, x, update.former, update.decay, tensor.dtype)
+            self._check_left(tensor, update)
         return symbols
 
-    def _check_left(
-        self, left: Array, x: Array, residual: Array, decay: np.float32, dtype: str
-    ) -> None:
+    def _check_left(self, tensor: Tensor, update: ResidualUpdate) -> None:
         """Raise `ParameterError` if a new residual contains NaN or Inf, and the sum does not."""
 
         def check(is_infinite: bool) -> None:
             if is_infinite:
-                raise ParameterError(f"x: must not exceed the range of {self} or {dtype}")
+                raise ParameterError(f"x: must not exceed the range of {self} or {tensor.dtype}")
 
-        when_known(newly_infinite(left, x, residual, decay), check)
-
-    def _quantizes_sum(self, tensor: Tensor) -> bool:
-        """Return whether `_quantize_sum` applies."""
-        is_on_host = device_of(tensor.values) is None
-        is_exact = tensor.dtype in ("float32", "float64")
-        return is_on_host and is_exact and self._adds_residual(tensor.values.size)
-
-    def _adds_residual(self, n: int) -> bool:
-        """Return whether `_quantize_sum` is implemented for n elements."""
-        return False
+        terms = tensor.values, update.former, update.decay
+        when_known(newly_infinite(update.left, *terms), check)
 
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
-    ) -> tuple[Symbols, int]:
+    ) -> tuple[Symbols, int] | None:
         """Quantize u = x + decay·residual on the host, part by part, and write u − x̂.
 
         Each part stays in the cache from the sum to the new residual, `update.left`. An error
-        leaves that array undefined, except for what `update.restore` restores.
+        leaves that array undefined, except for what `update.restore` restores. The result is None,
+        and nothing is written, if the codec cannot do so for these values.
 
         Returns
         -------
@@ -701,7 +692,7 @@ class Codec(Parameters):
         most : int
             Bit pattern of a bound of the magnitudes of u; NaN is larger than infinity.
         """
-        raise NotImplementedError
+        return None
 
     def _quantize_left(
         self, values: Array, extremes: Extremes, dtype: str, seed: int, prior: Symbols | None
@@ -725,25 +716,6 @@ class Codec(Parameters):
         `dtype` is one of `fused_dtypes`.
         """
         return None
-
-    def _range_bucket(self, n: int) -> int:
-        """Return the number of elements of the buckets whose ranges `_quantize_in_place` needs.
-
-        The pass that adds the residual then finds these `Extremes.ranges` if it can; 0 requests
-        none.
-        """
-        return 0
-
-    def _needs_moments(self, n: int) -> bool:
-        """Return whether the pass that adds the residual should find `Extremes.moments`.
-
-        That pass then finds them if it can.
-        """
-        return False
-
-    def _needs_histogram(self, n: int) -> bool:
-        """Return whether the pass that adds the residual on the host finds `Extremes.counts`."""
-        return False
 
     def _quantize_below(
         self, values: Array, extremes: Extremes, seed: int, prior: Symbols | None
@@ -782,12 +754,15 @@ class Codec(Parameters):
         """Write x + decay·residual to `update.left`, and save the residual if that is it."""
         if device_of(x) is not None:
             return Extremes(arithmetic.correct(x, update.residual, update.decay, update.left))
-        if self._needs_histogram(x.size):
-            top_bits, counts = add_residual_with_histogram(x, update)
-            return Extremes(top_bits, counts=counts)
-        if self._needs_moments(x.size):
-            return arithmetic.add_residual_with_moments(x, update)
-        return arithmetic.add_residual(x, update, self._range_bucket(x.size))
+        return self._add_residual(x, update)
+
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+        """Do what `_correct` does on the host.
+
+        A codec whose quantizer needs other numbers of the sum overrides this method with a pass
+        that finds them, too; see `Extremes`.
+        """
+        return arithmetic.add_residual(x, update)
 
     def _dequantize_add(self, symbols: Symbols, dtype: str, scale: np.float32, out: Array) -> None:
         """Add ``scale`` times the decoded values, rounded to `dtype`, to `out`."""

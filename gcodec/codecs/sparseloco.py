@@ -341,13 +341,12 @@ class SparseLoCo(SparseCodec):
         tiles = self._tiles(n)
         return self._binned(n, *select(values, tiles, tiles.sent(self.k)))
 
-    def _adds_residual(self, n: int) -> bool:
-        return n > 0 and self._tiles(n).columns == 1
-
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
-    ) -> tuple[SparseLoCoSymbols, int]:
+    ) -> tuple[SparseLoCoSymbols, int] | None:
         tiles = self._tiles(x.size)
+        if not x.size or tiles.columns > 1:
+            return None
         positions, sent = select(x, tiles, tiles.sent(self.k), update)
         symbols = self._binned(x.size, positions, sent)
         self._dequantize_add(symbols, "float32", np.float32(-1), update.left)

@@ -53,8 +53,8 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.dequantize import LEVELS_LOW_FIRST, LevelString
 from gcodec.kernels.bits.pack import check_length
-from gcodec.kernels.numeric import convert, scalar_rules
-from gcodec.kernels.numeric.arithmetic import Extremes
+from gcodec.kernels.numeric import arithmetic, convert, scalar_rules
+from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import max_abs_bits, moments
@@ -252,8 +252,9 @@ class TernGrad(Codec):
         codes = ternary.quantize(values, as_float32(scale), seed, self._pack_rule)
         return TernarySymbols(codes, scale, self._bound_shape(values.size))
 
-    def _needs_moments(self, n: int) -> bool:
-        return self.clip > 0
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+        add = arithmetic.add_residual_with_moments if self.clip else arithmetic.add_residual
+        return add(x, update)
 
     def _quantize_below(
         self,

@@ -45,6 +45,7 @@ from gcodec.entropy.ranged import CodedBytes
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
+from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.quantize import blockwise, standard_scores
 from gcodec.payload import Payload, Selection
@@ -175,16 +176,17 @@ class Blockwise(Codec):
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> BlockwiseSymbols:
         return self._quantized(values)
 
-    def _adds_residual(self, n: int) -> bool:
-        return quantizer.accepts_update(self._layout(n))
-
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
-    ) -> tuple[BlockwiseSymbols, int]:
+    ) -> tuple[BlockwiseSymbols, int] | None:
+        if not quantizer.accepts_update(self._layout(x.size)):
+            return None
         return self._quantized(x, update), 0  # the quantizer refuses what the codec does
 
-    def _needs_moments(self, n: int) -> bool:
-        return self.kind == "uniform8"
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+        is_uniform = self.kind == "uniform8"
+        add = arithmetic.add_residual_with_moments if is_uniform else arithmetic.add_residual
+        return add(x, update)
 
     def _quantize_below(
         self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any

@@ -202,14 +202,12 @@ class Microscale(Codec):
         scale = self._scale_of(values, int(extremes.top_bits))
         return self._quantized(values, scale, seed, leave=True)[0]
 
-    def _adds_residual(self, n: int) -> bool:
-        # The pass that adds the residual finds the largest magnitude, which the scale needs.
-        return not isinstance(self.tensor_scale, str)
-
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
-    ) -> tuple[MicroscaleSymbols, int]:
-        return self._quantized(x, self._scale_of(x), seed, update)
+    ) -> tuple[MicroscaleSymbols, int] | None:
+        if isinstance(self.tensor_scale, str):
+            return None  # the scale needs the largest magnitude of the sum
+        return self._quantized(x, self.tensor_scale, seed, update)
 
     def _quantized(
         self,
