@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from itertools import chain
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -323,11 +322,15 @@ class MXNet2Bit(Codec):
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         level = float(self._level)
         if self.form == "dense":
-            return packed(walk, TWO_BIT, n, "level", "code", lookup("0 -+", level))
-        if self.form == "context":
-            return context_string(walk, "level", "code", n, describe_each(lookup("0 +-", level)))
-        k = payload.scalars["count"]
-        return chain(signs(walk, k, level), positions_in(walk, self.index, k, n))
+            yield from packed(walk, TWO_BIT, n, "level", "code", lookup("0 -+", level))
+        elif self.form == "context":
+            codes = describe_each(lookup("0 +-", level))
+            yield from context_string(walk, "level", "code", n, codes)
+            walk.finish()
+        else:
+            k = payload.scalars["count"]
+            yield from signs(walk, k, level)
+            yield from positions_in(walk, self.index, k, n)
 
     def _with_threshold(self, symbols: TwoBitSymbols) -> MXNet2Bit:
         is_same = symbols.threshold == self.threshold
