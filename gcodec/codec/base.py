@@ -17,18 +17,17 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 
 from gcodec.arrays import source as sources
-from gcodec.arrays.nonfinite import check_top
 from gcodec.arrays.source import NUMPY_DTYPES, Tensor, inspect, size_of
+from gcodec.codec import residuals
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LevelString
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.kernels.numeric.reduce import float_of_bits, newly_infinite
 from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array, pool
-from gcodec.runtime.deferred import one_wait, prefetch, resolved, when_known
+from gcodec.runtime.deferred import one_wait, resolved
 from gcodec.runtime.device import device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, clear, empty_beside, flattened, release
 from gcodec.runtime.reuse import result_beside
@@ -40,7 +39,6 @@ from gcodec.wire.seek import Blocks, SeekTable, most_nbytes
 Symbols = Any  # each codec declares its own NamedTuple
 
 _PART = 1 << 17  # elements that stay in a cache while several passes process them
-_SAFE = 2.0**127  # sums of magnitudes below this bound are finite in float32
 
 _Self = TypeVar("_Self", bound="Codec")
 
@@ -639,43 +637,7 @@ class Codec(Parameters):
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Symbols | None
     ) -> Symbols:
         """Do what `_quantize_residual` does, where an update in place saves the residual."""
-        x, is_exact = tensor.values, tensor.dtype in ("float32", "float64")
-        if is_exact and device_of(x) is None:
-            try:
-                quantized = self._quantize_sum(x, update, seed)
-                if quantized is not None:
-                    symbols, most = quantized
-                    if not float_of_bits(most) <= self.takes_up_to:
-                        self._check_left(tensor, update)
-                    return symbols
-            except ParameterError:
-                if not update.saves:
-                    raise
-                update.restore()  # the following steps raise an error that counts sums
-        extremes, is_accepted = self._corrected(tensor, update)
-        values, top_bits = update.left, extremes.top_bits
-        if is_accepted:
-            return self._quantize_left(values, extremes, tensor.dtype, seed, prior)
-        # Symbols on a device are not waited for.
-        is_known = self.bounds_decoded and (self.symbols_on_host or device_of(values) is None)
-        is_bounded = is_known and is_exact
-        if is_bounded:
-            prefetch(top_bits)  # fetch it together with the numbers that the symbols need
-        symbols = self._quantize_left(values, extremes, tensor.dtype, seed, prior)
-        largest = float_of_bits(top_bits) if is_bounded else math.inf
-        if not largest < _SAFE or not largest + self._decoded_bound(symbols, largest) < _SAFE:
-            self._check_left(tensor, update)
-        return symbols
-
-    def _check_left(self, tensor: Tensor, update: ResidualUpdate) -> None:
-        """Raise `ParameterError` if a new residual contains NaN or Inf, and the sum does not."""
-
-        def check(is_infinite: bool) -> None:
-            if is_infinite:
-                raise ParameterError(f"x: must not exceed the range of {self} or {tensor.dtype}")
-
-        terms = tensor.values, update.former, update.decay
-        when_known(newly_infinite(update.left, *terms), check)
+        return residuals.quantize_sum(self, tensor, update, seed, prior)
 
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
@@ -694,26 +656,13 @@ class Codec(Parameters):
         """
         return None
 
-    def _quantize_left(
-        self, values: Array, extremes: Extremes, dtype: str, seed: int, prior: Symbols | None
-    ) -> Symbols:
-        """Quantize values, and replace them by their quantization errors, values − x̂."""
-        symbols = None
-        if dtype in self.fused_dtypes and device_of(values) is None:
-            symbols = self._quantize_in_place(values, extremes, dtype, seed)
-        if symbols is not None:
-            return symbols
-        symbols = self._quantize_below(values, extremes, seed, prior)
-        # u − x̂ is u + (−1)·x̂, bit for bit.
-        self._dequantize_add(symbols, dtype, np.float32(-1), values)
-        return symbols
-
     def _quantize_in_place(
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
     ) -> Symbols | None:
-        """Do what `_quantize_left` does in one pass over values on the host; None if impossible.
+        """Quantize values on the host, and replace them by their quantization errors, values − x̂.
 
-        `dtype` is one of `fused_dtypes`.
+        This takes one pass over the values; the result is None if that is impossible. `dtype` is
+        one of `fused_dtypes`.
         """
         return None
 
@@ -726,29 +675,6 @@ class Codec(Parameters):
     def _decoded_bound(self, symbols: Symbols, largest: float) -> float:
         """Return an upper bound of |x̂| before rounding, given that of |x|."""
         return math.inf
-
-    def _corrected(self, tensor: Tensor, update: ResidualUpdate) -> tuple[Extremes, bool]:
-        """Write u = x + decay·residual to `update.left`.
-
-        Returns
-        -------
-        extremes : Extremes
-            Largest magnitude of u, and perhaps the ranges of its buckets.
-        is_accepted : bool
-            Whether `_quantize` accepts u for sure, and decodes it to finite values. NaN and Inf
-            are refused here only if everything else is accepted.
-        """
-        x, bound = tensor.values, self.takes_up_to
-        # A codec that keeps NaN and Inf accepts them only where the tensor remains unchanged.
-        is_known = self.refuses_nonfinite or (self.keeps_nonfinite and bound < math.inf)
-        is_checkable = is_known and tensor.dtype in ("float32", "float64")
-        if bound < math.inf:  # comparing with the bound on a device would wait for it
-            is_checkable = is_checkable and bound > 0 and device_of(x) is None
-        extremes = self._correct(x, update)
-        top_bits = extremes.top_bits
-        if is_checkable and bound == math.inf:
-            check_top(top_bits, x)
-        return extremes, is_checkable and (bound == math.inf or float_of_bits(top_bits) <= bound)
 
     def _correct(self, x: Array, update: ResidualUpdate) -> Extremes:
         """Write x + decay·residual to `update.left`, and save the residual if that is it."""
