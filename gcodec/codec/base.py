@@ -17,19 +17,17 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 
 from gcodec.arrays import source as sources
-from gcodec.arrays.nonfinite import check_top
 from gcodec.arrays.source import NUMPY_DTYPES, Tensor, inspect, size_of
+from gcodec.codec import residuals
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LevelString
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
-from gcodec.kernels.numeric.log_histogram import add_residual_with_histogram
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.kernels.numeric.reduce import float_of_bits, newly_infinite
 from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array, pool
-from gcodec.runtime.deferred import one_wait, prefetch, resolved, when_known
+from gcodec.runtime.deferred import one_wait, resolved
 from gcodec.runtime.device import device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, clear, empty_beside, flattened, release
 from gcodec.runtime.reuse import result_beside
@@ -41,7 +39,6 @@ from gcodec.wire.seek import Blocks, SeekTable, most_nbytes
 Symbols = Any  # each codec declares its own NamedTuple
 
 _PART = 1 << 17  # elements that stay in a cache while several passes process them
-_SAFE = 2.0**127  # sums of magnitudes below this bound are finite in float32
 
 _Self = TypeVar("_Self", bound="Codec")
 
@@ -300,7 +297,7 @@ class Codec(Parameters):
         """
         n = size_of(shape)
         if not isinstance(payload, Payload):
-            payload = self._bare_payload(payload, n, nbits, scalars)
+            payload = self._with_shape(shape)._bare_payload(payload, n, nbits, scalars)
         elif nbits is not None or scalars:
             raise ParameterError("nbits and scalars belong to bare bytes; a Payload has its own")
         payload = self._checked(payload, n)
@@ -443,8 +440,11 @@ class Codec(Parameters):
         return 0
 
     def _string(self, payload: Payload, n: int) -> Any:
-        """Open the string of symbols in a payload; see `gcodec.entropy.coder.CodedString`."""
-        raise NotImplementedError
+        """Open the string that ends a payload, or return None if its codes have a fixed width.
+
+        See `gcodec.entropy.coder.CodedString`.
+        """
+        return None
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         """Decode a payload from bit 0 to build its seek table; raise `FormatError`."""
@@ -463,15 +463,16 @@ class Codec(Parameters):
         raise ParameterError(f"frame: {self} sends all elements; use decode")
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        """Return the number of bits of bare bytes; raise `ParameterError` if undetermined."""
-        nbits = self.max_payload_nbits(n)
-        return nbits if -(-nbits // 8) == data.size else 8 * data.size
+        """Return the number of bits of bare bytes; raise `ParameterError` if undetermined.
 
-    def _string_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        """Return the number of bits of bare bytes that end with a string, by decoding it."""
+        The end of a string is found by decoding it.
+        """
         string = self._string(Payload(self, scalars, data, 8 * data.size), n)
-        nbits: int = string.read(lambda at, symbols: None, bits_follow=True)
-        return nbits
+        if string is None:
+            nbits = self.max_payload_nbits(n)
+            return nbits if -(-nbits // 8) == data.size else 8 * data.size
+        end: int = string.read(lambda at, symbols: None, bits_follow=True)
+        return end
 
     # --- Compositions, which a codec may fuse with the same bits
 
@@ -636,60 +637,16 @@ class Codec(Parameters):
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Symbols | None
     ) -> Symbols:
         """Do what `_quantize_residual` does, where an update in place saves the residual."""
-        x = tensor.values
-        if self._quantizes_sum(tensor):
-            try:
-                symbols, most = self._quantize_sum(x, update, seed)
-                if not float_of_bits(most) <= self.takes_up_to:
-                    self._check_left(update.left, x, update.former, update.decay, tensor.dtype)
-                return symbols
-            except ParameterError:
-                if not update.saves:
-                    raise
-                update.restore()  # the following steps raise an error that counts sums
-        extremes, is_accepted = self._corrected(tensor, update)
-        values, top_bits = update.left, extremes.top_bits
-        if is_accepted:
-            return self._quantize_left(values, extremes, tensor.dtype, seed, prior)
-        # Symbols on a device are not waited for.
-        is_known = self.bounds_decoded and (self.symbols_on_host or device_of(values) is None)
-        is_bounded = is_known and tensor.dtype in ("float32", "float64")
-        if is_bounded:
-            prefetch(top_bits)  # fetch it together with the numbers that the symbols need
-        symbols = self._quantize_left(values, extremes, tensor.dtype, seed, prior)
-        largest = float_of_bits(top_bits) if is_bounded else math.inf
-        if not largest < _SAFE or not largest + self._decoded_bound(symbols, largest) < _SAFE:
-            self._check_left(values, x, update.former, update.decay, tensor.dtype)
-        return symbols
-
-    def _check_left(
-        self, left: Array, x: Array, residual: Array, decay: np.float32, dtype: str
-    ) -> None:
-        """Raise `ParameterError` if a new residual contains NaN or Inf, and the sum does not."""
-
-        def check(is_infinite: bool) -> None:
-            if is_infinite:
-                raise ParameterError(f"x: must not exceed the range of {self} or {dtype}")
-
-        when_known(newly_infinite(left, x, residual, decay), check)
-
-    def _quantizes_sum(self, tensor: Tensor) -> bool:
-        """Return whether `_quantize_sum` applies."""
-        is_on_host = device_of(tensor.values) is None
-        is_exact = tensor.dtype in ("float32", "float64")
-        return is_on_host and is_exact and self._adds_residual(tensor.values.size)
-
-    def _adds_residual(self, n: int) -> bool:
-        """Return whether `_quantize_sum` is implemented for n elements."""
-        return False
+        return residuals.quantize_sum(self, tensor, update, seed, prior)
 
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
-    ) -> tuple[Symbols, int]:
+    ) -> tuple[Symbols, int] | None:
         """Quantize u = x + decay·residual on the host, part by part, and write u − x̂.
 
         Each part stays in the cache from the sum to the new residual, `update.left`. An error
-        leaves that array undefined, except for what `update.restore` restores.
+        leaves that array undefined, except for what `update.restore` restores. The result is None,
+        and nothing is written, if the codec cannot do so for these values.
 
         Returns
         -------
@@ -697,49 +654,17 @@ class Codec(Parameters):
         most : int
             Bit pattern of a bound of the magnitudes of u; NaN is larger than infinity.
         """
-        raise NotImplementedError
-
-    def _quantize_left(
-        self, values: Array, extremes: Extremes, dtype: str, seed: int, prior: Symbols | None
-    ) -> Symbols:
-        """Quantize values, and replace them by their quantization errors, values − x̂."""
-        symbols = None
-        if dtype in self.fused_dtypes and device_of(values) is None:
-            symbols = self._quantize_in_place(values, extremes, dtype, seed)
-        if symbols is not None:
-            return symbols
-        symbols = self._quantize_below(values, extremes, seed, prior)
-        # u − x̂ is u + (−1)·x̂, bit for bit.
-        self._dequantize_add(symbols, dtype, np.float32(-1), values)
-        return symbols
+        return None
 
     def _quantize_in_place(
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
     ) -> Symbols | None:
-        """Do what `_quantize_left` does in one pass over values on the host; None if impossible.
+        """Quantize values on the host, and replace them by their quantization errors, values − x̂.
 
-        `dtype` is one of `fused_dtypes`.
+        This takes one pass over the values; the result is None if that is impossible. `dtype` is
+        one of `fused_dtypes`.
         """
         return None
-
-    def _range_bucket(self, n: int) -> int:
-        """Return the number of elements of the buckets whose ranges `_quantize_in_place` needs.
-
-        The pass that adds the residual then finds these `Extremes.ranges` if it can; 0 requests
-        none.
-        """
-        return 0
-
-    def _needs_moments(self, n: int) -> bool:
-        """Return whether the pass that adds the residual should find `Extremes.moments`.
-
-        That pass then finds them if it can.
-        """
-        return False
-
-    def _needs_histogram(self, n: int) -> bool:
-        """Return whether the pass that adds the residual on the host finds `Extremes.counts`."""
-        return False
 
     def _quantize_below(
         self, values: Array, extremes: Extremes, seed: int, prior: Symbols | None
@@ -751,39 +676,19 @@ class Codec(Parameters):
         """Return an upper bound of |x̂| before rounding, given that of |x|."""
         return math.inf
 
-    def _corrected(self, tensor: Tensor, update: ResidualUpdate) -> tuple[Extremes, bool]:
-        """Write u = x + decay·residual to `update.left`.
-
-        Returns
-        -------
-        extremes : Extremes
-            Largest magnitude of u, and perhaps the ranges of its buckets.
-        is_accepted : bool
-            Whether `_quantize` accepts u for sure, and decodes it to finite values. NaN and Inf
-            are refused here only if everything else is accepted.
-        """
-        x, bound = tensor.values, self.takes_up_to
-        # A codec that keeps NaN and Inf accepts them only where the tensor remains unchanged.
-        is_known = self.refuses_nonfinite or (self.keeps_nonfinite and bound < math.inf)
-        is_checkable = is_known and tensor.dtype in ("float32", "float64")
-        if bound < math.inf:  # comparing with the bound on a device would wait for it
-            is_checkable = is_checkable and bound > 0 and device_of(x) is None
-        extremes = self._correct(x, update)
-        top_bits = extremes.top_bits
-        if is_checkable and bound == math.inf:
-            check_top(top_bits, x)
-        return extremes, is_checkable and (bound == math.inf or float_of_bits(top_bits) <= bound)
-
     def _correct(self, x: Array, update: ResidualUpdate) -> Extremes:
         """Write x + decay·residual to `update.left`, and save the residual if that is it."""
         if device_of(x) is not None:
             return Extremes(arithmetic.correct(x, update.residual, update.decay, update.left))
-        if self._needs_histogram(x.size):
-            top_bits, counts = add_residual_with_histogram(x, update)
-            return Extremes(top_bits, counts=counts)
-        if self._needs_moments(x.size):
-            return arithmetic.add_residual_with_moments(x, update)
-        return arithmetic.add_residual(x, update, self._range_bucket(x.size))
+        return self._add_residual(x, update)
+
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+        """Do what `_correct` does on the host.
+
+        A codec whose quantizer needs other numbers of the sum overrides this method with a pass
+        that finds them, too; see `Extremes`.
+        """
+        return arithmetic.add_residual(x, update)
 
     def _dequantize_add(self, symbols: Symbols, dtype: str, scale: np.float32, out: Array) -> None:
         """Add ``scale`` times the decoded values, rounded to `dtype`, to `out`."""

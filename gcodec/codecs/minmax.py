@@ -29,6 +29,7 @@ from gcodec.arrays.nonfinite import check_top, nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.pack import FieldLayout, check_length, pack_fields
+from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.ranges import (
     RANGE_NBYTES,
@@ -121,8 +122,8 @@ class MinMax(Codec):
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> MinMaxSymbols:
         return self._quantized(values, ranges(values, self._bucket(values.size)), seed)
 
-    def _range_bucket(self, n: int) -> int:
-        return self._bucket(n)
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+        return arithmetic.add_residual(x, update, self._bucket(x.size))
 
     def _quantize_in_place(
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
@@ -152,15 +153,15 @@ class MinMax(Codec):
         uniform.quantize(values, bucket_ranges, *numbers, codes, leave)
         return MinMaxSymbols(data, n)
 
-    def _adds_residual(self, n: int) -> bool:
-        return n > 0 and uniform.adds_residual(self._bucket(n))
-
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
-    ) -> tuple[MinMaxSymbols, int]:
-        n, data = x.size, self._room(x)
+    ) -> tuple[MinMaxSymbols, int] | None:
+        n, bucket = x.size, self._bucket(x.size)
+        if not n or not uniform.adds_residual(bucket):
+            return None
+        data = self._room(x)
         codes, numbers = data[self._ranges_nbytes(n) :], (self.bits, self._key(seed))
-        bucket_ranges, top = uniform.quantize_sum(x, update, self._bucket(n), *numbers, codes)
+        bucket_ranges, top = uniform.quantize_sum(x, update, bucket, *numbers, codes)
         check_top(top, x)
         write_ranges(bucket_ranges, data)
         return MinMaxSymbols(data, n), top

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,11 +136,6 @@ class RandomK(SparseCodec):
     def _sent(self, n: int) -> int:
         return position_coding.sent(n, self.k, self.ratio)
 
-    def _factor(self, n: int) -> np.float32:
-        """Return the factor of decoded values."""
-        k = self._sent(n)
-        return np.float32(n / k if self.unbiased_ == "yes" and k else 1)
-
     # --- quantize
 
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> RandomKSymbols:
@@ -181,12 +177,15 @@ class RandomK(SparseCodec):
 
     def _values(self, quantized: SparseValues, n: int) -> np.ndarray:
         """Return the decoded values for n elements, infinite where they exceed float32."""
-        values = value_coding.dequantize(quantized, self.value, self._sent(n))
-        factor = self._factor(n)
-        if factor == 1:
+        return self._scaled(value_coding.dequantize(quantized, self.value, self._sent(n)), n)
+
+    def _scaled(self, values: np.ndarray, n: int) -> np.ndarray:
+        """Multiply the values that are sent for n elements by n/k if the decoder does so."""
+        k = self._sent(n)
+        if self.unbiased_ == "no" or k in (0, n):
             return values
         with np.errstate(over="ignore"):
-            return values * factor
+            return values * np.float32(n / k)
 
     # --- pack
 
@@ -207,15 +206,11 @@ class RandomK(SparseCodec):
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         _check_size(n)
-        k, factor = self._sent(n), self._factor(n)
+        k = self._sent(n)
         walk.require(value_coding.nbits(k, self.value))
         positions = draw(n, k, payload.scalars["seed"])
 
-        def scaled(values: np.ndarray) -> np.ndarray:
-            with np.errstate(over="ignore"):
-                return values * factor
-
-        for piece in values_in(walk, k, self.value, scaled):
+        for piece in values_in(walk, k, self.value, partial(self._scaled, n=n)):
             element = None
             if piece.decoded and piece.number is not None:
                 element = int(positions[piece.number])

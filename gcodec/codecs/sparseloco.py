@@ -347,12 +347,11 @@ class SparseLoCo(SparseCodec):
         tiles = self._tiles(n)
         return self._binned(n, *select(values, tiles, tiles.sent(self.k)))
 
-    def _adds_residual(self, n: int) -> bool:
-        return n > 0
-
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
-    ) -> tuple[SparseLoCoSymbols, int]:
+    ) -> tuple[SparseLoCoSymbols, int] | None:
+        if not x.size:
+            return None
         tiles = self._tiles(x.size)
         positions, sent = select(x, tiles, tiles.sent(self.k), update)
         symbols = self._binned(x.size, positions, sent)

@@ -41,7 +41,7 @@ from gcodec.arrays.nonfinite import check_finite, check_top
 from gcodec.arrays.source import inspect
 from gcodec.codec import Codec, register
 from gcodec.entropy import tabled
-from gcodec.entropy.coder import BitSpan, CodedString, into
+from gcodec.entropy.coder import BitSpan, into
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt, ParameterError
@@ -53,8 +53,8 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.dequantize import LEVELS_LOW_FIRST, LevelString
 from gcodec.kernels.bits.pack import check_length
-from gcodec.kernels.numeric import convert, scalar_rules
-from gcodec.kernels.numeric.arithmetic import Extremes
+from gcodec.kernels.numeric import arithmetic, convert, scalar_rules
+from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import max_abs_bits, moments
@@ -252,8 +252,9 @@ class TernGrad(Codec):
         codes = ternary.quantize(values, as_float32(scale), seed, self._pack_rule)
         return TernarySymbols(codes, scale, self._bound_shape(values.size))
 
-    def _needs_moments(self, n: int) -> bool:
-        return self.clip > 0
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+        add = arithmetic.add_residual_with_moments if self.clip else arithmetic.add_residual
+        return add(x, update)
 
     def _quantize_below(
         self,
@@ -314,9 +315,8 @@ class TernGrad(Codec):
         return Payload(self, scalars, *written)
 
     def _unpack(self, payload: Payload, n: int) -> TernarySymbols:
-        codes = payload.data
-        if self._is_coded:
-            string = self._string(payload, n)
+        codes, string = payload.data, self._string(payload, n)
+        if string is not None:
             codes = empty_beside(self.seek_count(n), np.uint8, payload.data)
             string.read(into(codes))
         else:
@@ -340,11 +340,13 @@ class TernGrad(Codec):
         string.read(take)
         return values
 
-    def _string(self, payload: Payload, n: int) -> CodedString:
-        span = BitSpan.of(payload)
+    def _string(self, payload: Payload, n: int) -> Any:
         if self.packing == "context":
-            return symbol_coder.open(span, n, 3)
-        return tabled.open("rans", span, FIVES, CodedMask.all(self.seek_count(n)))
+            return symbol_coder.open(BitSpan.of(payload), n, 3)
+        if self.packing == "rans":
+            coded = CodedMask.all(self.seek_count(n))
+            return tabled.open("rans", BitSpan.of(payload), FIVES, coded)
+        return None
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         scale, nbytes = float(np.float32(payload.scalars["scale"])), self.seek_count(n)
@@ -376,8 +378,3 @@ class TernGrad(Codec):
             table = yield from tabled_fields.table(walk, "rans", FIVES, coded, meaning)
             yield from tabled_fields.string(walk, table, "level", "five codes", nbytes, five)
         walk.finish()
-
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        if not self._is_coded:
-            return super()._bare_nbits(n, data, scalars)
-        return self._string_nbits(n, data, scalars)

@@ -38,7 +38,8 @@ from gcodec.fields.positions import positions
 from gcodec.fields.values import values
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import select
-from gcodec.kernels.numeric.arithmetic import Extremes
+from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.log_histogram import add_residual_with_histogram
 from gcodec.payload import Payload
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import param
@@ -142,8 +143,11 @@ class TopK(SparseCodec):
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> TopKSymbols:
         return self._selected(values)
 
-    def _needs_histogram(self, n: int) -> bool:
-        return not self.threshold
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+        if self.threshold:
+            return super()._add_residual(x, update)
+        top_bits, counts = add_residual_with_histogram(x, update)
+        return Extremes(top_bits, counts=counts)
 
     def _quantize_below(
         self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any

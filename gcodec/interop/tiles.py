@@ -12,7 +12,7 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import check_finite
 from gcodec.arrays.source import NUMPY_DTYPES, outlet
-from gcodec.codecs.dct8 import DCT8, DCT8Symbols, chunks, levels, transform
+from gcodec.codecs.dct8 import DCT8, DCT8Symbols, levels, transform
 from gcodec.codecs.dct8.chunks import Chunks
 from gcodec.codecs.dct8.levels import Levels
 from gcodec.codecs.sparseloco import largest_divisor
@@ -265,6 +265,6 @@ def tensor_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _layout(shape: tuple[int, ...]) -> Chunks:
     """Return the tiles of a transformed tensor, whose outer dimensions are rows of a matrix."""
     if len(shape) == 2:
-        return chunks.Runs(math.prod(shape), (1, 1, shape[1]), edge=False)
+        return Chunks.runs(math.prod(shape), (1, 1, shape[1]), edge=False)
     *outer, columns = tensor_shape(shape)
-    return chunks.Tiles(math.prod(outer), columns, (1, shape[-2], shape[-1]))
+    return Chunks.tiles(math.prod(outer), columns, shape[-2], shape[-1])

@@ -375,7 +375,8 @@ def test_parameters() -> None:
 
 def test_bare_bytes() -> None:
     x = normal(4, 10)
-    for spec in (*SPECS, *ROWS):
+    words = [f"{spec},code=huffman" for spec in (*CODED, "blockwise:kind=int8,block=0")]
+    for spec in (*SPECS, *ROWS, *words):
         payload = gcodec.parse(spec).encode(x)
         decoded = gcodec.parse(spec).decode(payload.tobytes(), x.shape)
         assert decoded.tobytes() == payload.codec.decode(payload, x.shape).tobytes()

@@ -158,7 +158,7 @@ def test_inverse_sums_in_the_specified_order(sizes: tuple[int, int, int]) -> Non
     y = np.zeros(size, F)
     y[places] = values
     out = np.empty(size, F)
-    cut = chunks.Runs(size, sizes, edge=False)
+    cut = chunks.Chunks.runs(size, sizes, edge=False)
     transform.restore(np.array([0, places.size]), places, values, cut, out)
     expected = inverse_by_definition(y.reshape(sizes), sizes).reshape(-1)
     assert out.tobytes() == expected.tobytes()

@@ -16,6 +16,7 @@ from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.log_histogram import BINS, FINITE, log_histogram
 from gcodec.kernels.quantize import scale_errors
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
+from gcodec.kernels.quantize.scale_errors import Overview
 
 CO3 = MiniFloat("e2m1", "ieee")
 LARGEST = float(np.finfo(np.float32).max)
@@ -134,7 +135,7 @@ def test_bins_of_one_value_are_exact():
 def test_moments_determine_the_shape(beta, unit):
     x = quantiles(beta, 200_000) * np.float32(unit)
     ratio = np.mean(np.abs(x), dtype=float) / math.sqrt(np.mean((x / unit) ** 2, dtype=float))
-    actual = fit_moments(log_histogram(x))
+    actual = fit_moments(Overview.of(log_histogram(x)))
     assert actual.sigma / unit == pytest.approx(
         math.sqrt(np.mean((x / unit) ** 2, dtype=float)), rel=1e-3
     )
@@ -146,18 +147,18 @@ def test_moments_determine_the_shape(beta, unit):
 
 
 def test_moments_of_odd_tensors():
-    assert fit_moments(np.zeros(BINS, np.int64)) == (2.0, 0.0)
-    assert fit_moments(log_histogram(np.zeros(7, np.float32))) == (2.0, 0.0)
-    constant = fit_moments(log_histogram(np.full(9, 0.75, np.float32)))
+    assert fit_moments(Overview.of(np.zeros(BINS, np.int64))) == (2.0, 0.0)
+    assert fit_moments(Overview.of(log_histogram(np.zeros(7, np.float32)))) == (2.0, 0.0)
+    constant = fit_moments(Overview.of(log_histogram(np.full(9, 0.75, np.float32))))
     assert constant == (4.0, pytest.approx(0.75, rel=0.01))
     spike = np.zeros(10_000, np.float32)
     spike[3] = 2
-    assert fit_moments(log_histogram(spike)).beta == 0.15
+    assert fit_moments(Overview.of(log_histogram(spike))).beta == 0.15
     with_nonfinite = np.concatenate(
         [random_sample(1.0, 999), np.array([np.inf, np.nan], np.float32)]
     )
-    assert fit_moments(log_histogram(with_nonfinite)) == fit_moments(
-        log_histogram(with_nonfinite[:999])
+    assert fit_moments(Overview.of(log_histogram(with_nonfinite))) == fit_moments(
+        Overview.of(log_histogram(with_nonfinite[:999]))
     )
 
 
@@ -299,7 +300,7 @@ def test_nonfinite_values_are_refused(rule, wrong):
 def test_co3_is_the_published_rule():
     for beta in (0.5, 1.0, 2.0):
         x = quantiles(beta, 200_000) * np.float32(0.01)
-        model = fit_moments(log_histogram(x))
+        model = fit_moments(Overview.of(log_histogram(x)))
         b = model.beta
         polynomial = 0.46 - 2.85 * b + 5.37 * b**2 - 2.85 * b**3 + 0.52 * b**4
         alpha = 0.01 * math.exp(TABLES.log_alpha(b))

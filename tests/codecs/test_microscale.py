@@ -247,6 +247,10 @@ def test_bare_bytes() -> None:
         payload = gcodec.parse(spec).encode(x)
         decoded = gcodec.parse(spec).decode(payload.tobytes(), 40, nbits=payload.nbits)
         assert decoded.tobytes() == payload.codec.decode(payload, 40).tobytes()
+    for name in MX:  # words may end within a byte
+        payload = gcodec.parse(f"microscale:format={name},code=huffman").encode(x)
+        decoded = payload.codec.decode(payload.tobytes(), 40)
+        assert decoded.tobytes() == payload.codec.decode(payload, 40).tobytes()
     payload = gcodec.parse("microscale:format=nvfp4").encode(x)
     scale = payload.scalars["tensor_scale"]
     decoded = gcodec.parse("microscale:format=nvfp4").decode(

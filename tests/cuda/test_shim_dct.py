@@ -51,7 +51,7 @@ def coefficients(
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_restore(gpu: Device, cut: chunks.Chunks) -> None:
-    n = cut.n if isinstance(cut, chunks.Runs) else cut.rows * cut.columns
+    n = cut.n
     for k in {1, min(8, cut.size), min(cut.size, 40)}:
         inputs = coefficients(cut, k, 2)
         wanted, out = np.empty(n, np.float32), gpu.empty(n, np.float32)
@@ -92,7 +92,7 @@ def test_restore_of_all(gpu: Device) -> None:
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_transform(gpu: Device, cut: chunks.Chunks) -> None:
-    n = cut.n if isinstance(cut, chunks.Runs) else cut.rows * cut.columns
+    n = cut.n
     x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
     k = min(8, cut.size)
     places, values = transform.select(gpu.to_device(x), cut, k)

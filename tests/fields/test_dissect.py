@@ -176,6 +176,18 @@ def test_every_codec_is_fully_described(codec: Codec) -> None:
     assert set(actual.totals) <= kinds
 
 
+@pytest.mark.parametrize("codec", gs.FEW, ids=str)
+@pytest.mark.parametrize("n", [0, 40])
+def test_bits_after_the_last_field_are_refused(codec: Codec, n: int) -> None:
+    payload = codec.encode(np.linspace(-1, 1, n, dtype=np.float32))
+    data = np.append(payload.data, np.uint8([0, 0]))
+    longer = payload._replace(data=data, nbits=8 * data.size, seek=None)
+    with pytest.raises(gcodec.FormatError):
+        payload.codec.unpack(longer, n)
+    with pytest.raises(gcodec.FormatError):
+        list(payload.codec._with_shape(n)._describe(longer, n, FieldWalker(data, longer.nbits)))
+
+
 @pytest.mark.parametrize("values", levels.VALUES)
 @pytest.mark.parametrize("k", [1, 2, 5, 9, 16])
 @pytest.mark.parametrize("index", ["fixed", "rice"])

@@ -39,11 +39,13 @@ from gcodec.codec import Codec, register
 from gcodec.codecs.blockwise import describe, quantizer
 from gcodec.codecs.blockwise import payload as payload_coding
 from gcodec.codecs.blockwise.layout import ABSMAX, KINDS, TABLE_SENT, Layout, Scales
-from gcodec.codecs.blockwise.payload import CODES, Message, check_codes, longest_nbits
+from gcodec.codecs.blockwise.payload import CODES, check_codes, longest_nbits
+from gcodec.entropy.coder import into
 from gcodec.entropy.ranged import CodedBytes
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
+from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.quantize import blockwise, standard_scores
 from gcodec.payload import Payload, Selection
@@ -174,16 +176,17 @@ class Blockwise(Codec):
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> BlockwiseSymbols:
         return self._quantized(values)
 
-    def _adds_residual(self, n: int) -> bool:
-        return quantizer.accepts_update(self._layout(n))
-
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
-    ) -> tuple[BlockwiseSymbols, int]:
+    ) -> tuple[BlockwiseSymbols, int] | None:
+        if not quantizer.accepts_update(self._layout(x.size)):
+            return None
         return self._quantized(x, update), 0  # the quantizer refuses what the codec does
 
-    def _needs_moments(self, n: int) -> bool:
-        return self.kind == "uniform8"
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+        is_uniform = self.kind == "uniform8"
+        add = arithmetic.add_residual_with_moments if is_uniform else arithmetic.add_residual
+        return add(x, update)
 
     def _quantize_below(
         self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any
@@ -269,18 +272,23 @@ class Blockwise(Codec):
         return Payload(self.replaced(code=code), {}, *written)
 
     def _unpack(self, payload: Payload, n: int) -> BlockwiseSymbols:
-        layout, data = self._layout(n), payload.data
-        if self.code == "none":
+        layout, data, string = self._layout(n), payload.data, self._string(payload, n)
+        size = layout.front_nbytes
+        if string is None:
             check_length(payload.nbits, 8 * layout.nbytes)
             refuse_table(payload.seek)
-            layout.scales(data[: layout.front_nbytes])
-            check_codes(data[layout.front_nbytes :], layout)
+            layout.scales(data[:size])
         else:
-            data = self._string(payload, n).read()
+            data = np.empty(layout.nbytes, np.uint8)
+            data[:size] = payload.data[:size]
+            string.read(into(data[size:]))
+        check_codes(data[size:], layout)
         return BlockwiseSymbols(data, n, layout.block)
 
-    def _string(self, payload: Payload, n: int) -> Message:
-        return Message.open(payload, self._layout(n), self.code)
+    def _string(self, payload: Payload, n: int) -> Any:
+        if self.code == "none":
+            return None
+        return payload_coding.open_string(payload, self._layout(n), self.code)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         yield from describe.fields(walk, self._layout(n), self.code)

@@ -6,19 +6,16 @@ the same scales precede a `ranged` string of the codes' bytes, so of pairs of 4-
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from gcodec.codecs.blockwise.layout import Layout
 from gcodec.entropy import ranged
-from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Written, into
+from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Written
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize.standard_scores import first_nonfinite
 from gcodec.payload import Payload, Selection, write_shortest
-from gcodec.wire.seek import SeekTable
 
 CODES = ("none", *ranged.KINDS)
 
@@ -54,59 +51,20 @@ def write(
     return write_shortest(candidates, sized=sized)
 
 
-class Message(NamedTuple):
-    """An opened payload with an entropy code.
+def open_string(payload: Payload, layout: Layout, code: str) -> CodedString:
+    """Check the scales, and open the string of the codes' bytes; no elements have no bits.
 
-    Attributes
-    ----------
-    front : uint8 array
-        The bytes before the codes.
-    string : CodedString
-        String of the codes' bytes.
-    layout : Layout
+    Raises
+    ------
+    FormatError
     """
-
-    front: np.ndarray
-    string: CodedString
-    layout: Layout
-
-    @classmethod
-    def open(cls, payload: Payload, layout: Layout, code: str) -> Message:
-        """Check the scales, and open the string; no elements have no bits.
-
-        Raises
-        ------
-        FormatError
-        """
-        span, size = BitSpan.of(payload), layout.front_nbytes
-        if not layout.n:
-            empty = EmptyString(span, has_blocks=code == "huffman")
-            return cls(np.empty(0, np.uint8), empty, layout)
-        if span.nbits < 8 * size:
-            raise Truncated(f"the payload has {payload.nbits} bits, but {size} bytes of scales")
-        front = span.data[:size]
-        layout.scales(front)  # refuses invalid numbers
-        string = ranged.open_string(ranged.KINDS[code], span.after(8 * size), layout.codes_nbytes)
-        return cls(front, string, layout)
-
-    def read(self) -> np.ndarray:
-        """Return the payload with ``code=none``.
-
-        Raises
-        ------
-        FormatError
-        """
-        layout = self.layout
-        data = np.empty(layout.nbytes, np.uint8)
-        data[: layout.front_nbytes] = self.front
-        codes = data[layout.front_nbytes :]
-        self.string.read(into(codes))
-        check_codes(codes, layout)
-        return data
-
-    def blocks(self, log2_block: int) -> SeekTable:
-        """Return a seek table of the string."""
-        return self.string.blocks(log2_block)
+    span, size = BitSpan.of(payload), layout.front_nbytes
+    if not layout.n:
+        return EmptyString(span, has_blocks=code == "huffman")
+    if span.nbits < 8 * size:
+        raise Truncated(f"the payload has {payload.nbits} bits, but {size} bytes of scales")
+    layout.scales(span.data[:size])  # refuses invalid numbers
+    return ranged.open_string(ranged.KINDS[code], span.after(8 * size), layout.codes_nbytes)
 
 
 def check_codes(codes: np.ndarray, layout: Layout) -> None:

@@ -5,6 +5,7 @@ The codec processes parts of several chunks, so that a part stays in the cache.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,99 +17,75 @@ PART = 1 << 18  # most elements of a part, unless a single chunk has more
 
 
 @dataclass(frozen=True)
-class Runs:
-    """Chunks of consecutive elements, the last of which is padded.
+class Chunks:
+    """Chunks of a tensor in row-major order.
 
     Attributes
     ----------
     n : int
         Number of elements of the tensor.
+    layout : Layout
+        Where the chunks are; a run is a whole row of a matrix.
     sizes : (int, int, int)
         Dimensions of a chunk.
-    edge : bool
-        Whether the padding repeats the tensor's last element; else it is 0.
     """
 
     n: int
+    layout: Layout
     sizes: Sizes
-    edge: bool
+
+    @classmethod
+    def runs(cls, n: int, sizes: Sizes, *, edge: bool) -> Chunks:
+        """Return runs of n elements, which are padded with the last element if `edge`, or with 0.
+
+        `sizes` contains the dimensions of a run as a chunk.
+        """
+        size = math.prod(sizes)
+        return cls(n, Layout(size, 1, size, edge), sizes)
+
+    @classmethod
+    def tiles(cls, rows: int, columns: int, height: int, width: int) -> Chunks:
+        """Return the tiles of a matrix, which is padded with its last row and column."""
+        return cls(rows * columns, Layout(columns, height, width, edge=True), (1, height, width))
 
     @property
     def size(self) -> int:
         """Number of elements of a chunk."""
-        return self.sizes[0] * self.sizes[1] * self.sizes[2]
+        return self.layout.height * self.layout.width
 
     @property
     def count(self) -> int:
         """Number of chunks."""
-        return -(-self.n // self.size)
+        columns, height, width, _ = self.layout
+        rows = -(-self.n // columns)
+        return -(-rows // height) * -(-columns // width)
+
+    @property
+    def are_runs(self) -> bool:
+        """Whether each chunk consists of consecutive elements."""
+        return self.layout.height == 1 and self.layout.width == self.layout.columns
 
     def parts(self) -> list[tuple[int, int]]:
-        """Return ranges of chunks, which do not depend on the number of threads."""
-        step = max(PART // self.size, 1)
-        return [(at, min(at + step, self.count)) for at in range(0, self.count, step)]
+        """Return ranges of chunks, which do not depend on the number of threads.
 
-    @property
-    def layout(self) -> Layout:
-        """Chunks as rows of a matrix."""
-        return Layout(self.size, 1, self.size, self.edge)
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """Tiles of a matrix in row-major order, padded with its last row and column.
-
-    Attributes
-    ----------
-    rows, columns : int
-        Dimensions of the matrix.
-    sizes : (1, int, int)
-        Dimensions of a tile.
-    """
-
-    rows: int
-    columns: int
-    sizes: Sizes
-
-    @property
-    def size(self) -> int:
-        """Number of elements of a tile."""
-        return self.sizes[1] * self.sizes[2]
-
-    @property
-    def count(self) -> int:
-        """Number of tiles."""
-        return -(-self.rows // self.sizes[1]) * self._across
-
-    @property
-    def _across(self) -> int:
-        return -(-self.columns // self.sizes[2])
-
-    def parts(self) -> list[tuple[int, int]]:
-        """Return ranges of tiles: several whole rows of tiles, or a piece of one row."""
-        step, across = max(PART // self.size, 1), self._across
+        A part consists of several whole rows of tiles, or is a piece of one row.
+        """
+        count, step = self.count, max(PART // self.size, 1)
+        across = -(-self.layout.columns // self.layout.width)
         if across <= step:
             step -= step % across
-            return [(at, min(at + step, self.count)) for at in range(0, self.count, step)]
+            return [(at, min(at + step, count)) for at in range(0, count, step)]
         return [
             (row + at, row + min(at + step, across))
-            for row in range(0, self.count, across)
+            for row in range(0, count, across)
             for at in range(0, across, step)
         ]
-
-    @property
-    def layout(self) -> Layout:
-        """Tiles of the matrix."""
-        return Layout(self.columns, *self.sizes[1:], edge=True)
-
-
-Chunks = Runs | Tiles
 
 
 def take(chunks: Chunks, values: np.ndarray, first: int, stop: int) -> np.ndarray:
     """Return chunks of (n,) values as (stop - first, *sizes); a view of whole runs."""
     start, end = first * chunks.size, stop * chunks.size
-    if isinstance(chunks, Runs) and end <= values.size:
+    if chunks.are_runs and end <= values.size:
         part = values[start:end]
     else:
         part = np.empty(end - start, np.float32)
@@ -116,9 +93,10 @@ def take(chunks: Chunks, values: np.ndarray, first: int, stop: int) -> np.ndarra
     return part.reshape(-1, *chunks.sizes)
 
 
-def flat(n: int, chunk: tuple[int, ...]) -> Runs:
+def flat(n: int, chunk: tuple[int, ...]) -> Chunks:
     """Return the chunks of ``layout=flat``: n elements, padded with zeros."""
-    return Runs(n, _three(chunk), edge=False)
+    a, b, c = (1,) * (3 - len(chunk)) + chunk
+    return Chunks.runs(n, (a, b, c), edge=False)
 
 
 def tiles(n: int, columns: int | None, chunk: tuple[int, ...], most: int) -> Chunks:
@@ -136,12 +114,6 @@ def tiles(n: int, columns: int | None, chunk: tuple[int, ...], most: int) -> Chu
         Largest number of elements of a chunk of a vector.
     """
     if columns is None or len(chunk) == 1 or n == 0:
-        length = min(int(np.prod(chunk)), most, max(n, 1))
-        return Runs(n, (1, 1, length), edge=True)
-    rows, (a, b) = n // columns, chunk
-    return Tiles(rows, columns, (1, min(a, rows), min(b, columns)))
-
-
-def _three(chunk: tuple[int, ...]) -> Sizes:
-    a, b, c = (1,) * (3 - len(chunk)) + chunk
-    return a, b, c
+        return Chunks.runs(n, (1, 1, min(math.prod(chunk), most, max(n, 1))), edge=True)
+    rows, (height, width) = n // columns, chunk
+    return Chunks.tiles(rows, columns, min(height, rows), min(width, columns))

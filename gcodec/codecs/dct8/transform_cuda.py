@@ -9,7 +9,7 @@ import functools
 
 import numpy as np
 
-from gcodec.codecs.dct8.chunks import Chunks, Tiles
+from gcodec.codecs.dct8.chunks import Chunks
 from gcodec.codecs.dct8.transform import Basis
 from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
@@ -35,7 +35,7 @@ def select(
     scratch = device.empty(2 * chunks.size * blocks if chunks.size > _HELD else 0, np.float32)
     words = device.zeros(2 * count * k + 1, np.uint32)  # positions, coefficients, the largest
     positions, coefficients = words[: count * k].view(np.int32), words[count * k : 2 * count * k]
-    layout = *_layout(values.size, chunks), isinstance(chunks, Tiles) or chunks.edge, count
+    layout = *_layout(chunks), chunks.layout.edge, count
     bases = [_table(device, n, other, transposed=True) for n in chunks.sizes]
     inputs = values, *layout, *chunks.sizes, *bases, k, scratch
     outputs = positions, coefficients, words[2 * count * k :]
@@ -68,14 +68,16 @@ def restore(
     scratch = device.empty(2 * chunks.size * blocks if chunks.size > _HELD else 0, np.uint32)
     lists = device.empty((4 * most + 2) * blocks if most > _LISTED else 0, np.int32)
     inputs = [device.to_device(part) for part in (starts, positions, coefficients)]
-    layout = positions.size, chunks.count, *_layout(out.size, chunks), *chunks.sizes
+    layout = positions.size, chunks.count, *_layout(chunks), *chunks.sizes
     bases = [_table(device, n, other, transposed=False) for n in chunks.sizes]
     arguments = *inputs, *layout, *bases, most, scratch, lists, out
     device.launch("dct_inverse", "inverse", blocks, THREADS, *arguments)
 
 
-def _layout(n: int, chunks: Chunks) -> tuple[int, int, int]:
-    return (n, chunks.rows, chunks.columns) if isinstance(chunks, Tiles) else (n, 0, 0)
+def _layout(chunks: Chunks) -> tuple[int, int, int]:
+    """Return the number of elements, and the rows and columns of a matrix; 0 for runs."""
+    n, columns = chunks.n, chunks.layout.columns
+    return (n, 0, 0) if chunks.are_runs else (n, n // columns, columns)
 
 
 def _blocks(count: int, size: int) -> int:

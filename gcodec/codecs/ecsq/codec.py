@@ -69,7 +69,6 @@ from gcodec.kernels.numeric.reduce import float_of_bits
 from gcodec.kernels.numeric.scatter import replace
 from gcodec.kernels.quantize.scalar_quantize import CENTER, add_residual_plainly
 from gcodec.payload import MissedTarget, Payload
-from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, map_deferred
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import Drainable, drainable, empty_beside
@@ -181,11 +180,10 @@ class ECSQ(Codec):
     ) -> QuantizedLevels:
         return self._quantize_below(values, None, seed, prior)
 
-    def _correct(self, x: Array, update: ResidualUpdate) -> Extremes:
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
         is_plain = self.rounding == "nearest" and not self._has_trellis
-        is_possible = is_plain and self._keeps_step and self.step and x.size
-        if not is_possible or device_of(x) is not None:
-            return super()._correct(x, update)
+        if not (is_plain and self._keeps_step and self.step and x.size):
+            return super()._add_residual(x, update)
         plain = empty_beside(x.size, np.uint8, x)
         top_bits = add_residual_plainly(x, update, np.float32(self.step), plain)
         return Extremes(top_bits, plain=plain)
@@ -491,6 +489,9 @@ class ECSQ(Codec):
             describe = self._reconstruction_of(payload).describe
             yield from context_string(walk, "level", "level", n, describe, self._has_trellis)
         walk.finish()
+
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+        return 8 * data.size
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         string = self._string(payload, n)

@@ -40,6 +40,7 @@ from gcodec.entropy.coder import no_blocks
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import arithmetic, low_rank
+from gcodec.kernels.numeric.products import product_range
 from gcodec.kernels.numeric.reduce import all_finite, moments
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import resolved
@@ -274,12 +275,7 @@ class LowRank(Codec):
         parts = Parts.read(payload, self._bound_shape(n))
         product = parts.product(self._message_step)
         is_safe = self._check_range(product, parts.residual is None)
-        k = product.right.shape[1]
-        first, last = start // k, -(-stop // k) if stop > start else start // k
-        rows = np.empty((last - first) * k, np.float32)
-        if rows.size:
-            product.rows(first, last).put(rows)
-        values = rows[start - first * k : stop - first * k].copy()
+        values = product_range(*product, start, stop)
         if parts.residual is not None:
             decoded = parts.residual.codec._decode_range(parts.residual, n, start, stop)
             arithmetic.add_scaled(decoded, np.float32(1), values)

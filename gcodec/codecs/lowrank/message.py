@@ -191,10 +191,6 @@ class Product(NamedTuple):
         """Add `scale` times the product to an (m·k,) float32 array."""
         products.add_product(beside(self.left, out), beside(self.right, out), scale, out)
 
-    def rows(self, start: int, stop: int) -> Product:
-        """Return the rows `start` to `stop - 1` of the product."""
-        return Product(np.ascontiguousarray(self.left[:, start:stop]), self.right)
-
 
 @dataclass(frozen=True)
 class Parts:
@@ -276,12 +272,12 @@ class Parts:
         ------
         FormatError
         """
-        codec, head = payload.codec, Head.read(payload)
+        codec, data = payload.codec, host(payload.data)  # factors are small
+        split, exponents, centroids, fields, places = read_head(data, payload.nbits, codec.rank)
         if codec.transform != "none":
             raise Corrupt(f"transform={codec.transform} of a tensor with factors")
-        sizes = factor_sizes(head.split, codec.rank, shape)
-        strings, data = [], host(payload.data)  # factors are small
-        for factor, size, (start, stop) in zip(head.centroids, sizes, head.strings, strict=False):
+        sizes, strings = factor_sizes(split, codec.rank, shape), []
+        for factor, size, (start, stop) in zip(centroids, sizes, places, strict=False):
             inner = factor_codec(codec.trellis, (codec.rank, size))
             scalars = dict(zip(CENTROIDS, factor, strict=True)) | {
                 "step": 1.0,
@@ -289,68 +285,62 @@ class Parts:
             }
             strings.append(Payload(inner, scalars, data[start:stop], 8 * (stop - start)))
         residual = None
-        if head.fields is None and payload.seek is not None:
+        if fields is None and payload.seek is not None:
             raise Corrupt("a seek table of a message without a residual")
-        if head.fields is not None:
-            start, stop = head.strings[2]
+        if fields is not None:
+            start, stop = places[2]
             inner = ecsq(trellis=codec.trellis)
-            scalars = inner.read_scalars(memoryview(head.fields))
+            scalars = inner.read_scalars(fields)
             inner = inner.of_message(scalars)._with_shape(shape)
             if not scalars["step"]:
                 raise Corrupt("a residual has the step 0")
             nbits = 8 * (stop - start)
             residual = Payload(inner, scalars, payload.data[start:stop], nbits, payload.seek)
         right, left = strings
-        return cls(head.split, head.exponents, right, left, residual)
+        return cls(split, exponents, right, left, residual)
 
 
-class Head(NamedTuple):
-    """The fields that precede the strings.
+def read_head(
+    data: np.ndarray, nbits: int, rank: int
+) -> tuple[int, np.ndarray, tuple[bytes, bytes], memoryview | None, list[tuple[int, int]]]:
+    """Read the fields that precede the strings of a message, and find the strings.
 
-    Attributes
-    ----------
+    Returns
+    -------
     split : int
-    exponents : (r,) int64 array
-    centroids : tuple of bytes
+    exponents : (rank,) int64 array
+    centroids : (bytes, bytes)
         Centroids of the right and the left factor, three bytes each.
-    fields : bytes or None
+    fields : memoryview or None
         Scalars of the residual's message.
-    strings : tuple of (int, int)
+    places : list of (int, int)
         First byte, and byte after the last, of each string.
+
+    Raises
+    ------
+    FormatError
     """
-
-    split: int
-    exponents: np.ndarray
-    centroids: tuple[bytes, bytes]
-    fields: bytes | None
-    strings: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def read(cls, payload: Payload) -> Head:
-        """Read the head of a payload; raise `FormatError`."""
-        data, nbits, rank = payload.data, payload.nbits, payload.codec.rank
-        if nbits % 8:
-            raise Corrupt("the payload is not whole bytes")
-        if rank + 2 > nbits:
-            raise Truncated(f"{nbits} bits cannot contain {rank} exponents")
-        data = host(data)
-        split, flag, largest, words_end, exponents = read_words(data, nbits, rank)
-        if split > MOST_SPLIT or flag > 2 or largest > MOST_EXPONENT + 1:
-            raise Corrupt("a number of the head is too large")
-        if exponents[-1] < 0:
-            raise Corrupt("an exponent is below 0")
-        centroids_at = BitSpan(data, words_end, nbits).aligned("exponents and centroids").first
-        reader = Reader(data.data, centroids_at // 8)
-        centroids = bytes(reader.take(3)), bytes(reader.take(3))
-        nbytes, fields = [reader.leb128()], None
-        if flag == 2:
-            nbytes.append(reader.leb128())
-            fields = bytes(reader.take(reader.leb128()))
-        strings, start = [], reader.at
-        for size in nbytes:
-            if size > data.size - start:
-                raise Truncated(f"{size} bytes wanted, {data.size - start} left of the payload")
-            strings.append((start, start + size))
-            start += size
-        strings.append((start, data.size))
-        return cls(split, exponents, centroids, fields, tuple(strings))
+    if nbits % 8:
+        raise Corrupt("the payload is not whole bytes")
+    if rank + 2 > nbits:
+        raise Truncated(f"{nbits} bits cannot contain {rank} exponents")
+    split, flag, largest, words_end, exponents = read_words(data, nbits, rank)
+    if split > MOST_SPLIT or flag > 2 or largest > MOST_EXPONENT + 1:
+        raise Corrupt("a number of the head is too large")
+    if exponents[-1] < 0:
+        raise Corrupt("an exponent is below 0")
+    centroids_at = BitSpan(data, words_end, nbits).aligned("exponents and centroids").first
+    reader = Reader(data.data, centroids_at // 8)
+    centroids = bytes(reader.take(3)), bytes(reader.take(3))
+    nbytes, fields = [reader.leb128()], None
+    if flag == 2:
+        nbytes.append(reader.leb128())
+        fields = reader.take(reader.leb128())
+    places, start = [], reader.at
+    for size in nbytes:
+        if size > data.size - start:
+            raise Truncated(f"{size} bytes wanted, {data.size - start} left of the payload")
+        places.append((start, start + size))
+        start += size
+    places.append((start, data.size))
+    return split, exponents, centroids, fields, places

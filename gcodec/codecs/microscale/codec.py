@@ -37,7 +37,7 @@ from gcodec.arrays.nonfinite import check_top
 from gcodec.codec import Codec, register
 from gcodec.codecs.microscale import describe
 from gcodec.codecs.microscale import payload as payload_coding
-from gcodec.codecs.microscale.payload import CODES, Message, plain_nbits
+from gcodec.codecs.microscale.payload import CODES, plain_nbits
 from gcodec.entropy.ranged import CodedBytes
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
@@ -202,14 +202,12 @@ class Microscale(Codec):
         scale = self._scale_of(values, int(extremes.top_bits))
         return self._quantized(values, scale, seed, leave=True)[0]
 
-    def _adds_residual(self, n: int) -> bool:
-        # The pass that adds the residual finds the largest magnitude, which the scale needs.
-        return not isinstance(self.tensor_scale, str)
-
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
-    ) -> tuple[MicroscaleSymbols, int]:
-        return self._quantized(x, self._scale_of(x), seed, update)
+    ) -> tuple[MicroscaleSymbols, int] | None:
+        if isinstance(self.tensor_scale, str):
+            return None  # the scale needs the largest magnitude of the sum
+        return self._quantized(x, self.tensor_scale, seed, update)
 
     def _quantized(
         self,
@@ -301,7 +299,7 @@ class Microscale(Codec):
             payload_coding.check_scales(data[:count], fmt)
             payload_coding.check_elements(data[count:], n, fmt, count)
         else:
-            data = self._string(payload, n).read()
+            data = payload_coding.read(payload, n, fmt, self.code)
         return MicroscaleSymbols(data, n, self._tensor_scale, self._bound_shape(n))
 
     @property
@@ -309,13 +307,10 @@ class Microscale(Codec):
         assert not isinstance(self.tensor_scale, str)  # of a message
         return self.tensor_scale
 
-    def _string(self, payload: Payload, n: int) -> Message:
-        return Message.open(payload, n, self._format, self.code)
+    def _string(self, payload: Payload, n: int) -> Any:
+        if self.code == "none":
+            return None
+        return payload_coding.open_parts(payload, n, self._format, self.code)[1]
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
-        def read_scales() -> np.ndarray:
-            return self._string(payload._replace(seek=None), n).scales
-
-        yield from describe.fields(
-            walk, n, self._format, self.code, self._tensor_scale, read_scales
-        )
+        yield from describe.fields(walk, payload, n, self._format, self.code, self._tensor_scale)

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
-from gcodec.codecs.microscale.payload import STORED, WORDS, check_elements, check_scales, codes_of
+from gcodec.codecs.microscale.payload import (
+    STORED,
+    WORDS,
+    check_elements,
+    check_scales,
+    codes_of,
+    open_parts,
+)
 from gcodec.entropy.ranged import KINDS
 from gcodec.errors import Corrupt
 from gcodec.fields import byte_contexts, ranged
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.quantize.block_format import BlockFormat
-
-Scales = Callable[[], np.ndarray]
-"""Returns the bytes of all scales, or raises `FormatError`."""
+from gcodec.payload import Payload
 
 
 def fields(
     walk: FieldWalker,
+    payload: Payload,
     n: int,
     fmt: BlockFormat,
     code: str,
     tensor_scale: float,
-    read_scales: Scales,
 ) -> Iterator[FieldSpan]:
     """Describe the payload of n elements."""
     factors, values = fmt.scales(tensor_scale), fmt.values()
@@ -60,7 +65,7 @@ def fields(
                 walk, "huffman", "scale", "scale", count, describe_scales, bits_follow=True
             )
             yield from walk.pad(-walk.at % 8)
-        scales = read_scales()
+        scales, _ = open_parts(payload._replace(seek=None), n, fmt, code)
 
     def decoded(element: int, code: int) -> float:
         with np.errstate(all="ignore"):

@@ -16,12 +16,11 @@ and then the string of the elements:
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.entropy import ranged
-from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Take, Written, into
+from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Written, into
 from gcodec.entropy.context import byte_coder
 from gcodec.entropy.context.byte_scales import Sample
 from gcodec.entropy.context.scale_model import row_layouts, sampled_rows
@@ -33,7 +32,6 @@ from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.payload import Candidate, EstimatedCandidate, Payload, Selection, write_shortest
 from gcodec.runtime import pool
-from gcodec.wire.seek import SeekTable
 
 CODES = ("none", *ranged.KINDS, "context")
 STORED, WORDS = 0, 1  # methods for scales
@@ -177,92 +175,63 @@ def codes_of(symbols: np.ndarray, fmt: BlockFormat) -> np.ndarray:
 # --- reading -------------------------------------------------------------------------------------
 
 
-class Message(NamedTuple):
-    """An opened payload with an entropy code.
+def open_parts(
+    payload: Payload, n: int, fmt: BlockFormat, code: str
+) -> tuple[np.ndarray, CodedString]:
+    """Read the scales, and open the string of n elements; no elements have no bits.
 
-    Attributes
-    ----------
-    scales : (fmt.blocks(n),) uint8 array
-    string : CodedString
-        String of the elements.
-    n : int
-    fmt : BlockFormat
-    code : str
+    Raises
+    ------
+    FormatError
     """
+    span = BitSpan.of(payload)
+    if not n:
+        return np.empty(0, np.uint8), EmptyString(span, has_blocks=code == "huffman")
+    if span.nbits < 8:
+        raise Truncated("the payload has no byte for the method of its scales")
+    method, span = int(span.data[0]), span.after(8)
+    count = fmt.blocks(n)
+    if method == STORED:
+        if span.nbits < 8 * count:
+            raise Truncated(f"the payload has {payload.nbits} bits, but {count} scales")
+        scales = span.data[1 : 1 + count]
+        span = span.after(8 + 8 * count)
+    elif method == WORDS:
+        scales = np.empty(count, np.uint8)
+        plain = span._replace(seek=None)
+        end = ranged.open_string("huffman", plain, count).read(into(scales), bits_follow=True)
+        span = span.after(end).aligned("scales and elements")
+    else:
+        raise Corrupt(f"scales are written by method {method}", 0)
+    check_scales(scales, fmt)
+    if code == "context":
+        return scales, byte_coder.open(span, n)
+    return scales, ranged.open_string(ranged.KINDS[code], span, fmt.data_nbytes(n))
 
-    scales: np.ndarray
-    string: CodedString
-    n: int
-    fmt: BlockFormat
-    code: str
 
-    @classmethod
-    def open(cls, payload: Payload, n: int, fmt: BlockFormat, code: str) -> Message:
-        """Read the scales, and open the string of n elements; no elements have no bits.
+def read(payload: Payload, n: int, fmt: BlockFormat, code: str) -> np.ndarray:
+    """Return a payload with ``code=none``, given one with another code.
 
-        Raises
-        ------
-        FormatError
-        """
-        span = BitSpan.of(payload)
-        if not n:
-            empty = EmptyString(span, has_blocks=code == "huffman")
-            return cls(np.empty(0, np.uint8), empty, n, fmt, code)
-        if span.nbits < 8:
-            raise Truncated("the payload has no byte for the method of its scales")
-        method, span = int(span.data[0]), span.after(8)
-        count = fmt.blocks(n)
-        if method == STORED:
-            if span.nbits < 8 * count:
-                raise Truncated(f"the payload has {payload.nbits} bits, but {count} scales")
-            scales = span.data[1 : 1 + count]
-            span = span.after(8 + 8 * count)
-        elif method == WORDS:
-            scales = np.empty(count, np.uint8)
-            plain = span._replace(seek=None)
-            end = ranged.open_string("huffman", plain, count).read(into(scales), bits_follow=True)
-            span = span.after(end).aligned("scales and elements")
-        else:
-            raise Corrupt(f"scales are written by method {method}", 0)
-        check_scales(scales, fmt)
-        string: CodedString
-        if code == "context":
-            string = byte_coder.open(span, n)
-        else:
-            string = ranged.open_string(ranged.KINDS[code], span, fmt.data_nbytes(n))
-        return cls(scales, string, n, fmt, code)
+    Raises
+    ------
+    FormatError
+    """
+    scales, string = open_parts(payload, n, fmt, code)
+    data = np.empty(scales.size + fmt.data_nbytes(n), np.uint8)
+    data[: scales.size], elements = scales, data[scales.size :]
+    if code != "context":
+        string.read(into(elements))
+    else:
+        codes = elements if fmt.per_byte == 1 else np.empty(n, np.uint8)
 
-    def read(self) -> np.ndarray:
-        """Return the payload with ``code=none``.
-
-        Raises
-        ------
-        FormatError
-        """
-        n, fmt = self.n, self.fmt
-        count = fmt.blocks(n)
-        data = np.empty(count + fmt.data_nbytes(n), np.uint8)
-        data[:count] = self.scales
-        if self.code != "context":
-            self.string.read(into(data[count:]))
-        elif fmt.per_byte == 1:
-            self.string.read(self._coding(data[count:]))
-        else:
-            codes = np.empty(n, np.uint8)
-            self.string.read(self._coding(codes))
-            data[count:] = pack_fields(codes, NIBBLES)
-        check_elements(data[count:], n, fmt)
-        return data
-
-    def _coding(self, out: np.ndarray) -> Take:
         def take(at: int, symbols: np.ndarray) -> None:
-            out[at : at + symbols.size] = codes_of(symbols, self.fmt)
+            codes[at : at + symbols.size] = codes_of(symbols, fmt)
 
-        return take
-
-    def blocks(self, log2_block: int) -> SeekTable:
-        """Return a seek table of the string."""
-        return self.string.blocks(log2_block)
+        string.read(take)
+        if fmt.per_byte == 2:
+            elements[:] = pack_fields(codes, NIBBLES)
+    check_elements(elements, n, fmt)
+    return data
 
 
 def check_scales(scales: np.ndarray, fmt: BlockFormat) -> None:

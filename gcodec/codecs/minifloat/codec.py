@@ -361,8 +361,9 @@ class MiniFloatCodec(Codec):
         string.read(take)
         return values
 
-    def _string(self, payload: Payload, n: int) -> CodeString:
-        """Open the string of an entropy code."""
+    def _string(self, payload: Payload, n: int) -> Any:
+        if self.code == "none":
+            return None
         book = self._book(payload)
         span = BitSpan.of(payload).after(8 * self._factors(payload, n).size)
         return CodeString.open(span, n, self._format, self.code, book)
@@ -381,11 +382,6 @@ class MiniFloatCodec(Codec):
         if table != self.table:
             raise Corrupt(f"table={table}: code={self.code} has no table")
         return self.table if isinstance(self.table, int) else None
-
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        if self.code == "none":
-            return super()._bare_nbits(n, data, scalars)
-        return self._string_nbits(n, data, scalars)
 
 
 def _table_name(book: int | None) -> int | str:

@@ -75,23 +75,19 @@ class GenNorm(NamedTuple):
         return self.sigma * power_of_two(_at_beta("alphas", self.beta))
 
 
-def fit_moments(counts: np.ndarray) -> GenNorm:
+def fit_moments(overview: Overview) -> GenNorm:
     """Fit a distribution to a log-histogram by E|x| and σ² = E(x²).
 
     Parameters
     ----------
-    counts : (2**14,) int64 array
-        Log-histogram from `gcodec.kernels.numeric.log_histogram`; infinity and NaN are ignored.
+    overview : Overview
+        Sums of the log-histogram; infinity and NaN are ignored.
 
     Returns
     -------
     GenNorm
         With β from 0.15 to 4, and σ = 0 if all values are zero.
     """
-    return _model_of(Overview.of(counts))
-
-
-def _model_of(overview: Overview) -> GenNorm:
     if not overview.squares:
         return GenNorm(2.0, 0.0)
     n, sigma = overview.size, math.sqrt(overview.squares / overview.size)
@@ -141,7 +137,7 @@ def scale_of(
         overview = Overview.of(counts)
         if overview.last < 1:
             return 0.0
-    model, ladder = _model_of(overview), ladder_of(fmt)
+    model, ladder = fit_moments(overview), ladder_of(fmt)
     if rule == "co3":
         wanted = model.alpha / (2 * max(_polynomial(model.beta), 0.0009))
     else:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from itertools import chain
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -261,11 +260,9 @@ class MXNet2Bit(Codec):
         return dense
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        if self.form == "dense":
-            return super()._bare_nbits(n, data, scalars)
-        if self.form == "context":
-            return self._string_nbits(n, data, scalars)
-        raise ParameterError("nbits: the bytes of form=sparse do not contain it; pass nbits=…")
+        if self.form == "sparse":
+            raise ParameterError("nbits: the bytes of form=sparse do not contain it; pass nbits=…")
+        return super()._bare_nbits(n, data, scalars)
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if self.form != "sparse" or out is None or device_of(out) is None:
@@ -306,7 +303,8 @@ class MXNet2Bit(Codec):
         return string.read(), payload.data[: -(-string.k // 8)]
 
     def _string(self, payload: Payload, n: int) -> Any:
-        """Open the string of the context form, or that of the positions of the sparse form."""
+        if self.form == "dense":
+            return None
         if self.form == "context":
             return symbol_coder.open(BitSpan.of(payload), n, 3)
         k = payload.scalars["count"]
@@ -324,11 +322,15 @@ class MXNet2Bit(Codec):
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         level = float(self._level)
         if self.form == "dense":
-            return packed(walk, TWO_BIT, n, "level", "code", lookup("0 -+", level))
-        if self.form == "context":
-            return context_string(walk, "level", "code", n, describe_each(lookup("0 +-", level)))
-        k = payload.scalars["count"]
-        return chain(signs(walk, k, level), positions_in(walk, self.index, k, n))
+            yield from packed(walk, TWO_BIT, n, "level", "code", lookup("0 -+", level))
+        elif self.form == "context":
+            codes = describe_each(lookup("0 +-", level))
+            yield from context_string(walk, "level", "code", n, codes)
+            walk.finish()
+        else:
+            k = payload.scalars["count"]
+            yield from signs(walk, k, level)
+            yield from positions_in(walk, self.index, k, n)
 
     def _with_threshold(self, symbols: TwoBitSymbols) -> MXNet2Bit:
         is_same = symbols.threshold == self.threshold

@@ -34,7 +34,7 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import low_rank
-from gcodec.kernels.numeric.products import put_product
+from gcodec.kernels.numeric.products import product_range, put_product
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import when_known
@@ -164,15 +164,7 @@ class PowerSGD(Codec):
         sizes, symbols = self._sizes(n), self._unpack(payload, n)
         if sizes is None:
             return symbols.bits[start:stop].view(np.float32).copy()
-        p, q = self._factors(symbols, sizes)
-        first = start // sizes[1] * sizes[1]
-        rows = slice(start // sizes[1], -(-stop // sizes[1]))
-        out = empty_beside(
-            (rows.stop - rows.start) * sizes[1] if stop > start else 0, np.float32, None
-        )
-        if stop > start:
-            put_product(p[:, rows], q, out)
-        return out[start - first : stop - first].copy()
+        return product_range(*self._factors(symbols, sizes), start, stop)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         sizes = self._sizes(n)

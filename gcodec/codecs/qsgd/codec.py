@@ -47,6 +47,7 @@ from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.coded_mask import refuse_nonzero
+from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.norms import Norm, read_norms, write_norms
 from gcodec.kernels.prefix import level_codes
@@ -180,8 +181,10 @@ class QSGD(Codec):
         norm, bucket = cast(Norm, self.norm), self._bucket(values.size)
         return BucketQuantizer.of(values, bucket, norm, self.s, seed, extremes, update)
 
-    def _needs_moments(self, n: int) -> bool:
-        return self._bucket(n) >= n
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+        is_one = self._bucket(x.size) >= x.size
+        add = arithmetic.add_residual_with_moments if is_one else arithmetic.add_residual
+        return add(x, update)
 
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> QSGDSymbols:
         return self._quantized(values, self._quantizer(values, seed))
@@ -189,16 +192,18 @@ class QSGD(Codec):
     def _quantize_in_place(
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
     ) -> QSGDSymbols | None:
-        if self._adds_residual(values.size):  # so its kernel does not quantize in place
+        if self._fuses_norms(values.size):  # so the kernel does not quantize in place
             return None
         return self._quantized(values, self._quantizer(values, seed, extremes), leave=True)
 
-    def _adds_residual(self, n: int) -> bool:
+    def _fuses_norms(self, n: int) -> bool:
         return n > 0 and bucket_norms.fuses(self._bucket(n), cast(Norm, self.norm), self.s)
 
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
-    ) -> tuple[QSGDSymbols, int]:
+    ) -> tuple[QSGDSymbols, int] | None:
+        if not self._fuses_norms(x.size):
+            return None
         symbols = self._quantized(x, self._quantizer(x, seed, update=update))
         # No magnitude exceeds twice the norm, even though the norm is rounded.
         with np.errstate(over="ignore"):

@@ -112,6 +112,16 @@ def add_product(p: np.ndarray, q: np.ndarray, scale: np.float32, out: np.ndarray
     _store_product(p, q, ADD, scale, out)
 
 
+def product_range(p: np.ndarray, q: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Return the elements `start` to `stop - 1` of PᵀQ on the host; see `put_product`."""
+    k = q.shape[1]
+    first, last = start // k, -(-stop // k)
+    rows = np.empty((last - first) * k, np.float32)
+    if start < stop:
+        put_product(p[:, first:last], q, rows)
+    return rows[start - first * k : stop - first * k].copy()
+
+
 def _store_product(
     p: np.ndarray, q: np.ndarray, store: int, scale: np.float32, out: np.ndarray
 ) -> None:

@@ -1,0 +1,120 @@
+"""Quantizing a tensor and its residual, with the passes over memory that a codec has in one.
+
+The sum u = x + decay·residual is quantized, and u − x̂ is the new residual. A codec that does so
+part by part needs one pass (`Codec._quantize_sum`). Otherwise a first pass adds the residual, and
+finds what the quantizer needs to know (`Codec._add_residual`). A second one quantizes the sum, and
+leaves its error (`Codec._quantize_in_place`), or is composed of quantizing and dequantizing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gcodec.arrays.nonfinite import check_top
+from gcodec.arrays.source import Tensor
+from gcodec.errors import ParameterError
+from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.reduce import float_of_bits, newly_infinite
+from gcodec.runtime import Array
+from gcodec.runtime.deferred import prefetch, when_known
+from gcodec.runtime.device import device_of
+
+if TYPE_CHECKING:
+    from gcodec.codec.base import Codec
+
+_SAFE = 2.0**127  # sums of magnitudes below this bound are finite in float32
+
+
+def quantize_sum(
+    codec: Codec, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
+) -> Any:
+    """Quantize u = x + decay·residual, write u − x̂ to `update.left`, and return the symbols.
+
+    An update in place saves the residual. An error leaves `update.left` undefined, except for what
+    `update.restore` restores.
+
+    Raises
+    ------
+    ParameterError
+        If the codec refuses the sum, or the new residual exceeds the range of float32.
+    """
+    x, is_exact = tensor.values, tensor.dtype in ("float32", "float64")
+    if is_exact and device_of(x) is None:
+        try:
+            quantized = codec._quantize_sum(x, update, seed)
+            if quantized is not None:
+                symbols, most = quantized
+                if not float_of_bits(most) <= codec.takes_up_to:
+                    _check_left(codec, tensor, update)
+                return symbols
+        except ParameterError:
+            if not update.saves:
+                raise
+            update.restore()  # the following steps raise an error that counts sums
+    extremes, is_accepted = _corrected(codec, tensor, update)
+    values, top_bits = update.left, extremes.top_bits
+    if is_accepted:
+        return quantize_left(codec, values, extremes, tensor.dtype, seed, prior)
+    # Symbols on a device are not waited for.
+    is_known = codec.bounds_decoded and (codec.symbols_on_host or device_of(values) is None)
+    is_bounded = is_known and is_exact
+    if is_bounded:
+        prefetch(top_bits)  # fetch it together with the numbers that the symbols need
+    symbols = quantize_left(codec, values, extremes, tensor.dtype, seed, prior)
+    largest = float_of_bits(top_bits) if is_bounded else math.inf
+    if not largest < _SAFE or not largest + codec._decoded_bound(symbols, largest) < _SAFE:
+        _check_left(codec, tensor, update)
+    return symbols
+
+
+def quantize_left(
+    codec: Codec, values: Array, extremes: Extremes, dtype: str, seed: int, prior: Any
+) -> Any:
+    """Quantize values, and replace them by their quantization errors, values − x̂."""
+    symbols = None
+    if dtype in codec.fused_dtypes and device_of(values) is None:
+        symbols = codec._quantize_in_place(values, extremes, dtype, seed)
+    if symbols is not None:
+        return symbols
+    symbols = codec._quantize_below(values, extremes, seed, prior)
+    # u − x̂ is u + (−1)·x̂, bit for bit.
+    codec._dequantize_add(symbols, dtype, np.float32(-1), values)
+    return symbols
+
+
+def _corrected(codec: Codec, tensor: Tensor, update: ResidualUpdate) -> tuple[Extremes, bool]:
+    """Write u = x + decay·residual to `update.left`.
+
+    Returns
+    -------
+    extremes : Extremes
+        Largest magnitude of u, and perhaps other numbers.
+    is_accepted : bool
+        Whether the codec accepts u for sure, and decodes it to finite values. NaN and Inf are
+        refused here only if everything else is accepted.
+    """
+    x, bound = tensor.values, codec.takes_up_to
+    # A codec that keeps NaN and Inf accepts them only where the tensor remains unchanged.
+    is_known = codec.refuses_nonfinite or (codec.keeps_nonfinite and bound < math.inf)
+    is_checkable = is_known and tensor.dtype in ("float32", "float64")
+    if bound < math.inf:  # comparing with the bound on a device would wait for it
+        is_checkable = is_checkable and bound > 0 and device_of(x) is None
+    extremes = codec._correct(x, update)
+    top_bits = extremes.top_bits
+    if is_checkable and bound == math.inf:
+        check_top(top_bits, x)
+    return extremes, is_checkable and (bound == math.inf or float_of_bits(top_bits) <= bound)
+
+
+def _check_left(codec: Codec, tensor: Tensor, update: ResidualUpdate) -> None:
+    """Raise `ParameterError` if a new residual contains NaN or Inf, and the sum does not."""
+
+    def check(is_infinite: bool) -> None:
+        if is_infinite:
+            raise ParameterError(f"x: must not exceed the range of {codec} or {tensor.dtype}")
+
+    terms = tensor.values, update.former, update.decay
+    when_known(newly_infinite(update.left, *terms), check)
