@@ -697,15 +697,15 @@ class Codec(Parameters):
             return
         length = self._part_length(out.size) if device_of(out) is None else 0
         if not length:
-            decoded = empty_beside(out.size, np.float32, out)
+            decoded = result_beside(out.size, np.float32, out)
             self._dequantize(symbols, decoded)
-            arithmetic.add_scaled(convert.round_to(decoded, dtype), scale, out)
+            convert.add_rounded(decoded, dtype, scale, out)
             return
         symbols = self._sliceable(symbols)
 
         def task(start: int, stop: int) -> None:
             for places, part in self._dequantized(symbols, start, stop, length):
-                arithmetic.add_scaled(convert.round_to(part, dtype), scale, out[places])
+                convert.add_rounded(part, dtype, scale, out[places])
 
         pool.run(task, out.size, length)
 

@@ -128,8 +128,19 @@ class MinMax(Codec):
     def _quantize_in_place(
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
     ) -> MinMaxSymbols:
+        return self._quantize_below(values, extremes, seed, None, leave=True)
+
+    def _quantize_below(
+        self,
+        values: np.ndarray,
+        extremes: Extremes,
+        seed: int,
+        prior: Any,
+        *,
+        leave: bool = False,
+    ) -> MinMaxSymbols:
         checked_ranges = extremes.ranges or ranges(values, self._bucket(values.size))
-        return self._quantized(values, checked_ranges, seed, leave=True)
+        return self._quantized(values, checked_ranges, seed, leave=leave)
 
     def _quantized(
         self,

@@ -140,6 +140,17 @@ def test_rounding_to_wide_dtypes_changes_nothing() -> None:
     assert convert.round_to(third, "bfloat16").tolist() == [0.333984375]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("scale", [-1, 0.3])
+def test_adding_rounded_values(dtype: str, scale: float) -> None:
+    x = edges().view(np.float32)
+    total = np.random.default_rng(3).standard_normal(x.size, np.float32)
+    with np.errstate(all="ignore"):
+        expected = total + np.float32(scale) * convert.round_to(x, dtype)
+    convert.add_rounded(x, dtype, np.float32(scale), total)
+    assert gs.same_bits(total, expected)
+
+
 # --- sums of arrays -----------------------------------------------------------------------------
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.runtime import pool
-from gcodec.runtime.device import dispatched
+from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.jit import Kernel, inline, kernel
 from gcodec.runtime.memory import aligned_empty, bits_float, float_bits
 from gcodec.runtime.reuse import result_beside
@@ -167,6 +168,15 @@ def round_to(x: np.ndarray, dtype: str) -> np.ndarray:
     return from_16_bits(to_16_bits(x, dtype), dtype)
 
 
+def add_rounded(x: np.ndarray, dtype: str, scale: np.float32, out: np.ndarray) -> None:
+    """Add scale·x to `out`, after rounding x to `dtype`; all are (n,) float32 on one device."""
+    add = _ADD_ROUNDED.get(dtype) if device_of(out) is None else None
+    if add is None:
+        add_scaled(round_to(x, dtype), scale, out)
+        return
+    pool.run(lambda i, j: add(x[i:j], scale, out[i:j]), out.size)
+
+
 @dispatched("gcodec.kernels.numeric.convert_cuda")
 def round_number(value: float, dtype: str) -> np.float32:
     """Round a number to float32, and the result to `dtype`."""
@@ -188,16 +198,28 @@ def _from_bfloat16(bits, out):
         out[i] = bits_float(np.uint32(np.uint32(bits[i]) << _U16))
 
 
+@inline
+def _single_to_bfloat(bits):
+    """Return the bits of the bfloat16 that is nearest to a float32, both as uint32."""
+    odd = np.uint32((bits >> _U16) & _ONE)
+    rounded = np.uint32(np.uint32(bits + np.uint32(np.uint32(0x7FFF) + odd)) >> _U16)
+    top = np.uint32(bits >> _U16)
+    nan = top if top & np.uint32(0x7F) else np.uint32(top | np.uint32(0x40))
+    is_nan = np.uint32(bits & _ABS) > _INFINITY
+    return nan if is_nan else rounded
+
+
 @kernel("in float32[], out uint16[]")
 def _to_bfloat16(x, out):
     for i in range(out.size):  # x.size == out.size
-        bits = float_bits(x[i])
-        odd = np.uint32((bits >> _U16) & _ONE)
-        rounded = np.uint32(np.uint32(bits + np.uint32(np.uint32(0x7FFF) + odd)) >> _U16)
-        top = np.uint32(bits >> _U16)
-        nan = top if top & np.uint32(0x7F) else np.uint32(top | np.uint32(0x40))
-        is_nan = np.uint32(bits & _ABS) > _INFINITY
-        out[i] = np.uint16(nan if is_nan else rounded)
+        out[i] = np.uint16(_single_to_bfloat(float_bits(x[i])))
+
+
+@kernel("in float32[], float32, out float32[]")
+def _add_bfloat16(x, scale, out):
+    for i in range(out.size):  # x.size == out.size
+        rounded = np.uint32(_single_to_bfloat(float_bits(x[i])) << _U16)
+        out[i] += scale * bits_float(rounded)
 
 
 @inline
@@ -247,5 +269,12 @@ def _to_float16(x, out):
         out[i] = np.uint16(single_to_half(float_bits(x[i])))
 
 
+@kernel("in float32[], float32, out float32[]")
+def _add_float16(x, scale, out):
+    for i in range(out.size):  # x.size == out.size
+        out[i] += scale * bits_float(half_to_single(single_to_half(float_bits(x[i]))))
+
+
 _FROM_16_BITS = {"float16": _from_float16, "bfloat16": _from_bfloat16}
 _TO_16_BITS = {"float16": _to_float16, "bfloat16": _to_bfloat16}
+_ADD_ROUNDED = {"float16": _add_float16, "bfloat16": _add_bfloat16}
