@@ -76,8 +76,10 @@ class Codec(Parameters):
     takes_up_to: ClassVar[float] = math.inf
     # Whether the codec accepts NaN and Inf and leaves them in the residual, to be checked there.
     keeps_nonfinite: ClassVar[bool] = False
-    # Whether `_largest` computes a bound from symbols that are on the host.
+    # Whether `_decoded_bound` computes a bound from symbols that are on the host.
     bounds_decoded: ClassVar[bool] = False
+    # For `_decoded_bound`: no decoded value exceeds this multiple of the largest value, or of 1.
+    decoded_factor: ClassVar[float] = math.inf
     # Whether `_quantize` reads its `prior`; otherwise `Feedback` keeps no symbols.
     uses_prior: ClassVar[bool] = False
     # Whether every bit pattern comes back, so that NaN and Inf need no policy.
@@ -674,7 +676,7 @@ class Codec(Parameters):
 
     def _decoded_bound(self, symbols: Symbols, largest: float) -> float:
         """Return an upper bound of |x̂| before rounding, given that of |x|."""
-        return math.inf
+        return self.decoded_factor * max(largest, 1)
 
     def _correct(self, x: Array, update: ResidualUpdate) -> Extremes:
         """Write x + decay·residual to `update.left`, and save the residual if that is it."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gcodec.codec.base import Codec
 
 _SAFE = 2.0**127  # sums of magnitudes below this bound are finite in float32
+# Bounds of magnitudes that remain finite when they are rounded to a dtype.
+_ROUNDED_SAFE = {"float32": _SAFE, "float64": _SAFE, "bfloat16": _SAFE, "float16": 2.0**15}
 
 
 def quantize_sum(
@@ -60,12 +62,12 @@ def quantize_sum(
         return quantize_left(codec, values, extremes, tensor.dtype, seed, prior)
     # Symbols on a device are not waited for.
     is_known = codec.bounds_decoded and (codec.symbols_on_host or device_of(values) is None)
-    is_bounded = is_known and is_exact
-    if is_bounded:
+    if is_known:
         prefetch(top_bits)  # fetch it together with the numbers that the symbols need
     symbols = quantize_left(codec, values, extremes, tensor.dtype, seed, prior)
-    largest = float_of_bits(top_bits) if is_bounded else math.inf
-    if not largest < _SAFE or not largest + codec._decoded_bound(symbols, largest) < _SAFE:
+    largest = float_of_bits(top_bits) if is_known else math.inf
+    bound = codec._decoded_bound(symbols, largest) if largest < _SAFE else math.inf
+    if not (bound < _ROUNDED_SAFE[tensor.dtype] and largest + bound < _SAFE):
         _check_left(codec, tensor, update)
     return symbols
 

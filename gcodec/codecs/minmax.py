@@ -80,6 +80,7 @@ class MinMax(Codec):
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")
+    bounds_decoded, decoded_factor = True, 4.0
     reads_segments = True
 
     bits: int = param(Integer(1, 8), 8, "bits of a code")
