@@ -409,8 +409,7 @@ class SparseLoCo(SparseCodec):
             grouped = pack_fields(bins, self._layout)
             plan = ranged.Plan.of("huffman", byte_counts(grouped))
             if self.code == "huffman" or plan.nbits < nbits:
-                front = BitString()
-                front.extend(data, self._first)
+                front = BitString.of(data)
                 return "huffman", plan.write(grouped, grouped.size, front, 0)[:2]
         packed = pack_fields(bins, FieldLayout(self._width))
         return "none", (np.concatenate([data, packed]), self._first + nbits)

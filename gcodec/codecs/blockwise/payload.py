@@ -37,17 +37,14 @@ def write(
     plain = Written(data, 8 * layout.nbytes)
     if code == "none" or not layout.n or layout.width > 8:
         return Selection([("none" if code == "auto" else code, plain)])
-    front_nbits = 8 * layout.front_nbytes
-    codes = data[layout.front_nbytes :]
+    size = layout.front_nbytes
+    front, codes = data[:size], data[size:]
 
     def write_with(plan: ranged.Plan) -> Written:
-        front = BitString()
-        front.extend(data[: layout.front_nbytes], front_nbits)
-        return plan.write(codes, codes.size, front, layout.n)
+        return plan.write(codes, codes.size, BitString.of(front), layout.n)
 
-    candidates = ranged.candidates(
-        code, plain, byte_counts(codes), front_nbits, layout.n, write_with
-    )
+    counts = byte_counts(codes)
+    candidates = ranged.candidates(code, plain, counts, 8 * size, layout.n, write_with)
     return write_shortest(candidates, sized=sized)
 
 

@@ -99,7 +99,7 @@ def write(
         def symbols_in(start: int, stop: int, room: np.ndarray) -> np.ndarray:
             return symbols[start:stop]
 
-        written = byte_coder.write(plan, symbols_in, n, _after(front))
+        written = byte_coder.write(plan, symbols_in, n, BitString.of(front))
         return ("context", written) if written.nbits < nbits else None
 
     if code == "context":
@@ -108,7 +108,7 @@ def write(
         return Selection([string])
 
     def write_ranged(plan: ranged.Plan) -> Written:
-        return plan.write(elements, elements.size, _after(front), n)
+        return plan.write(elements, elements.size, BitString.of(front), n)
 
     counts = byte_counts(elements)
     candidates = ranged.candidates(code, plain, counts, 8 * front.size, n, write_ranged)
@@ -127,14 +127,7 @@ def _front(scales: np.ndarray) -> np.ndarray:
     plan = ranged.Plan.of("huffman", byte_counts(scales))
     if plan.nbits >= 8 * scales.size:
         return np.append(np.uint8(STORED), scales)
-    return plan.write(scales, scales.size, _after(np.array([WORDS], np.uint8)), 0).data
-
-
-def _after(front: np.ndarray) -> BitString:
-    """Return the bit string that begins with these bytes."""
-    string = BitString(0, front.size)
-    string.extend(front, 8 * front.size)
-    return string
+    return plan.write(scales, scales.size, BitString.of(np.array([WORDS], np.uint8)), 0).data
 
 
 # --- symbols of the context code -----------------------------------------------------------------

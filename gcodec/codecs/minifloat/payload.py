@@ -95,7 +95,7 @@ def write(
         part = released()
         symbols = symbols_of(part)
         context_plan = context_plan or symbol_coder.plan(contents(symbols), shape)
-        front = _lead_string(lead)
+        front = BitString.of(lead)
         string = symbol_coder.write_shorter(symbols, shape, front, nbits, context_plan)
         if string is None:
             restored(part)
@@ -103,7 +103,7 @@ def write(
         return "context", None, string
 
     def plan_context() -> Candidate[WrittenCodes]:
-        symbols, front = symbols_of(released()), _lead_string(lead)
+        symbols, front = symbols_of(released()), BitString.of(lead)
         return symbol_coder.estimated_candidate(
             symbols, shape, front, lambda string: ("context", None, string)
         )
@@ -126,7 +126,7 @@ def write(
         )
 
     if code == "context":
-        string = symbol_coder.write(symbols_of(released()), shape, _lead_string(lead))
+        string = symbol_coder.write(symbols_of(released()), shape, BitString.of(lead))
         return Selection([("context", None, string)])
     candidates: list[Candidate[WrittenCodes] | BoundedCandidate[WrittenCodes]]
     if code == "auto" and n and device_of(held) is None:
@@ -179,7 +179,7 @@ def _write_tabled(
     """Write the payload of a plan that has a table. `held` contains the codes; see `write`."""
     if plan.code != "planes":
         symbols = _symbols(held, n, fmt, plan)
-        return tabled.write(plan.table, symbols, mask, _lead_string(lead), n)
+        return tabled.write(plan.table, symbols, mask, BitString.of(lead), n)
     plane, layout = parts_of(contents(held), n, fmt, "planes"), FieldLayout(1 + fmt.mantissa)
     # The plane of the first `whole` elements ends on a byte; the remainder precedes the table.
     whole = n - n % 8
@@ -232,12 +232,6 @@ def _with_lead(lead: np.ndarray, data: np.ndarray, size: int) -> np.ndarray:
 def _last(symbols: np.ndarray) -> Any:
     device = device_of(symbols)
     return symbols[-1] if device is None else Deferred(device, symbols[-1:])
-
-
-def _lead_string(lead: np.ndarray) -> BitString:
-    front = BitString()
-    front.extend(lead, 8 * lead.size)
-    return front
 
 
 class CodeString(NamedTuple):

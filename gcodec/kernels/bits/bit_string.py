@@ -43,6 +43,13 @@ class BitString:
         self.data = np.empty(lead + nbytes + SLACK, np.uint8) if memory is None else memory
         self.state = np.array([lead, 0, 0, 0], np.uint64)
 
+    @classmethod
+    def of(cls, data: np.ndarray) -> BitString:
+        """Return the string that begins with the bytes of an array."""
+        string = cls(0, data.size)
+        string.extend(data, 8 * data.size)
+        return string
+
     @property
     def nbits(self) -> int:
         """Number of bits, including the lead."""
