@@ -19,7 +19,7 @@ from gcodec.frame import Frame
 from gcodec.limits import NO_LIMITS, Limits
 from gcodec.patch.tensors import apply_patch, encode_patch
 from gcodec.tensorfiles.entries import shown
-from gcodec.tensorfiles.exact_file import OriginalFile, StoredTensor, originals
+from gcodec.tensorfiles.exact_file import OriginalFile, StoredTensor, files_of, originals
 from gcodec.tensorfiles.structure import FILE_PREFIX
 
 _WHOLE = "lossless"
@@ -65,9 +65,9 @@ class BaseFile:
     def __init__(self, path: Path, limits: Limits) -> None:
         self._path, self._limits = path, limits
         self._tensors: dict[str, tuple[OriginalFile, StoredTensor]] = {}
-        for _, _, file in originals(path):
-            if file is not None:
-                self._tensors |= {tensor.name: (file, tensor) for tensor in file.tensors}
+        for each in files_of(path):
+            file = OriginalFile(each)
+            self._tensors |= {tensor.name: (file, tensor) for tensor in file.tensors}
 
     def find(self, name: str) -> np.ndarray | None:
         """Return a tensor as a view of the file, or None if there is none."""

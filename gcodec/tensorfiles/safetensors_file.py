@@ -34,6 +34,9 @@ _DTYPES = {
     **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
     **{"F4": "float4_e2m1fn", "F6_E2M3": "float6_e2m3fn", "F6_E3M2": "float6_e3m2fn"},
 }
+INDEX_SUFFIX = ".safetensors.index.json"
+"""Suffix of the index of a file in shards."""
+
 _MAX_INDEX = 64 << 20
 MAX_HEADER = 100_000_000  # bytes; the library refuses longer headers
 
@@ -52,11 +55,14 @@ def _is_truncated(path: Path) -> bool:
     """Tell whether a damaged file is too short, which the library does not report."""
     size = path.stat().st_size
     with open(path, "rb") as file:
-        data_start = 8 + int.from_bytes(file.read(8), "little")
-        if size < data_start:
-            return size < 8 or data_start <= MAX_HEADER
+        length = int.from_bytes(file.read(8), "little")
+        data_start = 8 + length
+        if size < 8 or size < data_start <= 8 + MAX_HEADER:
+            return True
+        if length > MAX_HEADER:
+            return False
         try:
-            header = json.loads(file.read(data_start - 8))
+            header = json.loads(file.read(length))
             header.pop("__metadata__", None)
             ends = [tensor["data_offsets"][1] for tensor in header.values()]
             return bool(data_start + max(ends, default=0) > size)
@@ -146,7 +152,12 @@ class ShardedDump(Dump):
         try:
             for shard in dict.fromkeys(self._shards.values()):
                 dump = self._shard(shard)
-                entries |= {e.name: e for e in dump.entries if self._shards.get(e.name) == shard}
+                for entry in dump.entries:
+                    place = self._shards.get(entry.name)
+                    if place is None:
+                        self.omitted[entry.name] = "not in the index"
+                    elif place == shard:
+                        entries[entry.name] = entry
                 self.metadata |= dump.metadata
             for name, shard in self._shards.items():
                 if name not in entries:

@@ -249,6 +249,17 @@ def test_shards(tmp_path):
 # --- misuse
 
 
+def test_tensors_that_the_index_lacks_are_named(tmp_path):
+    write_dump(tmp_path / "a.safetensors", [("x", np.ones(2)), ("extra", np.ones(3))])
+    write_dump(tmp_path / "b.safetensors", [("x", np.zeros(2)), ("y", np.ones(1))])
+    index = tmp_path / "m.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}))
+    with open_dump(index) as dump:
+        assert [entry.name for entry in dump.entries] == ["x", "y"]
+        assert dump.omitted == {"extra": "not in the index"}
+        assert dump.load(dump.entries[0]).tolist() == [1, 1]
+
+
 def test_misuse_of_dumps(tmp_path):
     with pytest.raises(ParameterError, match=r"x\.txt"):
         open_dump("x.txt")
@@ -328,6 +339,12 @@ def test_find(tmp_path, monkeypatch):
     (tmp_path / "[1].npz").touch()
     assert find(["[1].npz"]) == [Path("[1].npz")]
     (tmp_path / "bad.safetensors.index.json").write_text("{")
+    assert Path("bad.safetensors.index.json") in find(["."])
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
     assert Path("bad.safetensors.index.json") in find(["."])
 
 
