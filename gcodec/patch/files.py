@@ -15,12 +15,13 @@ import numpy as np
 from gcodec import api
 from gcodec.codecs.patch import Patch
 from gcodec.errors import ParameterError
-from gcodec.frame import Frame
+from gcodec.frame import Frame, Header
 from gcodec.limits import NO_LIMITS, Limits
 from gcodec.patch.tensors import apply_patch, encode_patch
 from gcodec.tensorfiles.entries import shown
 from gcodec.tensorfiles.exact_file import OriginalFile, StoredTensor, files_of, originals
 from gcodec.tensorfiles.structure import FILE_PREFIX
+from gcodec.wire.primitives import Reader
 
 _WHOLE = "lossless"
 _SHORT = 4  # a patch of at most this part of its tensor is shorter than any frame without a base
@@ -169,7 +170,7 @@ def write_difference(
             array = original.load(tensor, limits)
             frame = shortest_frame(array, base.find(tensor.name), tensor.name)
             file.write(frame)
-            is_patch = isinstance(Frame.from_bytes(frame, limits=NO_LIMITS).codec, Patch)
+            is_patch = Header.read(Reader(frame)).codec_id == Patch.id
             tensors, whole = tensors + 1, whole + (not is_patch)
             values, raw_nbytes = values + tensor.size, raw_nbytes + tensor.nbytes
             nbytes += len(frame)
