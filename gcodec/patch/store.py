@@ -170,15 +170,15 @@ class PatchStore:
             If a file cannot be written. The store then has the steps that it had before.
         """
         step = check_integer("step", step, 0, _MOST, f"an integer from 0 to {_MOST}")
-        with _only_writer(self.folder):
+        with _locked(self.folder) as descriptor:
             if self._last is None:
                 for path in self.folder.glob(TEMPORARY):  # of a writer that crashed
                     _delete(path)
-            self._last = step, self._publish(step, tree)
+            self._last = step, self._publish(step, tree, descriptor)
             self._prune()
 
-    def _publish(self, step: int, tree: Any) -> dict[str, np.ndarray]:
-        """Write the files of a step, and return its tensors by name."""
+    def _publish(self, step: int, tree: Any, descriptor: int | None) -> dict[str, np.ndarray]:
+        """Write the files of a step, and return its tensors by name; see `_locked`."""
         files = self._files()
         last = files.steps[-1] if files.steps else _NO_BASE
         if step <= last:
@@ -200,7 +200,7 @@ class PatchStore:
                 paths.append(self.folder / f"{step:0{_DIGITS}}.anchor.gcf")
                 _write(new.open(paths[-1]), outline, arrays, {})
         try:
-            _sync_folder(self.folder)
+            _flush(descriptor)
         except OSError:
             for path in paths:
                 _delete(path)
@@ -383,10 +383,16 @@ def _delete(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _only_writer(folder: Path) -> Iterator[None]:
-    """Let other writers wait until the end of the block, where the system can lock a folder."""
+def _locked(folder: Path) -> Iterator[int | None]:
+    """Let other writers wait until the end of the block, where the system can lock a folder.
+
+    Yields
+    ------
+    int or None
+        File descriptor of the folder, or None where folders have none.
+    """
     if os.name != "posix":
-        yield
+        yield None
         return
     import fcntl
 
@@ -394,20 +400,16 @@ def _only_writer(folder: Path) -> Iterator[None]:
     try:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _sync_folder(folder: Path) -> None:
+def _flush(descriptor: int | None) -> None:
     """Make new names of a folder survive a power failure, where the system can."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        if descriptor is not None:
+            os.fsync(descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EBADF):  # of systems that cannot
             raise
-    finally:
-        os.close(descriptor)

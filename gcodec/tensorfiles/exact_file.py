@@ -28,14 +28,14 @@ from gcodec.tensorfiles.entries import shown, stays_inside
 from gcodec.tensorfiles.frame_file import mapped, outline
 from gcodec.tensorfiles.safetensors_file import (
     INDEX_SUFFIX,
+    LENGTH_NBYTES,
     MAX_HEADER,
     dtype_named,
+    read_head,
     read_index,
 )
 from gcodec.tensorfiles.structure import FILE_PREFIX
 from gcodec.wire.primitives import DTYPE_CODES, MAX_NDIM, encode_name
-
-_LENGTH_NBYTES = 8
 
 
 class StoredTensor(NamedTuple):
@@ -78,7 +78,7 @@ def tensors_of(head: bytes) -> list[StoredTensor]:
         If the header is damaged, or bytes between tensors belong to none.
     """
     try:
-        header = json.loads(head[_LENGTH_NBYTES:])
+        header = json.loads(head[LENGTH_NBYTES:])
         header.pop("__metadata__", None)
         tensors = []
         for name, entry in header.items():
@@ -134,13 +134,7 @@ class OriginalFile:
         self._path = path
         with path.open("rb") as file:
             self._state = _state(file)
-            head = file.read(_LENGTH_NBYTES)
-            length = int.from_bytes(head, "little")
-            if len(head) == _LENGTH_NBYTES and length > MAX_HEADER:
-                raise Corrupt(f"the header has {length} bytes")
-            self.head = head + file.read(min(length, MAX_HEADER))
-        if len(self.head) < _LENGTH_NBYTES + length:
-            raise Truncated("the file ends within its header", len(self.head))
+            self.head = read_head(file)
         self.tensors = tensors_of(self.head)
         nbytes, end = self._state[0], len(self.head) + sum(t.nbytes for t in self.tensors)
         if nbytes != end:
@@ -259,7 +253,7 @@ def first_bytes(frame: Any) -> bytes:
     """
     if frame.dtype != "uint8" or len(frame.shape) != 1:
         raise Corrupt(f"the start of a file must be uint8 in one dimension, not {frame.dtype}")
-    if frame.size > MAX_HEADER + _LENGTH_NBYTES:
+    if frame.size > MAX_HEADER + LENGTH_NBYTES:
         raise LimitExceeded(f"the start of a file has {frame.size} bytes")
     data: bytes = frame.decode().tobytes()
     return data

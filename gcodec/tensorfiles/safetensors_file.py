@@ -39,6 +39,7 @@ INDEX_SUFFIX = ".safetensors.index.json"
 
 _MAX_INDEX = 64 << 20
 MAX_HEADER = 100_000_000  # bytes; the library refuses longer headers
+LENGTH_NBYTES = 8  # of the length of the header, which precedes it
 
 
 def dtype_named(code: str) -> str:
@@ -53,21 +54,37 @@ def _format_error(error: SafetensorError, path: Path) -> FormatError:
 
 def _is_truncated(path: Path) -> bool:
     """Tell whether a damaged file is too short, which the library does not report."""
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        data_start = 8 + length
-        if size < 8 or size < data_start <= 8 + MAX_HEADER:
-            return True
-        if length > MAX_HEADER:
-            return False
-        try:
-            header = json.loads(file.read(length))
-            header.pop("__metadata__", None)
-            ends = [tensor["data_offsets"][1] for tensor in header.values()]
-            return bool(data_start + max(ends, default=0) > size)
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            return False
+    try:
+        with open(path, "rb") as file:
+            head = read_head(file)
+        header = json.loads(head[LENGTH_NBYTES:])
+        header.pop("__metadata__", None)
+        ends = [tensor["data_offsets"][1] for tensor in header.values()]
+        return bool(len(head) + max(ends, default=0) > path.stat().st_size)
+    except Truncated:
+        return True
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return False
+
+
+def read_head(file: BinaryIO) -> bytes:
+    """Read the bytes of a .safetensors file before its first tensor.
+
+    Raises
+    ------
+    Truncated
+        If the file ends too early.
+    Corrupt
+        If the header is longer than the library permits.
+    """
+    head = file.read(LENGTH_NBYTES)
+    length = int.from_bytes(head, "little")
+    if len(head) == LENGTH_NBYTES and length > MAX_HEADER:
+        raise Corrupt(f"the header has {length} bytes")
+    head += file.read(min(length, MAX_HEADER))
+    if len(head) < LENGTH_NBYTES + length:
+        raise Truncated("the file ends within its header", len(head))
+    return head
 
 
 class SafetensorsDump(Dump):
