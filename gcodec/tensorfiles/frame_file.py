@@ -49,23 +49,17 @@ _MAX_HEADER_NBYTES = 1 << 26
 
 
 class Outline(NamedTuple):
-    """The tensor that a frame contains, and the bytes that the frame occupies.
+    """The name of a frame's tensor, and the bytes that the frame occupies.
 
     Attributes
     ----------
     name : str or None
         Name of the tensor.
-    dtype : str
-        Dtype of the tensor.
-    shape : tuple of int
-        Shape of the tensor.
     start, end : int
         First byte of the frame, and the byte after its last one.
     """
 
     name: str | None
-    dtype: str
-    shape: tuple[int, ...]
     start: int
     end: int
 
@@ -210,8 +204,7 @@ def outline(data: Any, start: int) -> Outline:
     end = reader.at + 2 * CHECKSUM_NBYTES + head.payload_nbytes + tag
     if end > len(reader.data):
         raise Truncated("the bytes end within the frame", len(reader.data))
-    name = head.decoded_name()
-    return Outline(name, dtype_named(head.dtype_code, start + 6), head.shape, start, end)
+    return Outline(head.decoded_name(), start, end)
 
 
 def outlines(data: Any) -> Iterator[Outline]:
