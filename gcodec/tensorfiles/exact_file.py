@@ -37,6 +37,8 @@ from gcodec.tensorfiles.safetensors_file import (
 from gcodec.tensorfiles.structure import FILE_PREFIX
 from gcodec.wire.primitives import DTYPE_CODES, MAX_NDIM, encode_name
 
+_SUFFIX = ".safetensors"
+
 
 class StoredTensor(NamedTuple):
     """A tensor as the header of a file describes it.
@@ -77,6 +79,8 @@ def tensors_of(head: bytes) -> list[StoredTensor]:
     FormatError
         If the header is damaged, or bytes between tensors belong to none.
     """
+    if int.from_bytes(head[:LENGTH_NBYTES], "little") != len(head) - LENGTH_NBYTES:
+        raise Corrupt("the header of the file has another length than it states")
     try:
         header = json.loads(head[LENGTH_NBYTES:])
         header.pop("__metadata__", None)
@@ -309,6 +313,8 @@ class Restorer:
             head, path = first_bytes(frame), self._path_of(name)
             if path in self.paths:
                 raise Unsupported(f"two files of the frames would be written to {shown(path)}")
+            if self.paths and not name.endswith(_SUFFIX):  # such as that of a program
+                raise Corrupt(f"a frame names the file {shown(name)} as a shard")
             is_index = name.lower().endswith(INDEX_SUFFIX)
             self._expected = iter(() if is_index else tensors_of(head))
             self._file = self._files.open(path)

@@ -25,6 +25,7 @@ TENSORS = {
     "empty": ("F16", (0, 3)),
     "scalar": ("F64", ()),
 }
+INDEX = "model.safetensors.index.json"
 SIZES = {"BF16": 2, "F32": 4, "I64": 8, "BOOL": 1, "F8_E4M3": 1, "F16": 2, "F64": 8}
 
 
@@ -61,7 +62,7 @@ def test_model_in_shards_comes_back_as_a_folder(tmp_path: Path) -> None:
     for name, part in zip(names, parts, strict=True):
         (model / name).write_bytes(safetensors(part))
     weights = {tensor: names[k] for k in (0, 1) for tensor in parts[k]}
-    index = model / "model.safetensors.index.json"
+    index = model / INDEX
     index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weights}, indent=3))
     run("encode", index, "-c", "lossless", "-o", tmp_path / "m.gcf")
     run("decode", tmp_path / "m.gcf")
@@ -97,7 +98,8 @@ def test_frames_that_do_not_make_the_file_are_refused(tmp_path: Path) -> None:
         "missing": head + b"".join(tensors[:-1]),
         "here": head + b"".join(reversed(tensors)),
         "belongs to no file": head + b"".join(tensors) + other,
-        "damaged": gcodec.encode(start[:-9], "lossless", name=f"{FILE_PREFIX}m") + tensors[0],
+        "another length": gcodec.encode(start[:-9], "lossless", name=f"{FILE_PREFIX}m")
+        + tensors[0],
     }
     for number, (error, data) in enumerate(cases.items()):
         path = tmp_path / f"{number}.gcf"
@@ -123,7 +125,7 @@ def sharded(folder: Path, count: int = 2) -> Path:
     names = [f"model-{k}.safetensors" for k in range(count)]
     for k, name in enumerate(names):
         (folder / name).write_bytes(safetensors({f"w{k}": ("F32", (20,))}))
-    index = folder / "model.safetensors.index.json"
+    index = folder / INDEX
     weights = {f"w{k}": name for k, name in enumerate(names)}
     index.write_text(json.dumps({"weight_map": weights}))
     return index
@@ -145,6 +147,22 @@ def test_damage_of_the_last_shard_leaves_all_files(tmp_path: Path, verb: str) ->
     run(verb, coded, *base, "-o", out, "--force", code=1)
     assert [path.name for path in out.iterdir()] == ["model-0.safetensors"]
     assert (out / "model-0.safetensors").read_text() == "old"
+
+
+@pytest.mark.parametrize("name", ["numpy.py", "a.safetensors.py", "m", "b.safetensors.index.json"])
+def test_shards_cannot_be_programs(tmp_path: Path, name: str) -> None:
+    """A file of a stranger must not leave a module where Python would import it."""
+    index = gcodec.encode(np.frombuffer(b"{}", np.uint8), "raw", name=f"{FILE_PREFIX}{INDEX}")
+    code = b"\nprint('code of the file')\n"
+    tensor = {"dtype": "U8", "shape": [len(code)], "data_offsets": [0, len(code)]}
+    text = json.dumps({"w": tensor}).encode()
+    frames = gcodec.encode(np.frombuffer(code, np.uint8), "raw", name="w")
+    for start, own in ((len(text).to_bytes(8, "little"), name), (b"#234567\n", "m.safetensors")):
+        head = np.frombuffer(start + text, np.uint8)
+        begin = gcodec.encode(head, "raw", name=f"{FILE_PREFIX}{own}")
+        (tmp_path / "m.gcf").write_bytes(index + begin + frames)
+        run("decode", tmp_path / "m.gcf", "-o", tmp_path / "out", code=1)
+        assert not list((tmp_path / "out").iterdir())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX limits of a process")
