@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -81,10 +82,10 @@ def read_head(file: BinaryIO) -> bytes:
     length = int.from_bytes(head, "little")
     if len(head) == LENGTH_NBYTES and length > MAX_HEADER:
         raise Corrupt(f"the header has {length} bytes")
-    head += file.read(min(length, MAX_HEADER))
-    if len(head) < LENGTH_NBYTES + length:
-        raise Truncated("the file ends within its header", len(head))
-    return head
+    size = os.fstat(file.fileno()).st_size
+    if size < LENGTH_NBYTES + length:
+        raise Truncated("the file ends within its header", size)
+    return head + file.read(length)
 
 
 class SafetensorsDump(Dump):

@@ -635,6 +635,7 @@ def one(dtype="F32", shape=(1,), start=0, end=4, key="x"):
         (b"", Truncated),
         (b"\1\2\3", Truncated),
         (struct.pack("<Q", 50) + b"{}", Truncated),
+        (struct.pack("<Q", 99_000_000) + b"{}", Truncated),
         (b"\xff" * 8, Corrupt),
         (b"\xff" * 99, Corrupt),
         (safetensors(b"{]"), Corrupt),
