@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -220,28 +219,49 @@ def test_temporary_files_of_a_crash_are_ignored_and_deleted(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="locks of folders")
-def test_writers_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = states(3)
+def test_one_writer_publishes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, own, own_open = states(3), module.shortest_frame, os.open
     first, second = gcodec.PatchStore(tmp_path), gcodec.PatchStore(tmp_path)
     first.publish(0, steps[0])
-    with ThreadPoolExecutor(1) as pool:
-        late: list[Future[None]] = []
-        own = module.shortest_frame
+    copies: list[int] = []
 
-        def begin_both(*arguments: Any) -> Any:
-            if not late:
-                late.append(pool.submit(second.publish, 1, steps[2]))
-                assert not wait(late, timeout=0.2).done
-            return own(*arguments)
+    def open_and_copy(*arguments: Any, **options: Any) -> int:
+        descriptor = own_open(*arguments, **options)
+        copies.append(os.dup(descriptor))  # as a fork does
+        return descriptor
 
-        monkeypatch.setattr(module, "shortest_frame", begin_both)
-        first.publish(1, steps[1])
-        with pytest.raises(gcodec.ParameterError, match=r"^step=1: must be above 1"):
-            late[0].result()
+    def interrupt(*arguments: Any) -> Any:
+        if second.steps() == [0]:
+            with pytest.raises(BlockingIOError, match="another writer publishes") as caught:
+                second.publish(1, steps[2])
+            assert caught.value.filename == str(tmp_path)
+        return own(*arguments)
+
+    monkeypatch.setattr(module, "shortest_frame", interrupt)
+    monkeypatch.setattr(os, "open", open_and_copy)
+    first.publish(1, steps[1])
+    with pytest.raises(gcodec.ParameterError, match=r"^step=1: must be above 1"):
+        second.publish(1, steps[2])
     second.publish(2, steps[2])
+    monkeypatch.undo()
+    for descriptor in copies:
+        os.close(descriptor)
     assert sum(name.endswith(".patch.gcf") for name in names(tmp_path)) == 2
     assert_same(gcodec.PatchStore(tmp_path).load(1).tree, steps[1])
     assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[2])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks of folders")
+def test_systems_without_locks_of_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def fail(*arguments: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    store = gcodec.PatchStore(tmp_path)
+    store.publish(0, {"w": np.ones(3)})
+    assert store.steps() == [0]
 
 
 def damage(path: Path) -> None:

@@ -167,7 +167,8 @@ class PatchStore:
         TypeError
             If a leaf has another type, or gcodec does not support an array.
         OSError
-            If a file cannot be written. The store then has the steps that it had before.
+            If a file cannot be written, or another process publishes at the same time. The store
+            then has the steps that it had before.
         """
         step = check_integer("step", step, 0, _MOST, f"an integer from 0 to {_MOST}")
         with _locked(self.folder) as descriptor:
@@ -384,12 +385,17 @@ def _delete(path: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[int | None]:
-    """Let other writers wait until the end of the block, where the system can lock a folder.
+    """Keep other writers out until the end of the block, where the system can lock a folder.
 
     Yields
     ------
     int or None
         File descriptor of the folder, or None where folders have none.
+
+    Raises
+    ------
+    BlockingIOError
+        If another writer publishes.
     """
     if os.name != "posix":
         yield None
@@ -398,10 +404,18 @@ def _locked(folder: Path) -> Iterator[int | None]:
 
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        reason = "another writer publishes to this store"
+        raise BlockingIOError(error.errno, reason, os.fspath(folder)) from None
+    except OSError:
+        pass  # the system cannot lock folders
+    try:
         yield descriptor
     finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # forked processes have the descriptor, too
         os.close(descriptor)
 
 

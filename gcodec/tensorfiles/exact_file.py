@@ -168,10 +168,10 @@ class OriginalFile:
         return flat.view(dtype).reshape(tensor.shape)
 
 
-def _state(file: BinaryIO) -> tuple[int, int, int]:
-    """Return the size of a file, and what else changes with its contents."""
+def _state(file: BinaryIO) -> tuple[int, int]:
+    """Return the size of a file, and the time when it was written."""
     status = os.fstat(file.fileno())
-    return status.st_size, status.st_mtime_ns, status.st_ino
+    return status.st_size, status.st_mtime_ns
 
 
 def files_of(path: Path) -> list[Path]:
