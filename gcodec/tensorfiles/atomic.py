@@ -17,7 +17,7 @@ TEMPORARY = ".gcodec-*.tmp"
 
 
 class NamedWriter(io.FileIO):
-    """Unbuffered file whose errors name it.
+    """Unbuffered file whose errors give it a name.
 
     Parameters
     ----------

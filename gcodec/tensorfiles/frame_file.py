@@ -160,7 +160,10 @@ _Frame = TypeVar("_Frame", Outline, FrameHeader, StoredFrame)
 
 
 def mapped(path: Path) -> Any:
-    """Return the bytes of a file, as a memory map if possible; see `mapped_file`."""
+    """Return the bytes of a file as a memory map, which the system reads on access.
+
+    A pipe is read to its end.
+    """
     with path.open("rb") as file:
         return mapped_file(file)[0]
 
