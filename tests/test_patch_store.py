@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -153,23 +155,113 @@ def test_crashes_leave_the_last_step(
     with pytest.raises(OSError, match="No space left"):
         store.publish(2, steps[2])
     monkeypatch.undo()
-    assert not any(name.startswith(".") for name in names(tmp_path))
-    added = names(tmp_path) - before
-    assert len(added) <= at
-    last = 2 if added else 1
-    assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[last])
+    assert names(tmp_path) == before
+    assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[1])
+    store.publish(2, steps[2])
     store.publish(3, steps[3])
     assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[3])
 
 
-def test_temporary_files_of_a_crash_are_ignored_and_deleted(tmp_path: Path) -> None:
+def test_step_is_withdrawn_if_its_name_may_not_survive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, own = gcodec.PatchStore(tmp_path, anchor_every=1), os.fsync
+
+    def fsync_fails(number: int, text: str) -> None:
+        def fsync(descriptor: int) -> None:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise OSError(number, text)
+            own(descriptor)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+    if os.name == "posix":
+        fsync_fails(errno.EIO, "Input/output error")
+        with pytest.raises(OSError, match="Input/output error"):
+            store.publish(0, {"w": np.ones(3)})
+        assert names(tmp_path) == set()
+        fsync_fails(errno.EINVAL, "Invalid argument")  # the system cannot flush folders
+    store.publish(0, {"w": np.ones(3)})
+    assert store.steps() == [0]
+
+
+def test_files_that_cannot_be_deleted_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, store = states(4), gcodec.PatchStore(tmp_path, anchor_every=1, keep=1)
+    store.publish(0, steps[0])
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "another process uses the file", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        store.publish(1, steps[1])
+        store.publish(2, steps[2])
+    assert len(names(tmp_path)) == 5
+    assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[2])
+    store.publish(3, steps[3])
+    assert names(tmp_path) == {"000000000003.anchor.gcf"}
+
+
+@pytest.mark.parametrize("published", [0, 1])
+def test_temporary_files_of_a_crash_are_ignored_and_deleted(
+    tmp_path: Path, published: int
+) -> None:
     steps = states(2)
-    gcodec.PatchStore(tmp_path).publish(0, steps[0])
+    for step in range(published):
+        gcodec.PatchStore(tmp_path).publish(step, steps[step])
     left = tmp_path / ".gcodec-0123456789abcdef.tmp"
     left.write_bytes(b"half")
-    assert gcodec.PatchStore(tmp_path).steps() == [0]
+    assert gcodec.PatchStore(tmp_path).steps() == list(range(published))
     gcodec.PatchStore(tmp_path).publish(1, steps[1])
     assert not left.exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks of folders")
+def test_one_writer_publishes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, own, own_open = states(3), module.shortest_frame, os.open
+    first, second = gcodec.PatchStore(tmp_path), gcodec.PatchStore(tmp_path)
+    first.publish(0, steps[0])
+    copies: list[int] = []
+
+    def open_and_copy(*arguments: Any, **options: Any) -> int:
+        descriptor = own_open(*arguments, **options)
+        copies.append(os.dup(descriptor))  # as a fork does
+        return descriptor
+
+    def interrupt(*arguments: Any) -> Any:
+        if second.steps() == [0]:
+            with pytest.raises(BlockingIOError, match="another writer publishes") as caught:
+                second.publish(1, steps[2])
+            assert caught.value.filename == str(tmp_path)
+        return own(*arguments)
+
+    monkeypatch.setattr(module, "shortest_frame", interrupt)
+    monkeypatch.setattr(os, "open", open_and_copy)
+    first.publish(1, steps[1])
+    with pytest.raises(gcodec.ParameterError, match=r"^step=1: must be above 1"):
+        second.publish(1, steps[2])
+    second.publish(2, steps[2])
+    monkeypatch.undo()
+    for descriptor in copies:
+        os.close(descriptor)
+    assert sum(name.endswith(".patch.gcf") for name in names(tmp_path)) == 2
+    assert_same(gcodec.PatchStore(tmp_path).load(1).tree, steps[1])
+    assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[2])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks of folders")
+def test_systems_without_locks_of_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def fail(*arguments: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    store = gcodec.PatchStore(tmp_path)
+    store.publish(0, {"w": np.ones(3)})
+    assert store.steps() == [0]
 
 
 def damage(path: Path) -> None:
@@ -197,6 +289,42 @@ def test_damaged_files_are_noticed_and_avoided(tmp_path: Path) -> None:
     assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[5])
 
 
+def test_writer_starts_anew_without_the_anchors(tmp_path: Path) -> None:
+    steps = states(3)
+    store = gcodec.PatchStore(tmp_path)
+    store.publish(0, steps[0])
+    store.publish(1, steps[1])
+    (tmp_path / "000000000000.anchor.gcf").unlink()
+    with pytest.raises(gcodec.ParameterError, match="a step that an anchor leads to"):
+        store.load()
+    gcodec.PatchStore(tmp_path).publish(2, steps[2])
+    assert_same(store.load().tree, steps[2])
+
+
+def test_files_of_two_histories_are_noticed_and_avoided(tmp_path: Path) -> None:
+    steps = states(8)
+    store, other = (gcodec.PatchStore(tmp_path / k, anchor_every=2, keep=9) for k in "ab")
+    for step in range(4):
+        store.publish(step, steps[step])
+        other.publish(step, steps[step + 4])
+    os.replace(*(each.folder / "000000000002.anchor.gcf" for each in (other, store)))
+    assert_same(store.load(3).tree, steps[3])  # from the anchor of step 0
+    (store.folder / "000000000000.anchor.gcf").unlink()
+    with pytest.raises(gcodec.Corrupt, match=r"^000000000002-000000000003\.patch\.gcf: tensor"):
+        store.load(3)
+    assert_same(store.catch_up(steps[0], 0, 3).tree, steps[3])
+
+
+@pytest.mark.parametrize("base", [5, 9])
+def test_patches_on_later_steps_are_ignored(tmp_path: Path, base: int) -> None:
+    tree = states(1)[0]
+    store = gcodec.PatchStore(tmp_path)
+    store.publish(0, tree)
+    (tmp_path / f"{base:012}-000000000005.patch.gcf").touch()
+    assert store.steps() == [0]
+    assert_same(store.load().tree, tree)
+
+
 def test_truncated_and_exchanged_files_are_refused(tmp_path: Path) -> None:
     steps = states(3)
     store = gcodec.PatchStore(tmp_path, keep=5)
@@ -214,7 +342,7 @@ def test_truncated_and_exchanged_files_are_refused(tmp_path: Path) -> None:
         with pytest.raises(gcodec.FormatError):
             store.load(1)
     first.write_bytes(second.read_bytes())
-    with pytest.raises((gcodec.FormatError, gcodec.ParameterError)):
+    with pytest.raises(gcodec.Corrupt):
         store.load(1)
 
 

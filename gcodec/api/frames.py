@@ -495,7 +495,11 @@ def decode_many(
         for member, (start, end) in zip(members, places, strict=True):
             if member.name in tensors:
                 raise Corrupt(f"frame {number}: {member.name!r} occurs twice")
-            tensors[member.name] = flat[start:end].reshape(member.shape)
+            try:
+                tensors[member.name] = flat[start:end].reshape(member.shape)
+            except ValueError:
+                shape = f"the shape of the member {member.name!r}"
+                raise Corrupt(f"frame {number}: no array has {shape}") from None
         members = None
     if members is not None:
         raise Truncated("the message ends after a list of members")

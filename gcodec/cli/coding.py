@@ -32,8 +32,9 @@ from gcodec.policy import Policy
 from gcodec.tensorfiles.atomic import atomic_write
 from gcodec.tensorfiles.dumps import write_dump
 from gcodec.tensorfiles.entries import Array, Dump, Entry
-from gcodec.tensorfiles.exact_file import INDEX_SUFFIX, Restorer, file_name, originals
+from gcodec.tensorfiles.exact_file import Restorer, file_name, originals
 from gcodec.tensorfiles.frame_file import TensorNames, read_frames
+from gcodec.tensorfiles.safetensors_file import INDEX_SUFFIX
 from gcodec.tensorfiles.structure import FILE_PREFIX, STRUCTURE_NAME
 from gcodec.wire import primitives
 

@@ -15,12 +15,13 @@ import numpy as np
 from gcodec import api
 from gcodec.codecs.patch import Patch
 from gcodec.errors import ParameterError
-from gcodec.frame import Frame
+from gcodec.frame import Frame, Header
 from gcodec.limits import NO_LIMITS, Limits
 from gcodec.patch.tensors import apply_patch, encode_patch
 from gcodec.tensorfiles.entries import shown
-from gcodec.tensorfiles.exact_file import OriginalFile, StoredTensor, originals
+from gcodec.tensorfiles.exact_file import OriginalFile, StoredTensor, files_of, originals
 from gcodec.tensorfiles.structure import FILE_PREFIX
+from gcodec.wire.primitives import Reader
 
 _WHOLE = "lossless"
 _SHORT = 4  # a patch of at most this part of its tensor is shorter than any frame without a base
@@ -65,9 +66,9 @@ class BaseFile:
     def __init__(self, path: Path, limits: Limits) -> None:
         self._path, self._limits = path, limits
         self._tensors: dict[str, tuple[OriginalFile, StoredTensor]] = {}
-        for _, _, file in originals(path):
-            if file is not None:
-                self._tensors |= {tensor.name: (file, tensor) for tensor in file.tensors}
+        for each in files_of(path):
+            file = OriginalFile(each)
+            self._tensors |= {tensor.name: (file, tensor) for tensor in file.tensors}
 
     def find(self, name: str) -> np.ndarray | None:
         """Return a tensor as a view of the file, or None if there is none."""
@@ -169,7 +170,7 @@ def write_difference(
             array = original.load(tensor, limits)
             frame = shortest_frame(array, base.find(tensor.name), tensor.name)
             file.write(frame)
-            is_patch = isinstance(Frame.from_bytes(frame, limits=NO_LIMITS).codec, Patch)
+            is_patch = Header.read(Reader(frame)).codec_id == Patch.id
             tensors, whole = tensors + 1, whole + (not is_patch)
             values, raw_nbytes = values + tensor.size, raw_nbytes + tensor.nbytes
             nbytes += len(frame)

@@ -10,11 +10,12 @@ base and the tensors. A file appears under its name only when it is complete.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.limits import Limits
 from gcodec.patch.files import decoded, shortest_frame
 from gcodec.tensorfiles import structure
-from gcodec.tensorfiles.atomic import atomic_write
+from gcodec.tensorfiles.atomic import TEMPORARY, AtomicFiles
 from gcodec.tensorfiles.entries import MAX_ENTRIES
 from gcodec.tensorfiles.frame_file import TensorFile
 from gcodec.tensorfiles.structure import STRUCTURE_NAME
@@ -35,10 +36,9 @@ __all__ = ["PatchStore", "Snapshot"]
 
 _DIGITS = 12
 _MOST = 10**_DIGITS - 1
-_ANCHOR = re.compile(rf"(\d{{{_DIGITS}}})\.anchor\.gcf")
-_PATCH = re.compile(rf"(\d{{{_DIGITS}}})-(\d{{{_DIGITS}}})\.patch\.gcf")
+_ANCHOR = re.compile(rf"(\d{{{_DIGITS}}})\.anchor\.gcf", re.ASCII)
+_PATCH = re.compile(rf"(\d{{{_DIGITS}}})-(\d{{{_DIGITS}}})\.patch\.gcf", re.ASCII)
 _NO_BASE = -1
-_TEMPORARY = ".gcodec-*.tmp"
 _ATTEMPTS = 2  # more attempts of a reader while the writer deletes files
 
 
@@ -167,9 +167,19 @@ class PatchStore:
         TypeError
             If a leaf has another type, or gcodec does not support an array.
         OSError
-            If a file cannot be written. The store then has the steps that it had before.
+            If a file cannot be written, or another process publishes at the same time. The store
+            then has the steps that it had before.
         """
         step = check_integer("step", step, 0, _MOST, f"an integer from 0 to {_MOST}")
+        with _locked(self.folder) as descriptor:
+            if self._last is None:
+                for path in self.folder.glob(TEMPORARY):  # of a writer that crashed
+                    _delete(path)
+            self._last = step, self._publish(step, tree, descriptor)
+            self._prune()
+
+    def _publish(self, step: int, tree: Any, descriptor: int | None) -> dict[str, np.ndarray]:
+        """Write the files of a step, and return its tensors by name; see `_locked`."""
         files = self._files()
         last = files.steps[-1] if files.steps else _NO_BASE
         if step <= last:
@@ -181,16 +191,22 @@ class PatchStore:
             allowed = f"1 to {MAX_ENTRIES}"
             raise ParameterError(f"tree: has {len(tensors)} tensors, must have {allowed}")
         arrays = {name: np.array(inspect(x, name).on_host()) for name, x in tensors}
-        if base_step != _NO_BASE:
-            path = self.folder / f"{base_step:0{_DIGITS}}-{step:0{_DIGITS}}.patch.gcf"
-            _write(path, outline, arrays, base.get)
-        anchors = [each for each in files.anchors if each <= step]
-        if base_step == _NO_BASE or self._is_due(files, max(anchors, default=_NO_BASE)):
-            outline, _ = take_apart({**document, "base": _NO_BASE})
-            path = self.folder / f"{step:0{_DIGITS}}.anchor.gcf"
-            _write(path, outline, arrays, lambda name: None)
-        self._last = step, arrays
-        self._prune()
+        paths = list[Path]()
+        with AtomicFiles() as new:
+            if base_step != _NO_BASE:
+                paths.append(self.folder / f"{base_step:0{_DIGITS}}-{step:0{_DIGITS}}.patch.gcf")
+                _write(new.open(paths[-1]), outline, arrays, base)
+            if base_step == _NO_BASE or self._is_due(files, max(files.anchors, default=_NO_BASE)):
+                outline, _ = take_apart({**document, "base": _NO_BASE})
+                paths.append(self.folder / f"{step:0{_DIGITS}}.anchor.gcf")
+                _write(new.open(paths[-1]), outline, arrays, {})
+        try:
+            _flush(descriptor)
+        except OSError:
+            for path in paths:
+                _delete(path)
+            raise
+        return arrays
 
     def load(self, step: int | None = None) -> Snapshot:
         """Return the tensors of a step.
@@ -280,7 +296,12 @@ class PatchStore:
             tree, arrays = self._tensors(files.anchors[step], step, _NO_BASE, {})
         for each in chain:
             base, path = files.patches[each]
-            tree, arrays = self._tensors(path, each, base, arrays)
+            try:
+                tree, arrays = self._tensors(path, each, base, arrays)
+            except ParameterError as error:
+                if isinstance(start, Snapshot) and each == chain[0]:  # the caller's tensors
+                    raise
+                raise Corrupt(f"{path.name}: {error}") from None
             step = each
         return Snapshot(step, tree)
 
@@ -306,11 +327,9 @@ class PatchStore:
         if last == _NO_BASE:
             return _NO_BASE, {}
         if self._last is None or self._last[0] != last:
-            for path in self.folder.glob(_TEMPORARY):  # of a writer that crashed
-                path.unlink(missing_ok=True)
             try:
                 self._last = last, _named({"tree": self.load(last).tree})
-            except FormatError:  # then an anchor starts anew
+            except (FormatError, ParameterError):  # then an anchor starts anew
                 return _NO_BASE, {}
         return self._last
 
@@ -325,10 +344,10 @@ class PatchStore:
         oldest = kept[0] if kept else _NO_BASE
         for step, (_, path) in files.patches.items():
             if step <= oldest:
-                path.unlink(missing_ok=True)
+                _delete(path)
         for step, path in files.anchors.items():
             if step < oldest:
-                path.unlink(missing_ok=True)
+                _delete(path)
 
     def _files(self) -> _Files:
         anchors, patches = dict[int, Path](), dict[int, tuple[int, Path]]()
@@ -336,7 +355,9 @@ class PatchStore:
             if match := _ANCHOR.fullmatch(path.name):
                 anchors[int(match[1])] = path
             elif match := _PATCH.fullmatch(path.name):
-                patches[int(match[2])] = int(match[1]), path
+                base, step = map(int, match.groups())
+                if base < step:  # others would lead readers in circles
+                    patches[step] = base, path
         return _Files(anchors, patches)
 
 
@@ -347,26 +368,62 @@ def _named(tree: Any) -> dict[str, np.ndarray]:
 
 
 def _write(
-    path: Path,
-    outline: Any,
-    arrays: dict[str, np.ndarray],
-    base: Callable[[str], np.ndarray | None],
+    file: BinaryIO, outline: Any, arrays: dict[str, np.ndarray], bases: dict[str, np.ndarray]
 ) -> None:
-    """Write a tree to a file; `base` returns the base of a name, or None."""
+    """Write a tree to a file, with patches on the tensors of the base."""
     text = np.frombuffer(structure.write(outline), np.uint8)
-    with atomic_write(path) as file:
-        file.write(api.encode(text, "raw", name=STRUCTURE_NAME))
-        for name, array in arrays.items():
-            file.write(shortest_frame(array, base(name), name))
-    _sync_folder(path.parent)
+    file.write(api.encode(text, "raw", name=STRUCTURE_NAME))
+    for name, array in arrays.items():
+        file.write(shortest_frame(array, bases.get(name), name))
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make new names of a folder survive a power failure, where the system can."""
+def _delete(path: Path) -> None:
+    """Delete a file, unless the system refuses because another process uses it."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[int | None]:
+    """Keep other writers out until the end of the block, where the system can lock a folder.
+
+    Yields
+    ------
+    int or None
+        File descriptor of the folder, or None where folders have none.
+
+    Raises
+    ------
+    BlockingIOError
+        If another writer publishes.
+    """
     if os.name != "posix":
+        yield None
         return
+    import fcntl
+
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
         os.close(descriptor)
+        reason = "another writer publishes to this store"
+        raise BlockingIOError(error.errno, reason, os.fspath(folder)) from None
+    except OSError:
+        pass  # the system cannot lock folders
+    try:
+        yield descriptor
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # forked processes have the descriptor, too
+        os.close(descriptor)
+
+
+def _flush(descriptor: int | None) -> None:
+    """Make new names of a folder survive a power failure, where the system can."""
+    try:
+        if descriptor is not None:
+            os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EBADF):  # of systems that cannot
+            raise

@@ -1,19 +1,23 @@
-"""Write a file completely or not at all, with errors that name it."""
+"""Write files completely or not at all, with errors that name them."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, cast
+from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
+
+TEMPORARY = ".gcodec-*.tmp"
+"""Pattern of the names of temporary files, which only a crash leaves."""
 
 
 class NamedWriter(io.FileIO):
-    """Unbuffered file whose write errors name it, as errors of opening do.
+    """Unbuffered file whose errors give it a name.
 
     Parameters
     ----------
@@ -26,8 +30,11 @@ class NamedWriter(io.FileIO):
     """
 
     def __init__(self, file: str | os.PathLike[str] | int, mode: str, named: str) -> None:
-        super().__init__(file, mode, closefd=not isinstance(file, int))
         self.named = named
+        try:
+            super().__init__(file, mode, closefd=not isinstance(file, int))
+        except OSError as error:
+            self.refuse(error)
 
     def write(self, data: Any, /) -> int:
         """Write bytes, and return their number."""
@@ -38,24 +45,135 @@ class NamedWriter(io.FileIO):
 
     def refuse(self, error: OSError) -> NoReturn:
         """Raise an error of the same type that names the file."""
-        raise type(error)(error.errno, error.strerror, self.named) from None
+        raise _naming(error, self.named) from None
 
     def sync(self) -> None:
-        """Flush the bytes to the disk."""
+        """Flush the bytes of a plain file to the disk."""
         try:
-            os.fsync(self.fileno())
+            if stat.S_ISREG(os.fstat(self.fileno()).st_mode):
+                os.fsync(self.fileno())
         except OSError as error:
             self.refuse(error)
 
 
+def _naming(error: OSError, name: str) -> OSError:
+    """Return an error of the same type that names a file."""
+    return type(error)(error.errno, error.strerror, name)
+
+
+class _NewFile(NamedTuple):
+    """A temporary file that becomes the file of a name.
+
+    Attributes
+    ----------
+    name : str
+        Path that the caller passed.
+    temporary, target : pathlib.Path
+        The temporary file, and the file that it replaces.
+    mode : int or None
+        Mode of the target, or None if it does not exist.
+    """
+
+    name: str
+    temporary: Path
+    target: Path
+    mode: int | None
+
+    def appear(self) -> None:
+        """Replace the target."""
+        try:
+            if self.mode is not None:
+                self.temporary.chmod(stat.S_IMODE(self.mode))
+            os.replace(self.temporary, self.target)
+        except OSError as error:
+            raise _naming(error, self.name) from None
+
+
+class AtomicFiles:
+    """Files that appear under their names only when all of them are complete.
+
+    The bytes go to temporary files in the same folders, which replace the targets when the block
+    ends. If an exception, such as KeyboardInterrupt, ends the block, the temporary files are
+    deleted and the targets stay unchanged. A new file takes over the permissions of an existing
+    target. A symbolic link is followed, and a device or pipe is written directly.
+    """
+
+    def __init__(self) -> None:
+        self._new = list[_NewFile]()
+        self._file: io.BufferedWriter | None = None
+
+    def open(self, path: str | os.PathLike[str]) -> BinaryIO:
+        """Complete the preceding file, and open the next one.
+
+        Returns
+        -------
+        BinaryIO
+            Binary file, open for writing; seekable unless `path` is a pipe.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written. Its `filename` is `path`.
+        """
+        self._complete()
+        name = os.fspath(path)
+        try:
+            mode: int | None = os.stat(path).st_mode  # follows /dev/stdout, which may have no path
+        except FileNotFoundError:
+            mode = None
+        if mode is not None and stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        if mode is not None and not stat.S_ISREG(mode):
+            # Replacing /dev/null or a pipe by a plain file would break it for its other users.
+            raw = NamedWriter(path, "wb", name)
+        else:
+            target = Path(os.path.realpath(path))
+            temporary = target.with_name(TEMPORARY.replace("*", secrets.token_hex(8)))
+            self._new.append(_NewFile(name, temporary, target, mode))
+            # Mode "x" lets the umask set the permissions, which tempfile's 0600 would override.
+            raw = NamedWriter(temporary, "xb", name)
+        self._file = io.BufferedWriter(raw)
+        return cast(BinaryIO, self._file)
+
+    def _complete(self) -> None:
+        """Flush the bytes of the file that is open to the disk, and close it."""
+        if self._file is not None:
+            # Otherwise a power failure could leave the new name on the disk without the bytes.
+            self._file.flush()
+            cast(NamedWriter, self._file.raw).sync()
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> AtomicFiles:
+        """Return the object itself."""
+        return self
+
+    def __exit__(self, exception_type: object, *exception_details: object) -> None:
+        """Let the files appear, or delete them after an exception."""
+        appeared = list[_NewFile]()
+        try:
+            if exception_type is None:
+                self._complete()
+                for new in self._new:
+                    new.appear()
+                    appeared.append(new)
+        except BaseException:
+            for new in appeared:
+                if new.mode is None:
+                    new.target.unlink(missing_ok=True)
+            raise
+        finally:
+            with contextlib.suppress(OSError):
+                if self._file is not None:
+                    self._file.close()
+            for new in self._new:
+                with contextlib.suppress(OSError):
+                    new.temporary.unlink()
+
+
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that appears under its name only when it is complete.
-
-    The bytes go to a temporary file in the same folder, which replaces the target when the block
-    ends. If an exception, such as KeyboardInterrupt, ends the block, the temporary file is
-    deleted and the target stays unchanged. The new file takes over the permissions of an existing
-    target. A symbolic link is followed, and a device or pipe is written directly.
+    """Open a file that appears under its name only when it is complete; see `AtomicFiles`.
 
     Parameters
     ----------
@@ -72,32 +190,5 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     OSError
         If the file cannot be written. Its `filename` is `path`.
     """
-    name = os.fspath(path)
-    target = Path(os.path.realpath(path))
-    try:
-        mode: int | None = os.stat(path).st_mode  # follows /dev/stdout, which may have no path
-    except FileNotFoundError:
-        mode = None
-    if mode is not None and stat.S_ISDIR(mode):
-        raise IsADirectoryError(f"cannot write {str(path)!r}: it is a directory")
-    if mode is not None and not stat.S_ISREG(mode):
-        # Replacing /dev/null or a pipe by a plain file would break it for its other users.
-        with io.BufferedWriter(NamedWriter(path, "wb", name)) as file:
-            yield cast(BinaryIO, file)
-        return
-    temporary = target.with_name(f".gcodec-{secrets.token_hex(8)}.tmp")
-    try:
-        # Mode "x" lets the umask set the permissions, which tempfile's 0600 would override.
-        raw = NamedWriter(temporary, "xb", name)
-        with io.BufferedWriter(raw) as file:
-            yield cast(BinaryIO, file)
-            # Otherwise a power failure could leave the new name on the disk without the bytes.
-            file.flush()
-            raw.sync()
-        if mode is not None:
-            temporary.chmod(stat.S_IMODE(mode))
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-        raise
+    with AtomicFiles() as files:
+        yield files.open(path)

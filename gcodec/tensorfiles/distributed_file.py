@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsupported
+from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsafe, Unsupported
 from gcodec.limits import Limits
 from gcodec.tensorfiles.entries import (
     MAX_ENTRIES,
@@ -40,6 +40,8 @@ _MAX_NAME = 4096
 _MAX_CELLS = 1 << 20  # of the grid on which the chunks of a tensor are checked
 _MODULE = "torch.distributed.checkpoint.metadata."
 _STORAGE = "torch.distributed.checkpoint.filesystem._StorageInfo"
+_MEMORY_FORMAT = f"{_MODULE}_MEM_FORMAT_ENCODING"
+_GETATTR = "builtins.getattr"
 _PATHS = tuple(
     f"{module}.{system}Path"
     for module in ("pathlib", "pathlib._local")  # the latter in Python 3.13
@@ -51,6 +53,13 @@ def _call(function: str, args: tuple[object, ...]) -> object:
     """Return the record that represents the result of a function."""
     if function in ("torch.Size", "torch.serialization._get_layout", "collections.OrderedDict"):
         return TORCH_SAVE.call(function, args)
+    if function == _GETATTR:
+        # Python 3.11.0 to 3.11.3 pickle a member of an enumeration as one of its attributes.
+        match args:
+            case (Global(name=name), str()) if name == _MEMORY_FORMAT:
+                pass
+            case _:
+                raise Unsafe("the pickle reads an attribute that is not part of a tensor")
     return Record(function, args)  # a memory format or the path of the writer, which are ignored
 
 
@@ -63,7 +72,8 @@ DIALECT = Dialect(
             "torch.Size",
             "torch.serialization._get_layout",
             "collections.OrderedDict",
-            f"{_MODULE}_MEM_FORMAT_ENCODING",
+            _MEMORY_FORMAT,
+            _GETATTR,
             *_PATHS,
         }
     ),

@@ -6,7 +6,6 @@ import contextlib
 import glob
 import os
 import re
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,11 +13,13 @@ import numpy as np
 
 from gcodec.errors import FormatError, ParameterError, Unsupported
 from gcodec.limits import Limits
+from gcodec.tensorfiles.archive import Archive
 from gcodec.tensorfiles.atomic import atomic_write
 from gcodec.tensorfiles.distributed_file import METADATA, DistributedDump
 from gcodec.tensorfiles.entries import READABLE, Array, Dump, Entry, stays_inside
 from gcodec.tensorfiles.numpy_file import NpyDump, NpzDump, write_npz
 from gcodec.tensorfiles.safetensors_file import (
+    INDEX_SUFFIX,
     SafetensorsDump,
     ShardedDump,
     can_store,
@@ -29,9 +30,8 @@ from gcodec.tensorfiles.torch_file import TorchDump
 
 __all__ = ["Dump", "Entry", "find", "open_dump", "write_dump"]
 
-_INDEX = ".safetensors.index.json"
 _READERS: dict[str, Callable[[Path, Limits], Dump]] = {
-    _INDEX: ShardedDump,
+    INDEX_SUFFIX: ShardedDump,
     ".safetensors": SafetensorsDump,
     ".npz": NpzDump,
     ".npy": NpyDump,
@@ -80,7 +80,9 @@ def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> 
         if target.name.lower().endswith(suffix):
             return reader(target, Limits.or_default(limits))
     suffixes = ", ".join([*_READERS][1:])
-    allowed = f"a file named {suffixes} or {_INDEX}, or a folder of .distcp files with .metadata"
+    allowed = (
+        f"a file named {suffixes} or {INDEX_SUFFIX}, or a folder of .distcp files with .metadata"
+    )
     raise ParameterError.of("path", str(target), allowed)
 
 
@@ -101,15 +103,15 @@ def recognized_suffix(path: Path) -> str:
     """
     with path.open("rb") as file:
         start = file.read(9)
+        if start.startswith(b"PK"):
+            with contextlib.suppress(FormatError):
+                names = Archive(file).members
+                return ".pt" if any(name.endswith("data.pkl") for name in names) else ".npz"
+            return ".npz"  # whose reader will report the damage
     if start.startswith(b"GCF"):
         return ".gcf"
     if start.startswith(b"\x93NUMPY"):
         return ".npy"
-    if start.startswith(b"PK"):
-        with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            return ".pt" if any(name.endswith("data.pkl") for name in names) else ".npz"
-        return ".npz"  # whose reader will report the damage
     if start[8:] == b"{":
         return ".safetensors"
     formats = ".safetensors, .npz, .npy, .pt or .gcf"
@@ -170,9 +172,9 @@ def _dumps(paths: Iterable[Path]) -> list[Path]:
 
 def _shards(path: Path) -> Iterator[str]:
     """Yield the absolute paths of the shards of an index; none for other and damaged files."""
-    if path.name.lower().endswith(_INDEX):
+    if path.name.lower().endswith(INDEX_SUFFIX):
         # Opening the index will raise the error, with the name of the file.
-        with contextlib.suppress(FormatError):
+        with contextlib.suppress(FormatError, OSError):
             for shard in read_index(path).values():
                 yield os.path.abspath(path.parent / shard)
 

@@ -8,11 +8,11 @@ dimension. The index of a file in shards is such a file without tensors, and pre
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import mmap
 import operator
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -23,15 +23,21 @@ from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsupported
 from gcodec.frame.header import check_shape
 from gcodec.limits import Limits
-from gcodec.tensorfiles.atomic import atomic_write
+from gcodec.tensorfiles.atomic import AtomicFiles
 from gcodec.tensorfiles.entries import shown, stays_inside
 from gcodec.tensorfiles.frame_file import mapped, outline
-from gcodec.tensorfiles.safetensors_file import MAX_HEADER, dtype_named, read_index
+from gcodec.tensorfiles.safetensors_file import (
+    INDEX_SUFFIX,
+    LENGTH_NBYTES,
+    MAX_HEADER,
+    dtype_named,
+    read_head,
+    read_index,
+)
 from gcodec.tensorfiles.structure import FILE_PREFIX
-from gcodec.wire.primitives import DTYPE_CODES, MAX_NDIM
+from gcodec.wire.primitives import DTYPE_CODES, MAX_NDIM, encode_name
 
-INDEX_SUFFIX = ".safetensors.index.json"
-_LENGTH_NBYTES = 8
+_SUFFIX = ".safetensors"
 
 
 class StoredTensor(NamedTuple):
@@ -73,13 +79,16 @@ def tensors_of(head: bytes) -> list[StoredTensor]:
     FormatError
         If the header is damaged, or bytes between tensors belong to none.
     """
+    if int.from_bytes(head[:LENGTH_NBYTES], "little") != len(head) - LENGTH_NBYTES:
+        raise Corrupt("the header of the file has another length than it states")
     try:
-        header = json.loads(head[_LENGTH_NBYTES:])
+        header = json.loads(head[LENGTH_NBYTES:])
         header.pop("__metadata__", None)
         tensors = []
         for name, entry in header.items():
             if name.startswith(FILE_PREFIX):
                 raise Unsupported(f"a tensor has the name {shown(name)}, which files have")
+            encode_name(name)  # raises for half of a surrogate pair
             start, stop = map(operator.index, entry["data_offsets"])
             dtype = dtype_named(entry["dtype"])
             shape = tuple(map(operator.index, entry["shape"]))
@@ -94,6 +103,8 @@ def tensors_of(head: bytes) -> list[StoredTensor]:
             elif math.prod(shape) * NUMPY_DTYPES[dtype].itemsize != stop - start:
                 raise Corrupt(f"tensor {shown(name)} has {stop - start} bytes")
             tensors.append(StoredTensor(name, dtype, shape, len(head) + start, stop - start))
+    except FormatError:
+        raise
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise Corrupt("the header of the file is damaged") from None
     tensors.sort(key=lambda tensor: (tensor.start, tensor.nbytes))
@@ -106,7 +117,7 @@ def tensors_of(head: bytes) -> list[StoredTensor]:
 
 
 class OriginalFile:
-    """A .safetensors file, memory-mapped.
+    """A .safetensors file, of which each tensor is mapped to memory on its own.
 
     Parameters
     ----------
@@ -124,30 +135,60 @@ class OriginalFile:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(_LENGTH_NBYTES), "little")
-            if length > MAX_HEADER:
-                raise Corrupt(f"the header has {length} bytes")
-            file.seek(0)
-            self.head = file.read(_LENGTH_NBYTES + length)
-            self.tensors = tensors_of(self.head)
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        end = len(self.head) + sum(tensor.nbytes for tensor in self.tensors)
-        if end != len(self._map):
-            raise Corrupt(f"the file has {len(self._map)} bytes, and its tensors end at {end}")
+            self._state = _state(file)
+            self.head = read_head(file)
+        self.tensors = tensors_of(self.head)
+        nbytes, end = self._state[0], len(self.head) + sum(t.nbytes for t in self.tensors)
+        if nbytes != end:
+            kind = Truncated if nbytes < end else Corrupt
+            raise kind(f"the file has {nbytes} bytes, and its tensors end at {end}")
 
     def load(self, tensor: StoredTensor, limits: Limits) -> np.ndarray:
-        """Return a tensor as its frame contains it: a view of the file."""
+        """Return a tensor as its frame contains it: a view of the file.
+
+        Raises
+        ------
+        FormatError
+            If the tensor exceeds the limits or has booleans above 1, or another process has
+            changed the file.
+        """
         limits.check(f"tensor {shown(tensor.name)}", tensor.size, tensor.nbytes, tensor.nbytes)
+        # A map of the whole file would keep a file descriptor, and a model can have more shards
+        # than a process has descriptors.
+        with self._path.open("rb") as file:
+            if _state(file) != self._state:
+                raise Corrupt("the file changed while it was read")
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         dtype = NUMPY_DTYPES[tensor.dtype]
-        flat = np.frombuffer(self._map, np.uint8, tensor.nbytes, tensor.start)
+        flat = np.frombuffer(data, np.uint8, tensor.nbytes, tensor.start)
         if tensor.dtype == "bool" and flat.max(initial=0) > 1:
             raise Unsupported(f"tensor {shown(tensor.name)} has booleans above 1")
         return flat.view(dtype).reshape(tensor.shape)
 
 
+def _state(file: BinaryIO) -> tuple[int, int]:
+    """Return the size of a file, and the time when it was written."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the .safetensors files of an index, or the file itself.
+
+    Raises
+    ------
+    FormatError
+        If the index is damaged.
+    """
+    if not path.name.lower().endswith(INDEX_SUFFIX):
+        return [path]
+    return [path.parent / shard for shard in dict.fromkeys(read_index(path).values())]
+
+
 def originals(path: Path) -> Iterator[tuple[str, bytes, OriginalFile | None]]:
-    """Open the files of a dump one by one.
+    """Open the files of a dump one by one, which can be restored from frames.
 
     Yields
     ------
@@ -162,17 +203,25 @@ def originals(path: Path) -> Iterator[tuple[str, bytes, OriginalFile | None]]:
     ------
     FormatError
     """
-    if not path.name.lower().endswith(INDEX_SUFFIX):
-        file = OriginalFile(path)
-        yield path.name, file.head, file
-        return
-    shards = dict.fromkeys(read_index(path).values())
-    yield path.name, path.read_bytes(), None
-    for shard in shards:
-        if "/" in shard or "\\" in shard:
-            raise Unsupported(f"shard {shown(shard)} lies in another folder than the index")
-        file = OriginalFile(path.parent / shard)
-        yield shard, file.head, file
+    paths = files_of(path)
+    for each in [path, *paths]:
+        if each.parent != path.parent:
+            shard = shown(each.relative_to(path.parent))
+            raise Unsupported(f"shard {shard} lies in another folder than the index")
+        if not _is_plain(each.name):
+            raise Unsupported(f"no file named {shown(each.name)} can be restored: rename it")
+    if path not in paths:
+        yield path.name, path.read_bytes(), None
+    for each in paths:
+        file = OriginalFile(each)
+        yield each.name, file.head, file
+
+
+def _is_plain(name: str) -> bool:
+    """Whether any system can have a file of this name in any folder, and shows it."""
+    if not name or name.startswith(".") or not name.isprintable():
+        return False
+    return not set(name) & set('/\\:*?"<>|') and stays_inside(name)
 
 
 def file_name(name: str | None) -> str | None:
@@ -186,8 +235,7 @@ def file_name(name: str | None) -> str | None:
     if name is None or not name.startswith(FILE_PREFIX):
         return None
     own = name.removeprefix(FILE_PREFIX)
-    is_plain = own.isprintable() and not set(own) & set('/\\:*?"<>|') and stays_inside(own)
-    if not own or not is_plain or own.startswith("."):
+    if not _is_plain(own):
         raise Corrupt(f"a frame names the file {shown(own)}")
     return own
 
@@ -209,14 +257,14 @@ def first_bytes(frame: Any) -> bytes:
     """
     if frame.dtype != "uint8" or len(frame.shape) != 1:
         raise Corrupt(f"the start of a file must be uint8 in one dimension, not {frame.dtype}")
-    if frame.size > MAX_HEADER + _LENGTH_NBYTES:
+    if frame.size > MAX_HEADER + LENGTH_NBYTES:
         raise LimitExceeded(f"the start of a file has {frame.size} bytes")
     data: bytes = frame.decode().tobytes()
     return data
 
 
 class Restorer:
-    """Writes original files from the frames of a file.
+    """Writes original files from the frames of a file, all of them or none.
 
     Parameters
     ----------
@@ -232,7 +280,7 @@ class Restorer:
         decode: Callable[[Any], np.ndarray] = lambda frame: frame.decode(),
     ) -> None:
         self._path_of, self._decode = path_of, decode
-        self._stack = contextlib.ExitStack()
+        self._files = AtomicFiles()
         self._file: BinaryIO | None = None
         self._expected: Iterator[StoredTensor] = iter(())
         self.paths: list[Path] = []
@@ -242,10 +290,12 @@ class Restorer:
         return self
 
     def __exit__(self, *exception_details: Any) -> None:
-        """Complete the last file, or delete it after an error."""
-        if exception_details[0] is None:
+        """Let the files appear, or delete them after an error."""
+        if exception_details[0] is not None:
+            self._files.__exit__(*exception_details)
+            return
+        with self._files:
             self._check_complete()
-        self._stack.__exit__(*exception_details)
 
     def add(self, frame: Any) -> None:
         """Write the bytes of the next frame.
@@ -260,11 +310,14 @@ class Restorer:
         name = file_name(frame.name)
         if name is not None:
             self._check_complete()
-            self._stack.close()  # the preceding file appears under its name
             head, path = first_bytes(frame), self._path_of(name)
+            if path in self.paths:
+                raise Unsupported(f"two files of the frames would be written to {shown(path)}")
+            if self.paths and not name.endswith(_SUFFIX):  # such as that of a program
+                raise Corrupt(f"a frame names the file {shown(name)} as a shard")
             is_index = name.lower().endswith(INDEX_SUFFIX)
             self._expected = iter(() if is_index else tensors_of(head))
-            self._file = self._stack.enter_context(atomic_write(path))
+            self._file = self._files.open(path)
             self._file.write(head)
             self.paths.append(path)
             return

@@ -49,23 +49,17 @@ _MAX_HEADER_NBYTES = 1 << 26
 
 
 class Outline(NamedTuple):
-    """The tensor that a frame contains, and the bytes that the frame occupies.
+    """The name of a frame's tensor, and the bytes that the frame occupies.
 
     Attributes
     ----------
     name : str or None
         Name of the tensor.
-    dtype : str
-        Dtype of the tensor.
-    shape : tuple of int
-        Shape of the tensor.
     start, end : int
         First byte of the frame, and the byte after its last one.
     """
 
     name: str | None
-    dtype: str
-    shape: tuple[int, ...]
     start: int
     end: int
 
@@ -166,11 +160,12 @@ _Frame = TypeVar("_Frame", Outline, FrameHeader, StoredFrame)
 
 
 def mapped(path: Path) -> Any:
-    """Return the bytes of a file as a memory map, which the system reads on access."""
-    if not path.stat().st_size:
-        return b""
+    """Return the bytes of a file as a memory map, which the system reads on access.
+
+    A pipe is read to its end.
+    """
     with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return mapped_file(file)[0]
 
 
 def mapped_file(file: Any) -> tuple[Any, int]:
@@ -212,8 +207,7 @@ def outline(data: Any, start: int) -> Outline:
     end = reader.at + 2 * CHECKSUM_NBYTES + head.payload_nbytes + tag
     if end > len(reader.data):
         raise Truncated("the bytes end within the frame", len(reader.data))
-    name = head.decoded_name()
-    return Outline(name, dtype_named(head.dtype_code, start + 6), head.shape, start, end)
+    return Outline(head.decoded_name(), start, end)
 
 
 def outlines(data: Any) -> Iterator[Outline]:

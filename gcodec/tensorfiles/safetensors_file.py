@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -34,8 +35,12 @@ _DTYPES = {
     **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
     **{"F4": "float4_e2m1fn", "F6_E2M3": "float6_e2m3fn", "F6_E3M2": "float6_e3m2fn"},
 }
+INDEX_SUFFIX = ".safetensors.index.json"
+"""Suffix of the index of a file in shards."""
+
 _MAX_INDEX = 64 << 20
 MAX_HEADER = 100_000_000  # bytes; the library refuses longer headers
+LENGTH_NBYTES = 8  # of the length of the header, which precedes it
 
 
 def dtype_named(code: str) -> str:
@@ -50,18 +55,37 @@ def _format_error(error: SafetensorError, path: Path) -> FormatError:
 
 def _is_truncated(path: Path) -> bool:
     """Tell whether a damaged file is too short, which the library does not report."""
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        data_start = 8 + int.from_bytes(file.read(8), "little")
-        if size < data_start:
-            return size < 8 or data_start <= MAX_HEADER
-        try:
-            header = json.loads(file.read(data_start - 8))
-            header.pop("__metadata__", None)
-            ends = [tensor["data_offsets"][1] for tensor in header.values()]
-            return bool(data_start + max(ends, default=0) > size)
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            return False
+    try:
+        with open(path, "rb") as file:
+            head = read_head(file)
+        header = json.loads(head[LENGTH_NBYTES:])
+        header.pop("__metadata__", None)
+        ends = [tensor["data_offsets"][1] for tensor in header.values()]
+        return bool(len(head) + max(ends, default=0) > path.stat().st_size)
+    except Truncated:
+        return True
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return False
+
+
+def read_head(file: BinaryIO) -> bytes:
+    """Read the bytes of a .safetensors file before its first tensor.
+
+    Raises
+    ------
+    Truncated
+        If the file ends too early.
+    Corrupt
+        If the header is longer than the library permits.
+    """
+    head = file.read(LENGTH_NBYTES)
+    length = int.from_bytes(head, "little")
+    if len(head) == LENGTH_NBYTES and length > MAX_HEADER:
+        raise Corrupt(f"the header has {length} bytes")
+    size = os.fstat(file.fileno()).st_size
+    if size < LENGTH_NBYTES + length:
+        raise Truncated("the file ends within its header", size)
+    return head + file.read(length)
 
 
 class SafetensorsDump(Dump):
@@ -146,7 +170,12 @@ class ShardedDump(Dump):
         try:
             for shard in dict.fromkeys(self._shards.values()):
                 dump = self._shard(shard)
-                entries |= {e.name: e for e in dump.entries if self._shards.get(e.name) == shard}
+                for entry in dump.entries:
+                    place = self._shards.get(entry.name)
+                    if place is None:
+                        self.omitted[entry.name] = "not in the index"
+                    elif place == shard:
+                        entries[entry.name] = entry
                 self.metadata |= dump.metadata
             for name, shard in self._shards.items():
                 if name not in entries:

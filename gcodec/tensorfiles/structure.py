@@ -46,7 +46,15 @@ class Leaf(NamedTuple):
 
 
 def path_part(key: str | int) -> str:
-    """Return the part of a path that a key or an index contributes; dots join the parts."""
+    """Return the part of a path that a key or an index contributes; dots join the parts.
+
+    Raises
+    ------
+    ParameterError
+        If an integer has more than 64 bits.
+    """
+    if isinstance(key, int):
+        _check_integer(key)
     return str(key).replace("\\", "\\\\").replace(".", "\\.")
 
 
@@ -96,9 +104,14 @@ def _node(node: Any) -> Any:
         return [_node(child) for child in node]
     if isinstance(node, float) and not math.isfinite(node):
         return {"float": "nan" if math.isnan(node) else "inf" if node > 0 else "-inf"}
-    if isinstance(node, int) and not _MIN_INTEGER <= node <= _MAX_INTEGER:
-        raise ParameterError("tree: its integers must be from -2**63 to 2**64 - 1")
+    if isinstance(node, int):
+        _check_integer(node)
     return node
+
+
+def _check_integer(value: int) -> None:
+    if not _MIN_INTEGER <= value <= _MAX_INTEGER:
+        raise ParameterError("tree: its integers must be from -2**63 to 2**64 - 1")
 
 
 def read(data: bytes, names: Sequence[str]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -115,14 +116,31 @@ def record(name, **fields):
     return named(name) + b")\x81" + state + b"b"
 
 
-def properties(dtype):
+ENCODING = named(f"{MODULE}._MEM_FORMAT_ENCODING")
+MEMORY = ENCODING + integer(0) + b"\x85R"
+
+
+def attribute(value, name):
+    return named("builtins.getattr") + value + name + b"\x86R"
+
+
+def properties(dtype, memory=MEMORY):
     layout = named("torch.serialization._get_layout") + text("torch.strided") + b"\x85R"
-    memory = named(f"{MODULE}._MEM_FORMAT_ENCODING") + integer(0) + b"\x85R"
     state = b"(" + named(dtype) + layout + b"\x89" + memory + b"\x89t"
     return named(f"{MODULE}.TensorProperties") + b")\x81" + state + b"b"
 
 
-def checkpoint(folder, *, chunks, shape=(5, 4), dtype=DTYPE, start=b"\x80\x04", end=b".", **more):
+def checkpoint(
+    folder,
+    *,
+    chunks,
+    shape=(5, 4),
+    dtype=DTYPE,
+    memory=MEMORY,
+    start=b"\x80\x04",
+    end=b".",
+    **more,
+):
     """Write a folder with one tensor, whose chunks are (offsets, sizes, file, start, length)."""
     folder.mkdir(exist_ok=True)
     for path in SHARDED.glob("*.distcp"):
@@ -133,7 +151,7 @@ def checkpoint(folder, *, chunks, shape=(5, 4), dtype=DTYPE, start=b"\x80\x04", 
     ]
     tensor = record(
         f"{MODULE}.TensorStorageMetadata",
-        properties=properties(dtype),
+        properties=properties(dtype, memory),
         size=size(*shape),
         chunks=b"](" + b"".join(listed) + b"e",
     )
@@ -163,6 +181,46 @@ def test_metadata_by_hand_is_valid(tmp_path):
     folder = checkpoint(tmp_path / "x", chunks=[LOWER, UPPER])
     whole = load_all(DUMPS / "sharded.pt")["model.conv.weight"]
     np.testing.assert_array_equal(load_all(folder)["w"], whole)
+
+
+def test_members_of_enumerations_in_python_3_11_0_are_read(tmp_path):
+    """Python 3.11.0 to 3.11.3 pickle them by `getattr`, and other versions by their values."""
+    memory = attribute(ENCODING, text("TORCH_CONTIGUOUS_FORMAT"))
+    folder = checkpoint(tmp_path / "x", chunks=[LOWER, UPPER], memory=memory)
+    whole = load_all(DUMPS / "sharded.pt")["model.conv.weight"]
+    np.testing.assert_array_equal(load_all(folder)["w"], whole)
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        attribute(ENCODING, integer(0)),
+        attribute(named("torch.Size"), text("__subclasses__")),
+        attribute(named("builtins.getattr"), text("__self__")),
+        attribute(attribute(ENCODING, text("__class__")), text("__base__")),
+        attribute(text("x"), text("format")),
+        attribute(attribute(ENCODING, text("__init__")), text("__globals__")),
+        named("builtins.getattr") + ENCODING + text("x") + b"N\x87R",
+        named("builtins.getattr") + b")R",
+        named("builtins.getattr") + b")\x81",
+        attribute(ENCODING, text("__subclasses__")) + b")R",
+        attribute(ENCODING, text("mro")) + b")\x81",
+        attribute(b"cos\nsystem\n", text("__call__")) + text("touch run") + b"\x85R",
+        attribute(b"cbuiltins\n__import__\n", text("x")),
+    ],
+    ids=lambda _: "",
+)
+def test_other_attributes_are_refused(tmp_path, monkeypatch, memory):
+    class Trap:
+        def __getattr__(self, name):
+            pytest.fail(f"the reader took the attribute {name}")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, MODULE, Trap())
+    folder = checkpoint(tmp_path / "x", chunks=[LOWER, UPPER], memory=memory)
+    with pytest.raises((Unsafe, Corrupt)):
+        open_dump(folder)
+    assert not Path("run").exists()
 
 
 @pytest.mark.parametrize(

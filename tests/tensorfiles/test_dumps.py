@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Truncated, Unsafe, Unsupported
 from gcodec.limits import Limits
-from gcodec.tensorfiles.atomic import atomic_write
+from gcodec.tensorfiles.atomic import AtomicFiles, atomic_write
 from gcodec.tensorfiles.dumps import Entry, find, open_dump, write_dump
 
 DATA = ROOT / "tests" / "data"
@@ -249,6 +249,17 @@ def test_shards(tmp_path):
 # --- misuse
 
 
+def test_tensors_that_the_index_lacks_are_named(tmp_path):
+    write_dump(tmp_path / "a.safetensors", [("x", np.ones(2)), ("extra", np.ones(3))])
+    write_dump(tmp_path / "b.safetensors", [("x", np.zeros(2)), ("y", np.ones(1))])
+    index = tmp_path / "m.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}))
+    with open_dump(index) as dump:
+        assert [entry.name for entry in dump.entries] == ["x", "y"]
+        assert dump.omitted == {"extra": "not in the index"}
+        assert dump.load(dump.entries[0]).tolist() == [1, 1]
+
+
 def test_misuse_of_dumps(tmp_path):
     with pytest.raises(ParameterError, match=r"x\.txt"):
         open_dump("x.txt")
@@ -330,6 +341,12 @@ def test_find(tmp_path, monkeypatch):
     (tmp_path / "bad.safetensors.index.json").write_text("{")
     assert Path("bad.safetensors.index.json") in find(["."])
 
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert Path("bad.safetensors.index.json") in find(["."])
+
 
 # --- atomic_write
 
@@ -374,13 +391,62 @@ def test_atomic_write_modes_and_links(tmp_path):
         file.write(b"3")
     assert link.is_symlink()
     assert path.read_bytes() == b"3"
-    with pytest.raises(IsADirectoryError), atomic_write(tmp_path):
-        pass
-    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "no" / "x"):
-        pass
     with atomic_write("/dev/null") as file:
         file.write(b"4")
     assert not stat.S_ISREG(os.stat("/dev/null").st_mode)
+
+
+def test_errors_of_atomic_write_name_the_file(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+
+    def written(path):
+        with pytest.raises(OSError) as caught, atomic_write(path) as file:
+            file.write(b"1")
+        assert caught.value.filename == os.fspath(path)
+        assert os.fspath(path) in str(caught.value)
+        assert ".gcodec" not in str(caught.value)
+        return caught.type
+
+    assert written(tmp_path / "no" / "x") is FileNotFoundError
+    if os.name == "posix":
+        assert written(tmp_path) is IsADirectoryError
+        assert written(tmp_path / "file" / "x") is NotADirectoryError
+        written(tmp_path / ("n" * 300))
+
+    def fails(*arguments, **options):
+        raise PermissionError(13, "Permission denied", *map(str, arguments))
+
+    for owner, method in ((os, "replace"), (os, "fsync"), (Path, "chmod")):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, method, fails)
+            assert written(tmp_path / "file") is PermissionError
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_files_of_a_group_appear_together(tmp_path, monkeypatch):
+    paths = [tmp_path / name for name in ("new", "old", "last")]
+    paths[1].write_bytes(b"0")
+
+    def write():
+        with AtomicFiles() as files:
+            for number, path in enumerate(paths, 1):
+                files.open(path).write(b"%d" % number)
+                assert sorted(os.listdir(tmp_path))[number:] == ["old"]
+
+    own = os.replace
+
+    def fails(source, target):
+        if target == paths[2]:
+            raise OSError(28, "No space left on device", str(source), None, str(target))
+        own(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", fails)
+        with pytest.raises(OSError, match="No space left"):
+            write()
+    assert os.listdir(tmp_path) == ["old"]  # which cannot come back
+    write()
+    assert [path.read_bytes() for path in paths] == [b"1", b"2", b"3"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="named pipes and POSIX permissions")

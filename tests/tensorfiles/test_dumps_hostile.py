@@ -18,7 +18,7 @@ import pytest
 
 from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsafe, Unsupported
 from gcodec.limits import Limits
-from gcodec.tensorfiles.dumps import open_dump, write_dump
+from gcodec.tensorfiles.dumps import open_dump, recognized_suffix, write_dump
 
 
 def load_all(path, limits=None):
@@ -502,6 +502,47 @@ def test_overlapping_members(tmp_path):
     refused(path, Corrupt)
 
 
+@pytest.mark.parametrize(
+    ("data", "suffix"),
+    [
+        (b"PK\3\4", ".npz"),
+        (b"PK\5\6" + bytes(18), ".npz"),
+        (b"\x93NUMPY\1\0", ".npy"),
+        (b"\2" + bytes(7) + b"{}", ".safetensors"),
+        (b"GCF", ".gcf"),
+        (b"GIF89a", None),
+        (b"", None),
+    ],
+)
+def test_formats_are_recognized_by_first_bytes(tmp_path, data, suffix):
+    path = tmp_path / "x"
+    path.write_bytes(data)
+    if suffix is None:
+        with pytest.raises(Unsupported):
+            recognized_suffix(path)
+    else:
+        assert recognized_suffix(path) == suffix
+
+
+def test_damaged_archives_are_recognized(tmp_path):
+    path = tmp_path / "x"
+    zip_by_hand(path, [member(b"", b"archive/data.pkl")])
+    assert recognized_suffix(path) == ".pt"
+    good = path.read_bytes()
+    entry = good.index(b"PK\1\2")
+    for at, value in ((6, 99), (9, 8)):  # version of zip, and flag of UTF-8
+        data = bytearray(good.replace(b"archive/data.pkl", b"archive/data.pk\xff"))
+        data[entry + at] = value
+        path.write_bytes(data)
+        assert recognized_suffix(path) == ".npz"
+    random_numbers = random.Random(1)
+    for _ in range(300):
+        data = bytearray(good)
+        data[random_numbers.randrange(2, len(data))] = random_numbers.choice([0, 1, 99, 255])
+        path.write_bytes(data)
+        assert recognized_suffix(path) in (".pt", ".npz")
+
+
 # --- .npy headers
 
 
@@ -594,6 +635,7 @@ def one(dtype="F32", shape=(1,), start=0, end=4, key="x"):
         (b"", Truncated),
         (b"\1\2\3", Truncated),
         (struct.pack("<Q", 50) + b"{}", Truncated),
+        (struct.pack("<Q", 99_000_000) + b"{}", Truncated),
         (b"\xff" * 8, Corrupt),
         (b"\xff" * 99, Corrupt),
         (safetensors(b"{]"), Corrupt),
@@ -621,6 +663,15 @@ def test_invalid_safetensors(tmp_path, data, kind):
     path = tmp_path / "x.safetensors"
     path.write_bytes(data)
     refused(path, kind)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files with holes")
+def test_huge_header_is_not_read(tmp_path):
+    path = tmp_path / "x.safetensors"
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", 1 << 28))
+        file.truncate((1 << 28) + 99)
+    refused(path, Corrupt, "too large")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,10 @@ import dataclasses
 import gzip
 import io
 import json
+import os
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -240,6 +243,10 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         gcodec.save_file({1: array(1), "1": array(2)}, path, "raw")
     with pytest.raises(gcodec.ParameterError, match=r"2\*\*64 - 1"):
         gcodec.save_file({"a": [2**64]}, path, "raw")
+    for key in (2**64, -(2**63) - 1, 10**5000):
+        for item in (array(1), 3):
+            with pytest.raises(gcodec.ParameterError, match=r"2\*\*64 - 1"):
+                gcodec.save_file({"a": {key: item}, "b": array(1)}, path, "raw")
     circle: list[Any] = [array(1)]
     circle.append(circle)
     with pytest.raises(gcodec.ParameterError, match="nested at most 64 deep"):
@@ -344,6 +351,28 @@ def test_frames_of_paths_and_open_files(tmp_path: Path) -> None:
         list(gcodec.iter_frames(text))  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         list(gcodec.iter_frames(3))  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
+def test_named_pipes_are_read(tmp_path: Path) -> None:
+    pipe, tree = tmp_path / "pipe", {"a": array(1), "b": array(2)}
+    gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
+    os.mkfifo(pipe)
+
+    def names_in_file() -> list[str]:
+        with gcodec.open(pipe) as file:
+            return file.names()
+
+    readers: list[Callable[[], Iterable[str | None]]] = [
+        lambda: gcodec.load_file(pipe),
+        lambda: [frame.name for frame in gcodec.iter_frames(pipe)],
+        names_in_file,
+    ]
+    with ThreadPoolExecutor(1) as pool:
+        for read in readers:
+            writing = pool.submit(pipe.write_bytes, (tmp_path / "x.gcf").read_bytes())
+            assert list(read()) == ["a", "b"]
+            writing.result()
 
 
 def test_the_command_reads_trees_and_streams(tmp_path: Path) -> None:

@@ -112,8 +112,9 @@ def command(
             open_dump(readable, limits=outcome.limits) as dump,
         ):
             exact = coding.exact_codec(dump, policy, layers, nonfinite)
+            omitted = {n: why for n, why in dump.omitted.items() if selects(layers, n)}
             if exact is not None:
-                entries = dump.entries
+                entries, omitted = dump.entries, {}
                 frames = coding.exactly_encoded(dump, exact, outcome.limits)
             else:
                 entries = coding.selected(dump, layers)
@@ -122,12 +123,12 @@ def command(
             with files.written_file(target, ".gcf") as file:
                 result = coding.write_frames(frames, file, entries, outcome.quiet)
             result = {"input": str(source), "output": str(target), **result}
-            result["omitted"] = {n: why for n, why in dump.omitted.items() if selects(layers, n)}
+            result["omitted"] = omitted
             written.append(result)
             lists_codecs = spec is None or isinstance(policy, Target)
             facts = (*files.summary(str(source), target, result), *_facts(result, lists_codecs))
             outcome.line(*facts, err=target == files.STREAM)
-            outcome.notes(omission_notes(result["omitted"]))
+            outcome.notes(omission_notes(omitted))
     outcome.notes(_missed_targets(written))
     codec, rules = spec and str(policy), None
     if not isinstance(policy, Target):
