@@ -51,7 +51,7 @@ from gcodec.interop.changes import (
     from_frames,
     to_frames,
 )
-from gcodec.interop.objects import check_choice, object_bytes
+from gcodec.interop.objects import check_choice, check_mapping, object_bytes
 
 Version = Literal[2, 3, 31]
 Comparison = Literal["value", "bits"]
@@ -93,6 +93,7 @@ def encode(
     """
     check_choice("version", version, _VERSIONS)
     check_choice("compare", compare, get_args(Comparison))
+    check_mapping("new", new)
     differ = _differ_as_numbers if compare == "value" else None
     items, parts, at = list[dict[str, Any]](), list[bytes](), 0
     for name, positions, tensor, _ in changes_of(dict(sorted(new.items())), base, _PEER, differ):
@@ -114,7 +115,8 @@ def encode(
         parts += [d.astype(kind).tobytes() for d, kind in zip(distances, kinds, strict=True)]
         parts.append(values.tobytes())
         at = _end(items[-1])
-    header = json.dumps({"version": version, "tensors": items}, separators=(",", ":")).encode()
+    described = {"version": int(version), "tensors": items}
+    header = json.dumps(described, separators=(",", ":")).encode()
     return b"".join([len(header).to_bytes(_LENGTH, "little"), header, *parts])
 
 
@@ -142,7 +144,7 @@ def decode(update: bytes | bytearray | memoryview, base: Tensors) -> dict[str, n
     TypeError
         If the update is not bytes-like.
     """
-    version, items, data = _opened(object_bytes(update).tobytes())
+    version, items, data = _opened(object_bytes(update, "update").tobytes())
     new: dict[str, np.ndarray] = {}
     at = 0
     for item in items:
@@ -242,9 +244,10 @@ def _positions(distances: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarra
     starts = np.flatnonzero(is_first)
     before = (sums[1] - distances[1])[starts]  # the sum of the columns of all rows above
     columns = sums[1] - np.repeat(before, np.diff(starts, append=is_first.size))
-    width = _columns(shape)
-    if columns.size and not 0 <= int(columns.min()) <= int(columns.max()) < width:
-        raise Corrupt(f"a column is not below {width}")
+    height, width = math.prod(shape[:1]), _columns(shape)
+    for places, size in ((sums[0], height), (columns, width)):
+        if places.size and not 0 <= int(places.min()) <= int(places.max()) < size:
+            raise Corrupt(f"a row or a column is outside {height} rows and {width} columns")
     return np.asarray(sums[0] * width + columns)
 
 

@@ -57,6 +57,7 @@ from gcodec.kernels.numeric import convert
 from gcodec.kernels.quantize.value_table import ValueTable
 from gcodec.limits import Limits
 from gcodec.payload import Payload
+from gcodec.wire.kinds import check_flag
 from gcodec.wire.primitives import FLOATS, ITEMSIZE, MAX_NDIM, Reader, leb128
 
 Compression = Literal[
@@ -111,6 +112,7 @@ def encode(x: Any, compression: Compression = "NONE", *, requires_grad: bool = F
         ``MEANSTD_16BIT``, which hivemind refuses.
     """
     check_choice("compression", compression, COMPRESSIONS)
+    check_flag("requires_grad", requires_grad)
     dtypes = ("float32", "float16", "float64") if compression in _SIXTEEN_BITS else None
     tensor = host_tensor(x, "hivemind", dtypes)
     values = np.asarray(tensor.values[:], np.float32)
@@ -285,7 +287,7 @@ def _decoded(message: _Message) -> np.ndarray:
             codec.unpack(Payload(codec, {}, data, 8 * data.size), message.shape)
             return _unscaled(buffer, _rows(message), dtype)
         values = codec.decode(data, message.shape)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             return values.reshape(-1).astype(dtype)
     if message.compression == "NONE":
         if message.dtype == "bfloat16" and buffer.size == 4 * n:
@@ -342,7 +344,8 @@ def _tagged(field: int, data: bytes) -> bytes:
 
 def _read(message: Any, limits: Limits | None) -> _Message:
     """Read a message, whose buffer is not checked."""
-    reader, fields = Reader(object_bytes(message).data), dict[int, Any]()
+    limits = Limits.or_default(limits)
+    reader, fields = Reader(object_bytes(message, "message").data), dict[int, Any]()
     while reader.at < len(reader.data):
         start = reader.at
         field, wire = divmod(reader.leb128(), 8)

@@ -48,7 +48,7 @@ from gcodec.interop.changes import (
     positions_of_gaps,
     to_frames,
 )
-from gcodec.interop.objects import check_choice
+from gcodec.interop.objects import array_of, check_choice
 
 Operation = Literal["xor", "overwrite"]
 
@@ -152,10 +152,10 @@ def decode(update: tuple[Any, Any, Any], base: Tensors) -> dict[str, np.ndarray]
     """
     try:
         locations, groups, metadata = update
-        locations = np.asarray(locations)
-        values = tuple(map(np.asarray, groups))
+        locations = array_of(locations, "locations")
+        values = tuple(array_of(group, "values") for group in groups)
         items = [_Item.of(item) for item in metadata]
-    except (TypeError, ValueError, KeyError, OverflowError):
+    except (TypeError, ValueError, LookupError, OverflowError):
         raise Corrupt("the parts of the update do not have the form of NeMo-RL's") from None
     if locations.dtype != np.uint8 or locations.ndim != 1:
         raise Corrupt(f"the positions are {locations.dtype} of shape {locations.shape}")

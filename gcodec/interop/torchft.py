@@ -206,7 +206,7 @@ def _message(data: np.ndarray, rows: _Rows) -> np.ndarray:
 
 def _payload(message: Any, rows: _Rows) -> Payload:
     """Return the payload of a message, or raise `FormatError`."""
-    data = object_bytes(message)
+    data = object_bytes(message, "message")
     (count, columns), size = rows.shape, rows.padded * rows.nbytes
     if data.size != size:
         raise size_error(f"the message has {data.size} bytes, not {size}", data.size, size)
