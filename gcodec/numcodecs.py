@@ -87,12 +87,18 @@ class GradientCodec(NumcodecsCodec):
         Raises
         ------
         TypeError
-            If the codec does not support the dtype, or the buffer has no dtype and `dtype` is
-            None.
+            If the codec does not support the dtype or its byte order, or the buffer has no dtype
+            and `dtype` is None.
         ValueError
             If the memory is not contiguous; or a `ParameterError`, see `gcodec.encode`.
         """
         array = ensure_ndarray(buf)
+        if not array.dtype.isnative:  # a frame does not store it, and Zarr 2 relies on it
+            native = array.dtype.newbyteorder("=")
+            raise TypeError(
+                f"buf has dtype {array.dtype.str}: must have the byte order of this machine, as "
+                f"{native.str}"
+            )
         if array.dtype.kind in "OMm":
             allowed = "values" if self._keeps_every_bit else "floating-point values"
             raise TypeError(f"buf has dtype {array.dtype}: must hold {allowed}")

@@ -52,13 +52,15 @@ def entropy_at(values: Values, error: float) -> Entropy:
     Returns
     -------
     Entropy
-        Step 0 and 0 bits if all values are 0.
+        Step 0 and 0 bits if all values are 0; 0 bits also if the error may be 1 or more.
     """
     x = values.reshape(-1).astype(np.float64)
     x = x[np.isfinite(x)]
     largest = float(np.max(np.abs(x), initial=0.0))
     if not largest:
         return Entropy(0.0, 0.0, 0.0)
+    if error >= 1:
+        return Entropy(2 * largest, 0.0, 1.0)  # all levels are 0
     x = (x / largest).astype(np.float32 if error >= _FLOAT32_ERROR else np.float64)
     energy = float(x @ x)
     # The step `low` meets the error. The step `high` does not, unless it is infinite.

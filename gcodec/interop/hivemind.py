@@ -287,23 +287,28 @@ def _decoded(message: _Message) -> np.ndarray:
             codec.unpack(Payload(codec, {}, data, 8 * data.size), message.shape)
             return _unscaled(buffer, _rows(message), dtype)
         values = codec.decode(data, message.shape)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return values.reshape(-1).astype(dtype)
+        return _converted(values.reshape(-1), dtype)
     if message.compression == "NONE":
         if message.dtype == "bfloat16" and buffer.size == 4 * n:
-            return numbers_of(buffer, "<f4").astype(dtype)
+            return _converted(numbers_of(buffer, "<f4"), dtype)
         _check_size(buffer, ITEMSIZE[message.dtype] * n)
         bits = numbers_of(buffer, f"<u{ITEMSIZE[message.dtype]}")
         return bits.view(dtype)
     _check_size(buffer, 2 * n)
-    return numbers_of(buffer, "<f2").astype(dtype)
+    return _converted(numbers_of(buffer, "<f2"), dtype)
+
+
+def _converted(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Convert values, of which a signaling NaN becomes a quiet one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(dtype)
 
 
 def _unscaled(buffer: np.ndarray, rows: int, dtype: np.dtype[Any]) -> np.ndarray:
     """Return the values of ``MEANSTD_16BIT``, with the arithmetic of their dtype."""
     if not rows:
         return np.empty(0, dtype)
-    matrix = numbers_of(buffer[: -8 * rows], "<f2").astype(dtype).reshape(rows, -1)
+    matrix = _converted(numbers_of(buffer[: -8 * rows], "<f2"), dtype).reshape(rows, -1)
     means, deviations = numbers_of(buffer[-8 * rows :], "<f4").reshape(2, rows, 1)
     with np.errstate(over="ignore", invalid="ignore"):
         matrix *= deviations

@@ -53,4 +53,6 @@ def test_odd_tensors():
         assert actual.error <= 0.01 and 0 <= actual.bits <= limit
     with_nan = np.array([1, np.nan, 2, -3], ml_dtypes.bfloat16)
     assert entropy_at(with_nan, 0.01) == entropy_at(np.array([1.0, 2.0, -3.0]), 0.01)
-    assert entropy_at(np.array([1.0, 2.0, -3.0]), 5.0).bits == 0
+    for error in (1.0, 5.0, 1.7e308):  # without any level but 0
+        assert entropy_at(np.array([1.0, 2.0, -3.0]), error) == (6, 0, 1)
+    assert entropy_at(np.arange(9.0), 5e-324).error == 0
