@@ -69,10 +69,7 @@ def checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], i
     LimitExceeded
         If the shape has more elements than the limits allow.
     """
-    try:
-        sizes = dimensions(shape)
-    except TypeError:
-        raise ParameterError.of("shape", shape, "an integer or a tuple of integers") from None
+    sizes = dimensions(shape)
     if len(sizes) > MAX_NDIM or math.prod(filter(None, sizes)) >= _MAX_ELEMENTS:
         raise ParameterError.of("shape", shape, f"at most {MAX_NDIM} sizes of an array")
     n = math.prod(sizes)

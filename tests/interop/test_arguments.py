@@ -53,6 +53,8 @@ HIVEMIND = hivemind.encode(X)
         (lambda: bitsandbytes.encode(X, blocksize=64.0), "blocksize"),  # type: ignore[arg-type]
         (lambda: bitsandbytes.encode(X, blocksize=96), "blocksize"),
         (lambda: mxnet.decode(PUSH, True), "shape"),
+        (lambda: mxnet.decode(PUSH, None), "shape"),
+        (lambda: mxnet.decode(PUSH, np.array(64)), "shape"),
     ],
 )
 def test_wrong_values_are_named(call: Callable[[], Any], name: str) -> None:
