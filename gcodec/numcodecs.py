@@ -22,7 +22,7 @@ from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
 from gcodec.arrays.source import NUMPY_DTYPES, inspect
 from gcodec.codec import CodecLike
 from gcodec.codecs import parse
-from gcodec.errors import ParameterError
+from gcodec.errors import LimitExceeded, ParameterError
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
 from gcodec.wire.primitives import FLOATS, INTEGERS
@@ -138,7 +138,11 @@ class GradientCodec(NumcodecsCodec):
         if out is None:
             return api.decode(data)
         target = ensure_ndarray(out)
-        values = api.decode(data, limits=Limits(max(target.nbytes, 1), max(target.nbytes, 1)))
+        most = max(target.nbytes, 1)
+        try:
+            values = api.decode(data, limits=Limits(most, most))
+        except LimitExceeded:
+            raise ParameterError.of("out.nbytes", target.nbytes, "the size of the frame") from None
         if target.nbytes != values.nbytes:
             raise ParameterError.of("out.nbytes", target.nbytes, f"{values.nbytes}")
         ndarray_copy(values, out)

@@ -10,7 +10,7 @@ import numpy as np
 from gcodec import api
 from gcodec.arrays.bit_patterns import bits_of
 from gcodec.arrays.source import NUMPY_DTYPES, inspect
-from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.errors import Corrupt, ParameterError, Unsupported, brief
 from gcodec.interop.objects import check_mapping, object_bytes
 from gcodec.limits import NO_LIMITS
 from gcodec.patch.tensors import apply_patch, encode_patch
@@ -85,6 +85,15 @@ def base_of(base: Tensors, name: str, peer: str) -> Pattern:
     return pattern_of(_named(base, name), f"base[{name!r}]", peer)
 
 
+def equal_base_of(base: Tensors, name: str, peer: str, dtype: object, shape: object) -> Pattern:
+    """Return the base of a tensor of this dtype and shape; see `base_of`."""
+    old = base_of(base, name, peer)
+    if (old.dtype, old.shape) != (dtype, shape):
+        needed = brief(f"{dtype} of shape {shape}")
+        raise ParameterError(f"base[{name!r}] is {old.dtype} of {old.shape}: must be {needed}")
+    return old
+
+
 def _named(base: Tensors, name: str) -> Any:
     check_mapping("base", base)
     if name not in base:
@@ -122,12 +131,8 @@ def changes_of(
     """
     check_mapping("new", new)
     for name, x in new.items():
-        pattern, old = pattern_of(x, f"new[{name!r}]", peer), base_of(base, name, peer)
-        if old[1:] != pattern[1:]:
-            allowed = f"{pattern.dtype} of shape {pattern.shape}, as the new tensor"
-            raise ParameterError(
-                f"base[{name!r}] is {old.dtype} of {old.shape}: must be {allowed}"
-            )
+        pattern = pattern_of(x, f"new[{name!r}]", peer)
+        old = equal_base_of(base, name, peer, pattern.dtype, pattern.shape)
         positions = np.flatnonzero((differ or _differ)(pattern, old))
         if positions.size:
             yield Changed(name, positions, pattern, old)

@@ -45,9 +45,9 @@ from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.interop.changes import (
     Pattern,
     Tensors,
-    base_of,
     changes_of,
     check_positions,
+    equal_base_of,
     from_frames,
     to_frames,
 )
@@ -151,10 +151,10 @@ def decode(update: bytes | bytearray | memoryview, base: Tensors) -> dict[str, n
         name, count, kinds = _read(item, version)
         if name in new:
             raise Corrupt(f"{name!r} occurs twice")
-        old = base_of(base, name, _PEER)
-        if [old.dtype, [*old.shape]] != [item.get("value_dtype"), item.get("shape")]:
-            needed = "must have the dtype and shape that the update states"
-            raise ParameterError(f"base[{name!r}] is {old.dtype} of {old.shape}: {needed}")
+        shape = item.get("shape")
+        if not isinstance(shape, list):
+            raise Corrupt(f"{name!r} has no shape")
+        old = equal_base_of(base, name, _PEER, item.get("value_dtype"), tuple(shape))
         if item != _item(name, old, count, kinds, at, version):
             raise Corrupt(f"{name!r} has parts of other places or sizes than its elements need")
         if _end(item) > len(data):

@@ -38,11 +38,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.errors import Corrupt, Unsupported
 from gcodec.interop.changes import (
     Tensors,
-    base_of,
     changes_of,
+    equal_base_of,
     from_frames,
     gaps_of,
     positions_of_gaps,
@@ -163,12 +163,7 @@ def decode(update: tuple[Any, Any, Any], base: Tensors) -> dict[str, np.ndarray]
     for item in items:
         if item.name in new:
             raise Corrupt(f"{item.name!r} occurs twice")
-        old = base_of(base, item.name, _PEER)
-        if (old.dtype, old.shape) != (item.dtype, item.shape):
-            needed = f"{item.dtype} of shape {item.shape}"
-            raise ParameterError(
-                f"base[{item.name!r}] is {old.dtype} of {old.shape}: must be {needed}"
-            )
+        old = equal_base_of(base, item.name, _PEER, item.dtype, item.shape)
         positions = item.positions(locations, old.bits.size)
         part = item.values(values, old.bits.itemsize).view(old.bits.dtype)
         bits = old.bits.copy()
