@@ -43,6 +43,15 @@ def test_bound_of_a_normal_is_its_rate():
     assert shannon_lower_bound(0.5, 0.01) < shannon_lower_bound(1.0, 0.01)
 
 
+def test_errors_of_many_values_are_accurate():
+    """Sums of 2^23 float32 squares lose digits; the test adds up float64."""
+    x = 1 + np.random.default_rng(3).random(1 << 23, dtype=np.float32) * np.float32(0.01)
+    actual = entropy_at(x, 0.01)
+    wide = x.astype(np.float64)
+    rest = wide - np.rint(wide / actual.step) * actual.step
+    assert actual.error == pytest.approx(float(rest @ rest) / float(wide @ wide), rel=1e-4)
+
+
 def test_odd_tensors():
     for nothing in (np.zeros(0), np.zeros(5, np.float32), np.array([np.nan, np.inf])):
         assert entropy_at(nothing, 0.01) == (0, 0, 0)
