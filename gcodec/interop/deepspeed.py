@@ -97,7 +97,7 @@ def encode(
     tensor = host_tensor(x, "deepspeed")
     shape = tensor.shape
     codec = _codec(bits, groups, math.prod(shape))
-    halves = convert.to_16_bits(np.asarray(tensor.values[:], np.float32), "float16")
+    halves = convert.to_16_bits(tensor.values, "float16")
     data = codec.quantize(convert.from_16_bits(halves, "float16")).data
     return _message(data, shape, bits, groups, partitions)
 

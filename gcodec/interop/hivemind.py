@@ -43,6 +43,7 @@ from gcodec.codecs.blockwise import Blockwise
 from gcodec.codecs.raw import Raw
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.frame import Frame
+from gcodec.interop.changes import pattern_of
 from gcodec.interop.objects import (
     FrameLike,
     check_choice,
@@ -115,11 +116,10 @@ def encode(x: Any, compression: Compression = "NONE", *, requires_grad: bool = F
     check_flag("requires_grad", requires_grad)
     dtypes = ("float32", "float16", "float64") if compression in _SIXTEEN_BITS else None
     tensor = host_tensor(x, "hivemind", dtypes)
-    values = np.asarray(tensor.values[:], np.float32)
+    values = tensor.values
     if compression == "NONE":
-        buffer = values
-        if tensor.dtype in ("float16", "float64"):
-            buffer = np.asarray(x).reshape(-1)
+        is_sent_as_float32 = tensor.dtype in ("float32", "bfloat16")
+        buffer = values if is_sent_as_float32 else pattern_of(x, "x", "hivemind").bits
     elif compression == "FLOAT16":
         buffer = convert.to_16_bits(np.clip(values, -_MOST_HALF, _MOST_HALF), "float16")
     elif not values.size:

@@ -118,9 +118,8 @@ def encode(
     if not 0 < sigmas < math.inf:
         raise ParameterError.of("sigmas", sigmas, "a number above 0")
     tiles = _tiles(tensor.shape, chunk)
-    values = np.asarray(tensor.values[:], np.float32)
-    check_finite(values)
-    positions, sent = select(values, tiles, tiles.sent(k))
+    check_finite(tensor.values)
+    positions, sent = select(tensor.values, tiles, tiles.sent(k))
     parameters: tuple[Any, ...] | None = None
     if bins is not None:
         sent, numbers = binned(sent, bins, sigmas)

@@ -103,8 +103,7 @@ def encode(x: Any, *, ranks: int = 1) -> np.ndarray:
     """
     tensor = host_tensor(x, "torchft", ("float32", "float16", "bfloat16"))
     rows = _Rows.of(tensor.shape, ranks)
-    values = np.asarray(tensor.values[:], np.float32)
-    return _message(_CODEC.quantize(values.reshape(rows.shape)).data, rows)
+    return _message(_CODEC.quantize(tensor.values.reshape(rows.shape)).data, rows)
 
 
 def decode(

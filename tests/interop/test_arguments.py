@@ -1,7 +1,8 @@
-"""Arguments that all peers check alike: words, numbers, flags, limits, shapes and mappings."""
+"""Arguments of all peers: words, numbers, flags, limits, shapes, mappings, layouts of arrays."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -108,3 +109,46 @@ def test_tensors_of_messages_may_require_gradients() -> None:
     np.testing.assert_array_equal(
         torchft.decode(message, X.shape), torchft.decode(message.numpy(), X.shape)
     )
+
+
+ENCODERS: dict[str, Callable[[Any], Any]] = {
+    "mxnet": mxnet.encode,
+    "byteps": lambda x: byteps.encode(x, "dithering", k=4, seed=1),
+    "caffe2": caffe2.encode,
+    "deepspeed": lambda x: deepspeed.encode(x, groups=2),
+    "bitsandbytes": bitsandbytes.encode,
+    "templar": templar.encode,
+    "psyche": psyche.encode,
+    "demo": demo.encode,
+    "panthalia": panthalia.encode,
+    "torchft": torchft.encode,
+    "torchao": torchao.encode,
+}
+ENCODERS |= {name: lambda x, name=name: hivemind.encode(x, name) for name in hivemind.COMPRESSIONS}
+
+
+def content(message: Any) -> object:
+    """Return a message as bytes, or as a tree of bytes."""
+    if isinstance(message, dict):
+        return {name: content(part) for name, part in message.items()}
+    if isinstance(message, tuple):
+        return [content(part) for part in message]
+    return message.tobytes() if isinstance(message, np.ndarray) else message
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("peer", ENCODERS)
+def test_the_layout_of_an_array_does_not_matter(peer: str, dtype: str) -> None:
+    x = X.astype(dtype)
+    layouts: list[Any] = [np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2]]
+    layouts += [x[::-1, ::-1].copy()[::-1, ::-1], x.astype(x.dtype.newbyteorder())]
+    if importlib.util.find_spec("torch"):
+        torch = importlib.import_module("torch")
+        layouts.append(torch.from_numpy(x.copy()).requires_grad_())
+    try:
+        expected = content(ENCODERS[peer](x))
+    except TypeError as error:
+        assert "takes" in str(error)
+        return
+    for layout in layouts:
+        assert content(ENCODERS[peer](layout)) == expected
