@@ -118,8 +118,9 @@ def law_of(codec: Codec, sizes: Iterable[int]) -> Law:
     Law(delta=0.4311111111111111, omega=0.5688888888888889)
     """
     check_type("codec", codec, Codec)
-    check_type("sizes", sizes, Iterable)
     allowed = "integers from 0 to 2**63 - 1"
+    if not isinstance(sizes, Iterable):
+        raise ParameterError.of("sizes", sizes, allowed)
     nonzero_sizes = sorted({check_integer("sizes", n, 0, 2**63 - 1, allowed) for n in sizes} - {0})
     if not nonzero_sizes:
         raise ParameterError.of("sizes", nonzero_sizes, "sizes of tensors, one of them above 0")

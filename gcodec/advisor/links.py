@@ -22,13 +22,13 @@ import math
 import sys
 from typing import Literal, get_args
 
-from gcodec.errors import ParameterError
-from gcodec.wire.kinds import check_between, check_integer, check_type
+from gcodec.wire.kinds import Choice, check_between, check_integer, check_type
 
 _SMALLEST, _LARGEST = 5e-324, sys.float_info.max
 _MAX_MEMBERS = 2**31 - 1
 
 Collective = Literal["ring", "all-gather", "two-phase"]
+_ANY_COLLECTIVE, _OF_MESSAGES = Choice(*get_args(Collective)), Choice("all-gather", "two-phase")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,9 +290,7 @@ def coding_time(collective: Collective, members: int, encode: float, decode: flo
     >>> coding_time("all-gather", 4, encode=1.0, decode=0.5)
     3.0
     """
-    check_type("collective", collective, str)
-    if collective not in get_args(Collective):
-        raise ParameterError.of("collective", collective, "ring, all-gather or two-phase")
+    _ANY_COLLECTIVE.check("collective", collective)
     members = check_members("members", members)
     encode, decode = check_seconds("encode", encode), check_seconds("decode", decode)
     if collective == "ring":
@@ -345,9 +343,7 @@ def break_even(
     """
     dense_nbytes = _check_nbytes("dense_nbytes", dense_nbytes)
     nbytes, members = _check_nbytes("nbytes", nbytes), _check_several(members)
-    check_type("collective", collective, str)
-    if collective not in ("all-gather", "two-phase"):
-        raise ParameterError.of("collective", collective, "all-gather or two-phase")
+    _OF_MESSAGES.check("collective", collective)
     sent = nbytes if collective == "all-gather" else 2 * nbytes / members
     saved = (members - 1) * (2 * dense_nbytes / members - sent)
     seconds = coding_time(collective, members, encode, decode)

@@ -368,8 +368,7 @@ def ways(cluster: Cluster, work: Work, level: Level, schemes: Sequence[Scheme]) 
     ['ring', 'all-gather 4 bits', 'two-phase 4 bits']
     """
     _check_arguments(cluster, work)
-    check_type("level", level, str)
-    if level not in cluster.levels:
+    if not isinstance(level, str) or level not in cluster.levels:
         raise ParameterError.of("level", level, f"one of {', '.join(cluster.levels) or 'none'}")
     members, link = _group(cluster, level)
     dense_time = links.ring_all_reduce(work.values * work.bits / 8, members, link)

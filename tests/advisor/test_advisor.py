@@ -360,7 +360,7 @@ def test_advice_is_never_slower_than_dense(
         (lambda: advisor.two_phase(1, 2, 1e9), "link=1000000000.0"),
         (lambda: advisor.two_phase_within(1, 0, Link(1)), "members=0: must be 2 or more"),
         (lambda: advisor.two_phase_within(1, 2, None), "link=None"),
-        (lambda: advisor.coding_time("tree", 2, 1, 1), "collective='tree': must be ring"),
+        (lambda: advisor.coding_time("tree", 2, 1, 1), "collective='tree': must be one of ring"),
         (lambda: advisor.break_even(-1, 1, 1, 1), "dense_nbytes=-1"),
         (lambda: advisor.break_even(1, 1, 1, 1, collective="ring"), "collective='ring'"),
         (lambda: advisor.ways(None, WORK, "between", []), "cluster=None: must be a Cluster"),
