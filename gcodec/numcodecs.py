@@ -93,12 +93,7 @@ class GradientCodec(NumcodecsCodec):
             If the memory is not contiguous; or a `ParameterError`, see `gcodec.encode`.
         """
         array = ensure_ndarray(buf)
-        if not array.dtype.isnative:  # a frame does not store it, and Zarr 2 relies on it
-            native = array.dtype.newbyteorder("=")
-            raise TypeError(
-                f"buf has dtype {array.dtype.str}: must have the byte order of this machine, as "
-                f"{native.str}"
-            )
+        _check_byte_order(array, "buf")  # a frame does not store it, and Zarr 2 relies on it
         if array.dtype.kind in "OMm":
             allowed = "values" if self._keeps_every_bit else "floating-point values"
             raise TypeError(f"buf has dtype {array.dtype}: must hold {allowed}")
@@ -133,11 +128,14 @@ class GradientCodec(NumcodecsCodec):
             If the frame is damaged or is no frame.
         ParameterError
             If `out` has another size.
+        TypeError
+            If `out` has another byte order than this machine.
         """
         data = ensure_bytes(buf)
         if out is None:
             return api.decode(data)
         target = ensure_ndarray(out)
+        _check_byte_order(target, "out")
         most = max(target.nbytes, 1)
         try:
             values = api.decode(data, limits=Limits(most, most))
@@ -147,6 +145,15 @@ class GradientCodec(NumcodecsCodec):
             raise ParameterError.of("out.nbytes", target.nbytes, f"{values.nbytes}")
         ndarray_copy(values, out)
         return out
+
+
+def _check_byte_order(array: np.ndarray, name: str) -> None:
+    if not array.dtype.isnative:
+        native = array.dtype.newbyteorder("=").str
+        raise TypeError(
+            f"{name} has dtype {array.dtype.str}: must have the byte order of this machine, as "
+            f"{native}"
+        )
 
 
 def _reinterpreted(array: np.ndarray, dtype: str) -> np.ndarray:

@@ -85,6 +85,8 @@ def test_numcodecs_buffers_without_dtype() -> None:
         codec.decode(codec.encode(X.reshape(-1)[:24]), out=np.empty(24))
     with pytest.raises(TypeError, match="byte order"):  # decoded bytes have the other one
         codec.encode(X.astype(X.dtype.newbyteorder()))
+    with pytest.raises(TypeError, match="byte order"):
+        codec.decode(codec.encode(X), out=np.empty(X.shape, X.dtype.newbyteorder()))
     with pytest.raises(ValueError, match="contiguous"):
         codec.encode(X[::2, ::2])
     with pytest.raises(Truncated):
