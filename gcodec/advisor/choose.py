@@ -53,6 +53,7 @@ from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import moments, sum_squares
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import resolved
+from gcodec.runtime.device import host
 from gcodec.wire.kinds import check_between, check_flag
 from gcodec.wire.primitives import ITEMSIZE
 
@@ -411,12 +412,12 @@ def _rounding_error(x: Any, tensor: Tensor) -> float:
     """Return the nmse of the values of a tensor, which are float32 where its dtype is float64."""
     if tensor.dtype != "float64":
         return 0.0
-    wide = inspect(x, "x").as_numpy().astype(np.float64).reshape(-1)
+    wide = inspect(x, "x").on_host().astype(np.float64).reshape(-1)
     largest = float(np.abs(wide).max(initial=0))
     if not largest:
         return 0.0
     # The unit keeps the squares within the range of float64.
-    differences = (wide - tensor.values) / largest
+    differences = (wide - host(tensor.values)) / largest
     wide /= largest
     return float(differences @ differences) / float(wide @ wide)
 
