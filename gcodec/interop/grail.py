@@ -102,10 +102,11 @@ def encode(
             raise TypeError(f"new[{name!r}] has dtype {tensor.dtype}: {_PEER} takes {allowed}")
         if not tensor.shape:
             raise ParameterError.of(f"new[{name!r}].shape", (), "of at least one dimension")
-        distances = _distances(positions, tensor.shape, version)
-        if max(int(distance.max()) for distance in distances) > np.iinfo(np.int32).max:
+        places = _places(positions, tensor.shape, version)
+        if max(int(place.max()) for place in places) > np.iinfo(np.int32).max:
             allowed = "one whose positions int32 holds"
             raise ParameterError.of(f"new[{name!r}].shape", tensor.shape, allowed)
+        distances = _distances(places)
         kinds = [_DISTANCES["int32"]] * len(distances)
         if version == 31:
             kinds = [_narrowest(d, first) for d, first in zip(distances, (0, 1), strict=True)]
@@ -222,13 +223,16 @@ def _columns(shape: tuple[int, ...]) -> int:
     return math.prod(shape[1:])
 
 
-def _distances(
-    positions: np.ndarray, shape: tuple[int, ...], version: int
-) -> tuple[np.ndarray, ...]:
+def _places(positions: np.ndarray, shape: tuple[int, ...], version: int) -> tuple[np.ndarray, ...]:
+    """Return positions, or their rows and columns."""
+    return (positions,) if version == 2 else np.divmod(positions, _columns(shape))
+
+
+def _distances(places: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
     """Return the distances of positions, or those of rows and of columns."""
-    if version == 2:
-        return (np.diff(positions, prepend=0),)
-    rows, columns = np.divmod(positions, _columns(shape))
+    if len(places) == 1:
+        return (np.diff(places[0], prepend=0),)
+    rows, columns = places
     row_distances = np.diff(rows, prepend=0)
     preceding = np.where(row_distances > 0, 0, np.append(0, columns[:-1]))
     return row_distances, columns - preceding

@@ -14,7 +14,7 @@ import pytest
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError
-from gcodec.interop import grail, nemo_rl, trl
+from gcodec.interop import changes, grail, nemo_rl, trl
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 GRAIL = Path(__file__).parents[1] / "golden" / "upstream" / "grail-54d6342.txt"
@@ -287,6 +287,18 @@ def test_positions_cannot_wrap_around() -> None:
     parts = len(header).to_bytes(4, "little"), header, rows, places, np.ones(count, "<f4")
     with pytest.raises(Corrupt):
         grail.decode(b"".join(map(bytes, parts)), {"w": np.zeros((1, columns), np.float32)})
+
+
+@pytest.mark.parametrize("version", [2, 3, 31])
+def test_grail_refuses_positions_beyond_int32(
+    version: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """grail adds up distances to int32 positions; the tensor is only described here."""
+    tensor = changes.Pattern(np.zeros(1, np.uint16), "bfloat16", (2**32,))
+    changed = changes.Changed("w", np.array([2**31 - 10, 2**31 + 5]), tensor, tensor)
+    monkeypatch.setattr(grail, "changes_of", lambda *arguments: iter([changed]))
+    with pytest.raises(ParameterError, match=r"new\['w'\]\.shape.*int32"):
+        grail.encode({}, {}, version=version)
 
 
 def test_trl_reads_tensors_and_other_byte_orders() -> None:
