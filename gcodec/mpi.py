@@ -17,6 +17,7 @@ import numpy as np
 
 from gcodec.arrays.large_bytes import joined
 from gcodec.errors import ParameterError
+from gcodec.wire.kinds import check_type
 
 
 class MPICommunicator:
@@ -43,7 +44,9 @@ class MPICommunicator:
     """
 
     def __init__(self, comm: Any = None) -> None:
-        self.comm = (MPI.COMM_WORLD if comm is None else comm).Dup()
+        comm = MPI.COMM_WORLD if comm is None else comm
+        check_type("comm", comm, MPI.Comm)
+        self.comm = comm.Dup()
         self.rank: int = self.comm.Get_rank()
         self.size: int = self.comm.Get_size()
 

@@ -22,7 +22,7 @@ from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
 from gcodec.arrays.source import NUMPY_DTYPES, inspect
 from gcodec.codec import CodecLike
 from gcodec.codecs import parse
-from gcodec.errors import ParameterError
+from gcodec.errors import LimitExceeded, ParameterError
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
 from gcodec.wire.primitives import FLOATS, INTEGERS
@@ -87,12 +87,13 @@ class GradientCodec(NumcodecsCodec):
         Raises
         ------
         TypeError
-            If the codec does not support the dtype, or the buffer has no dtype and `dtype` is
-            None.
+            If the codec does not support the dtype or its byte order, or the buffer has no dtype
+            and `dtype` is None.
         ValueError
             If the memory is not contiguous; or a `ParameterError`, see `gcodec.encode`.
         """
         array = ensure_ndarray(buf)
+        _check_byte_order(array, "buf")  # a frame does not store it, and Zarr 2 relies on it
         if array.dtype.kind in "OMm":
             allowed = "values" if self._keeps_every_bit else "floating-point values"
             raise TypeError(f"buf has dtype {array.dtype}: must hold {allowed}")
@@ -127,16 +128,32 @@ class GradientCodec(NumcodecsCodec):
             If the frame is damaged or is no frame.
         ParameterError
             If `out` has another size.
+        TypeError
+            If `out` has another byte order than this machine.
         """
         data = ensure_bytes(buf)
         if out is None:
             return api.decode(data)
         target = ensure_ndarray(out)
-        values = api.decode(data, limits=Limits(max(target.nbytes, 1), max(target.nbytes, 1)))
+        _check_byte_order(target, "out")
+        most = max(target.nbytes, 1)
+        try:
+            values = api.decode(data, limits=Limits(most, most))
+        except LimitExceeded:
+            raise ParameterError.of("out.nbytes", target.nbytes, "the size of the frame") from None
         if target.nbytes != values.nbytes:
             raise ParameterError.of("out.nbytes", target.nbytes, f"{values.nbytes}")
         ndarray_copy(values, out)
         return out
+
+
+def _check_byte_order(array: np.ndarray, name: str) -> None:
+    if not array.dtype.isnative:
+        native = array.dtype.newbyteorder("=").str
+        raise TypeError(
+            f"{name} has dtype {array.dtype.str}: must have the byte order of this machine, as "
+            f"{native}"
+        )
 
 
 def _reinterpreted(array: np.ndarray, dtype: str) -> np.ndarray:

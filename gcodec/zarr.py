@@ -92,9 +92,9 @@ class GradientCodec(ArrayBytesCodec):
 
     def validate(self, *, shape: Any, dtype: Any, chunk_grid: Any) -> None:
         """Raise `ParameterError` unless the array has a supported dtype."""
-        native = np.dtype(dtype.to_native_dtype() if hasattr(dtype, "to_native_dtype") else dtype)
+        native = _native(dtype)
         names = [*DTYPE_CODES] if parse(self.spec).keeps_every_bit else [*FLOATS]
-        if native.newbyteorder("=") not in [NUMPY_DTYPES[name] for name in names]:
+        if native not in [NUMPY_DTYPES[name] for name in names]:
             raise ParameterError.of("dtype", native.name, f"one of {', '.join(names)}")
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
@@ -115,4 +115,13 @@ class GradientCodec(ArrayBytesCodec):
         )
         if values.shape != tuple(chunk_spec.shape):
             raise Corrupt(f"the frame's shape is {values.shape}, the chunk's {chunk_spec.shape}")
+        if values.dtype != _native(chunk_spec.dtype):
+            raise Corrupt(f"the frame's dtype is {values.dtype}, the chunk's {chunk_spec.dtype}")
         return chunk_spec.prototype.nd_buffer.from_ndarray_like(values)
+
+
+def _native(dtype: Any) -> np.dtype[Any]:
+    """Return a dtype of Zarr as one of NumPy, in native byte order."""
+    native = np.dtype(dtype.to_native_dtype() if hasattr(dtype, "to_native_dtype") else dtype)
+    ordered: np.dtype[Any] = native.newbyteorder("=")
+    return ordered

@@ -10,6 +10,10 @@ from gcodec.training.communicator import Communicator
 
 
 def main() -> None:
+    try:
+        MPICommunicator(3)
+    except ParameterError as error:
+        assert str(error) == "comm=3: must be a Comm"
     communicator: Communicator = MPICommunicator()
     own, size = communicator.rank, communicator.size
     messages = [bytes([rank]) * (1000 * rank) for rank in range(size)]

@@ -53,7 +53,8 @@ from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import moments, sum_squares
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import resolved
-from gcodec.wire.kinds import check_between
+from gcodec.runtime.device import host
+from gcodec.wire.kinds import check_between, check_flag
 from gcodec.wire.primitives import ITEMSIZE
 
 _SPARSE = 64  # smallest ratio of values to nonzero values at which topk is considered
@@ -363,6 +364,7 @@ def choose(
     """
     target = Target.of(max_nmse=max_nmse, max_bits=max_bits, max_err=max_err)
     check_seed(seed)
+    check_flag("feedback", feedback)
     tensor = inspect(x, "x").read()
     stats = Statistics.of(tensor)
     if target.max_nmse is not None:
@@ -410,12 +412,20 @@ def _rounding_error(x: Any, tensor: Tensor) -> float:
     """Return the nmse of the values of a tensor, which are float32 where its dtype is float64."""
     if tensor.dtype != "float64":
         return 0.0
-    wide = inspect(x, "x").as_numpy().astype(np.float64).reshape(-1)
-    energy = float((wide**2).sum())
-    return float(((wide - tensor.values) ** 2).sum()) / energy if energy else 0.0
+    wide = inspect(x, "x").on_host().astype(np.float64).reshape(-1)
+    largest = float(np.abs(wide).max(initial=0))
+    if not largest:
+        return 0.0
+    # The unit keeps the squares within the range of float64.
+    differences = (wide - host(tensor.values)) / largest
+    wide /= largest
+    return float(differences @ differences) / float(wide @ wide)
 
 
 def _for_error(x: Any, tensor: Tensor, stats: Statistics, error: float, seed: int) -> Codec:
+    # No decoded value is nearer to a float64 than the nearest float32.
+    if (smallest := _rounding_error(x, tensor)) > error:
+        raise ParameterError.of("max_nmse", error, f"at least {smallest:.3g} for this tensor")
     if not stats.norm:
         return parse("ecsq")  # with an empty payload
     if error >= 1:
@@ -423,10 +433,9 @@ def _for_error(x: Any, tensor: Tensor, stats: Statistics, error: float, seed: in
     exact = lossless(tensor, stats)
     candidates = [*exact, *levels(tensor, stats, error)]
     if tensor.values.size <= _FEW:
-        candidates += ranges(tensor, stats, error)
+        is_wide = tensor.dtype == "float64"
+        candidates += ranges(tensor, stats, stats.unrounded(error) if is_wide else error)
     best = min(candidates, key=lambda candidate: candidate.nbits)
-    if best in exact and (smallest := _rounding_error(x, tensor)) > error:
-        raise ParameterError.of("max_nmse", error, f"at least {smallest:.3g} for this tensor")
     if best.codec.name == "ecsq" and may_project(tensor, stats):
         values = tensor.values.reshape(tensor.shape)
         factors = smallest_rank(values, stats.unrounded(error), seed, stats.norm, best.nbits)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from gcodec.advisor.links import check_members
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
-from gcodec.wire.kinds import check_between
+from gcodec.wire.kinds import check_between, check_integer, check_type
 
 _SMALLEST, _LARGEST = 1e-30, 1e30  # bounds on inputs that exclude overflow and underflow
 
@@ -107,7 +107,7 @@ def law_of(codec: Codec, sizes: Iterable[int]) -> Law:
     Raises
     ------
     ParameterError
-        If there are no elements.
+        If there are no elements, or an argument is of another type.
 
     Examples
     --------
@@ -117,7 +117,11 @@ def law_of(codec: Codec, sizes: Iterable[int]) -> Law:
     >>> law_of(gcodec.parse("qsgd:s=15,bucket=512"), [10**6])
     Law(delta=0.4311111111111111, omega=0.5688888888888889)
     """
-    nonzero_sizes = sorted({size for size in sizes if size})
+    check_type("codec", codec, Codec)
+    allowed = "integers from 0 to 2**63 - 1"
+    if not isinstance(sizes, Iterable):
+        raise ParameterError.of("sizes", sizes, allowed)
+    nonzero_sizes = sorted({check_integer("sizes", n, 0, 2**63 - 1, allowed) for n in sizes} - {0})
     if not nonzero_sizes:
         raise ParameterError.of("sizes", nonzero_sizes, "sizes of tensors, one of them above 0")
     deltas, omegas = [], []
@@ -220,6 +224,7 @@ def unbiased_bound(
     >>> unbiased_bound(99, 1, Problem(gap=2), steps=100)  # random-k of 1 %
     10.1
     """
+    check_type("problem", problem, Problem)
     omega = check_between("omega", omega, 0, math.inf, "a number, at least 0")
     workers = check_members("workers", workers)
     steps = _positive("steps", steps)
@@ -292,6 +297,7 @@ def steps_to_double(delta: float, problem: Problem) -> float:
     >>> steps_to_double(0.75, Problem())
     8.0
     """
+    check_type("problem", problem, Problem)
     residual = residual_bound(delta)
     return 8 * problem.smoothness * problem.gap / problem.moment * residual * residual
 

@@ -20,15 +20,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from typing import Literal
+from typing import Literal, get_args
 
-from gcodec.errors import ParameterError
-from gcodec.wire.kinds import check_between, check_integer
+from gcodec.wire.kinds import Choice, check_between, check_integer, check_type
 
 _SMALLEST, _LARGEST = 5e-324, sys.float_info.max
 _MAX_MEMBERS = 2**31 - 1
 
 Collective = Literal["ring", "all-gather", "two-phase"]
+_ANY_COLLECTIVE, _OF_MESSAGES = Choice(*get_args(Collective)), Choice("all-gather", "two-phase")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +72,10 @@ def check_seconds(name: str, value: object) -> float:
 def check_members(name: str, value: object) -> int:
     """Return the size of a group, or raise `ParameterError`."""
     return check_integer(name, value, 1, _MAX_MEMBERS, "an integer from 1 to 2**31 - 1")
+
+
+def _check_several(members: object) -> int:
+    return check_integer("members", members, 2, _MAX_MEMBERS, "2 or more, an integer below 2**31")
 
 
 def ring_reduce_scatter(nbytes: float, members: int, link: Link) -> float:
@@ -209,6 +213,7 @@ def all_gather_limit(nbytes: float, members: int, link: Link) -> float:
     0.03125
     """
     nbytes, members = _checked(nbytes, members)
+    check_type("link", link, Link)
     return 2 * nbytes / members + link.latency * link.bandwidth
 
 
@@ -240,7 +245,8 @@ def two_phase_within(time: float, members: int, link: Link) -> float | None:
     >>> two_phase_within(0.0945, 64, Link(12.5e9))
     600000000.0
     """
-    return _nbytes_within(time, members, 2 * (members - 1) / members, members, link)
+    members = _check_several(members)
+    return _nbytes_within(time, members, 2 * (members - 1) / members, link)
 
 
 def all_gather_within(time: float, members: int, link: Link) -> float | None:
@@ -252,7 +258,8 @@ def all_gather_within(time: float, members: int, link: Link) -> float | None:
     >>> all_gather_within(3.024, 64, Link(12.5e9))
     600000000.0
     """
-    return _nbytes_within(time, members - 1, members - 1, members, link)
+    members = _check_several(members)
+    return _nbytes_within(time, members - 1, members - 1, link)
 
 
 def coding_time(collective: Collective, members: int, encode: float, decode: float) -> float:
@@ -283,6 +290,7 @@ def coding_time(collective: Collective, members: int, encode: float, decode: flo
     >>> coding_time("all-gather", 4, encode=1.0, decode=0.5)
     3.0
     """
+    _ANY_COLLECTIVE.check("collective", collective)
     members = check_members("members", members)
     encode, decode = check_seconds("encode", encode), check_seconds("decode", decode)
     if collective == "ring":
@@ -333,12 +341,9 @@ def break_even(
     >>> break_even(4e9, 1e9, encode=1.0, decode=0.5)  # 3 GB less in 2 seconds
     1500000000.0
     """
-    dense_nbytes, members = _checked(dense_nbytes, members)
-    nbytes, _ = _checked(nbytes, members)
-    if members == 1:
-        raise ParameterError.of("members", members, "2 or more")
-    if collective not in ("all-gather", "two-phase"):
-        raise ParameterError.of("collective", collective, "all-gather or two-phase")
+    dense_nbytes = _check_nbytes("dense_nbytes", dense_nbytes)
+    nbytes, members = _check_nbytes("nbytes", nbytes), _check_several(members)
+    _OF_MESSAGES.check("collective", collective)
     sent = nbytes if collective == "all-gather" else 2 * nbytes / members
     saved = (members - 1) * (2 * dense_nbytes / members - sent)
     seconds = coding_time(collective, members, encode, decode)
@@ -347,22 +352,22 @@ def break_even(
     return saved / seconds if seconds else math.inf
 
 
-def _nbytes_within(
-    time: float, latencies: int, messages: float, members: int, link: Link
-) -> float | None:
+def _nbytes_within(time: float, latencies: int, messages: float, link: Link) -> float | None:
     """Return the message size for which some latencies and messages take this time."""
     time = check_seconds("time", time)
-    if check_members("members", members) == 1:
-        raise ParameterError.of("members", members, "2 or more")
+    check_type("link", link, Link)
     transfer = time - latencies * link.latency
     return None if transfer < 0 else transfer * link.bandwidth / messages
 
 
+def _check_nbytes(name: str, value: object) -> float:
+    return check_between(name, value, 0, _LARGEST, "a finite number of bytes, at least 0")
+
+
 def _checked(nbytes: float, members: int) -> tuple[float, int]:
-    allowed = "a finite number of bytes, at least 0"
-    nbytes = check_between("nbytes", nbytes, 0, _LARGEST, allowed)
-    return nbytes, check_members("members", members)
+    return _check_nbytes("nbytes", nbytes), check_members("members", members)
 
 
 def _time(steps: int, nbytes: float, link: Link) -> float:
+    check_type("link", link, Link)
     return steps * (link.latency + nbytes / link.bandwidth) if steps else 0.0

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gcodec.errors import ParameterError
+from gcodec.wire.kinds import check_type
 
 _TABLE = Path(__file__).with_name("machines.csv")
 _SCHEMA = "gcodec.bench/1"
@@ -119,6 +120,7 @@ def find_machine(name: str) -> Machine:
     >>> sorted(find_machine("epyc-zen4").speeds)[:3]
     ['dct8', 'ecsq', 'ecsq:bits=1.0']
     """
+    check_type("machine", name, str)
     if name.lower().endswith(".json"):
         return _read_document(Path(name))
     known = machines()
@@ -140,7 +142,7 @@ def _read_document(path: Path) -> Machine:
             rates = (record[f"{way}_bytes_per_second"] / nbytes for way in ("encode", "decode"))
             speeds[str(record["codec"])] = CodingSpeed(*_checked(rates))
         source = f"gcodec bench {document['source']}, {document['processor']}"
-    except (ValueError, KeyError, TypeError, ZeroDivisionError):
+    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
         allowed = "a document that gcodec bench --json printed"
         raise ParameterError.of("machine", str(path), allowed) from None
     return Machine(str(path), source, speeds)

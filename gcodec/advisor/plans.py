@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from gcodec.advisor import links
 from gcodec.errors import ParameterError
-from gcodec.wire.kinds import check_between, check_integer
+from gcodec.wire.kinds import check_between, check_flag, check_integer, check_type
 
 Level = Literal["inside", "between"]
 
@@ -151,7 +151,9 @@ class Scheme:
     decode: float | None = None
 
     def __post_init__(self) -> None:
+        check_type("name", self.name, str)
         check_between("bits", self.bits, 0, 1e6, "a number of bits from 0 to 1e6")
+        check_flag("converges", self.converges)
         if self.error is not None:
             check_between("error", self.error, 0, math.inf, "a number, at least 0, or None")
         for name in ("encode", "decode"):
@@ -365,10 +367,12 @@ def ways(cluster: Cluster, work: Work, level: Level, schemes: Sequence[Scheme]) 
     >>> [way.how for way in ways(cluster, work, "between", [Scheme("4 bits", 4)])]
     ['ring', 'all-gather 4 bits', 'two-phase 4 bits']
     """
-    if level not in cluster.levels:
+    _check_arguments(cluster, work)
+    if not isinstance(level, str) or level not in cluster.levels:
         raise ParameterError.of("level", level, f"one of {', '.join(cluster.levels) or 'none'}")
     members, link = _group(cluster, level)
     dense_time = links.ring_all_reduce(work.values * work.bits / 8, members, link)
+    check_type("schemes", schemes, Sequence)
     listed = [Way(level, "ring", None, dense_time)]
     times: dict[links.Collective, Callable[[float, int, links.Link], float]] = {
         "two-phase": links.two_phase
@@ -376,6 +380,7 @@ def ways(cluster: Cluster, work: Work, level: Level, schemes: Sequence[Scheme]) 
     if level == "between" or cluster.nodes == 1:
         times = {"all-gather": links.ring_all_gather, **times}
     for scheme in schemes:
+        check_type("schemes", scheme, Scheme)
         seconds = scheme.coding_seconds(work, _share(cluster, level))
         for collective, time in times.items():
             coding = links.coding_time(collective, members, *seconds)
@@ -426,6 +431,7 @@ def dense_plan(cluster: Cluster, work: Work) -> Plan:
     >>> [way.how for way in dense_plan(cluster, work).ways]
     ['ring', 'ring']
     """
+    _check_arguments(cluster, work)
     return plan(work, [ways(cluster, work, level, ())[0] for level in cluster.levels])
 
 
@@ -510,6 +516,7 @@ def advise(
     ['ring', 'two-phase 4 bits']
     """
     tolerance = check_between("tolerance", tolerance, 0, _LARGEST, "a finite number, at least 0")
+    _check_arguments(cluster, work)
     options = [ways(cluster, work, level, schemes) for level in cluster.levels]
     useful = [[way for way in level if _is_useful(cluster, work, way)] for level in options]
     plans = [plan(work, chosen) for chosen in itertools.product(*useful)]
@@ -531,6 +538,11 @@ def least_error(plans: Sequence[Plan], tolerance: float = 0.05) -> Plan:
     bound = (1 + tolerance) * min(candidate.hidden for candidate in plans)
     fast = [candidate for candidate in plans if candidate.hidden <= bound]
     return min(fast, key=lambda p: (p.error, p.hidden, p.step))
+
+
+def _check_arguments(cluster: Cluster, work: Work) -> None:
+    check_type("cluster", cluster, Cluster)
+    check_type("work", work, Work)
 
 
 def _is_useful(cluster: Cluster, work: Work, way: Way) -> bool:

@@ -29,8 +29,8 @@ class Difference(NamedTuple):
     values : int
         Number of values.
     norm_a, norm_b, norm_error : float
-        Norms of the finite values and of b − a. `norm_error` is infinite if a value is not finite
-        in one of the tensors only.
+        Norms of the finite values and of b − a; infinite if they exceed float64. `norm_error` is
+        infinite, too, if a value is not finite in one of the tensors only.
     cosine : float
         Cosine of the angle between a and b; NaN if one of them is 0.
     max_difference : float
@@ -50,8 +50,11 @@ class Difference(NamedTuple):
 
     @property
     def nmse(self) -> float:
-        """Normalized error ‖b − a‖² / ‖a‖². If a is 0, it is 0 if b is 0, else infinite."""
-        if not self.norm_a:
+        """Normalized error ‖b − a‖² / ‖a‖². If a is 0, it is 0 if b is 0, else infinite.
+
+        It is also infinite if ‖a‖ exceeds float64, and a and b differ.
+        """
+        if not self.norm_a or math.isinf(self.norm_a):
             return math.inf if self.norm_error else 0.0
         ratio = self.norm_error / self.norm_a
         return ratio * ratio
@@ -151,12 +154,14 @@ def difference(a: Values, b: Values) -> Difference:
         with np.errstate(over="ignore"):
             max_difference = max(max_difference, _max(np.abs(y - x)))
         is_infinite |= not is_alike
+    is_infinite |= math.isinf(max_difference)
     # The error may be far smaller than the values.
     unit, error_unit = unit_of(largest), unit_of(max_difference)
     squares_a, squares_b, products, squares = [], [], [], []
     signed = agreeing = 0
     for x, y, _ in _pairs(a, b):
-        squares.append(_sum(np.square((y - x) / error_unit)))
+        if math.isfinite(max_difference):
+            squares.append(_sum(np.square((y - x) / error_unit)))
         signs = np.sign(x)
         signed += int(np.count_nonzero(signs))
         agreeing += int(np.count_nonzero((signs == np.sign(y)) & (signs != 0)))
@@ -191,7 +196,7 @@ def together(parts: Sequence[Difference]) -> Difference:
             for p in parts
             if p.norm_a and p.norm_b
         )
-        cosine = math.fsum(shares)
+        cosine = min(max(math.fsum(shares), -1.0), 1.0)
     return Difference(
         values=sum(p.values for p in parts),
         norm_a=norm_a,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,8 @@ def inspect(
     """
     allowed = "a finite number above 0"
     listed = [codecs] if isinstance(codecs, (str, Mapping, Codec)) else codecs
+    if not isinstance(listed, Iterable):
+        raise ParameterError.of("codecs", codecs, "a spec, a mapping, a Codec or several of these")
     named = {c if isinstance(c, str) else str(parse(c)): parse(c) for c in listed}
     settings = Settings(
         codecs=tuple(named.values()),

@@ -18,6 +18,7 @@ from gcodec.analysis.stats import Values
 _MAX_ITERATIONS = 40  # more than the search for a step needs
 _FLOAT32_ERROR = 1e-6  # smallest error that float32 measures accurately
 _TOLERANCE = 1e-3  # of the error, relative to the requested one
+_CHUNK = 1 << 16  # squares that are added up in the precision of the values
 _MAX_BINS = 1 << 22  # largest range of levels that is counted in a table instead of sorted
 
 
@@ -52,15 +53,17 @@ def entropy_at(values: Values, error: float) -> Entropy:
     Returns
     -------
     Entropy
-        Step 0 and 0 bits if all values are 0.
+        Step 0 and 0 bits if all values are 0; 0 bits also if the error may be 1 or more.
     """
     x = values.reshape(-1).astype(np.float64)
     x = x[np.isfinite(x)]
     largest = float(np.max(np.abs(x), initial=0.0))
     if not largest:
         return Entropy(0.0, 0.0, 0.0)
+    if error >= 1:
+        return Entropy(2 * largest, 0.0, 1.0)  # all levels are 0
     x = (x / largest).astype(np.float32 if error >= _FLOAT32_ERROR else np.float64)
-    energy = float(x @ x)
+    energy = _squares(x)
     # The step `low` meets the error. The step `high` does not, unless it is infinite.
     step = math.sqrt(12 * error * energy / x.size)
     low, high = 0.0, math.inf
@@ -87,7 +90,13 @@ def _nmse(x: np.ndarray, step: float, energy: float) -> float:
     """Return the nmse of values with this energy."""
     scaled = x * x.dtype.type(1 / step)
     scaled -= np.rint(scaled)
-    return step * step * float(scaled @ scaled) / energy
+    return step * step * _squares(scaled) / energy
+
+
+def _squares(x: np.ndarray) -> float:
+    """Return the sum of squares; float32 adds up a few of them accurately, but not millions."""
+    parts = (x[start : start + _CHUNK] for start in range(0, x.size, _CHUNK))
+    return math.fsum(float(part @ part) for part in parts)
 
 
 def _entropy(levels: np.ndarray) -> float:

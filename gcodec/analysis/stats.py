@@ -108,8 +108,7 @@ def histogram(values: Values, rms: float) -> tuple[int, ...]:
     for chunk in _chunks(values):
         finite = chunk[np.isfinite(chunk)]
         scaled = finite / rms if rms else finite  # with rms 0 all values are in the middle bin
-        bins = np.floor((np.clip(scaled, -SPAN, SPAN) + SPAN) * (BINS / (2 * SPAN)))
-        counts += np.bincount(np.minimum(bins, BINS - 1).astype(np.intp), minlength=BINS)
+        counts += np.histogram(np.clip(scaled, -SPAN, SPAN), BINS, (-SPAN, SPAN))[0]
     return tuple(counts.tolist())
 
 

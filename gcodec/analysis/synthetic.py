@@ -12,7 +12,7 @@ import dataclasses
 import math
 
 import numpy as np
-from scipy import interpolate, special
+from scipy import special
 
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric import philox, products
@@ -150,6 +150,8 @@ class Gradient(Synthetic):
 
 def _spectrum(count: int) -> tuple[np.ndarray, float]:
     """Return the energies of the components and of the residual; their sum is 1."""
+    from scipy import interpolate  # loads many modules, which only drawn values need
+
     # Monotone cubics interpolate the logarithms of the shares; beyond the last rank the curve
     # continues with its final slope.
     x, y = np.log1p((0, *RANKS)), np.log((1, *SHARES))

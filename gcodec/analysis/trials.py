@@ -94,8 +94,9 @@ def attempt(
     source = inspect(values, "x")
     try:
         with source.context():
-            tensor = source.read()
-            if not codec.refuses_nonfinite:  # a float64 may exceed float32
+            # Other codecs read a float64 as float32, which it may exceed.
+            tensor = source.read(segments=codec.keeps_every_bit)
+            if not (codec.refuses_nonfinite or codec.keeps_every_bit):
                 tensor = with_policy(tensor, "raise")
             bound = codec._bound_to(tensor)
             bits = least_bits(bound, values.size)

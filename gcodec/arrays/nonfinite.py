@@ -146,5 +146,5 @@ def nonfinite_error(values: Array | ConvertedArray) -> ParameterError:
     count, places = find_nonfinite(on_host, most=1)
     first = places[0] if places else 0
     return ParameterError(
-        f"x holds {count} NaN or Inf, the first at flat index {first}: must be finite"
+        f"x holds {count} NaN or Inf, the first at flat index {first}: must be finite as float32"
     )

@@ -487,9 +487,12 @@ def dimensions(shape: Any) -> tuple[int, ...]:
     ParameterError
         If a size is negative or no integer.
     """
-    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    try:
+        sizes = tuple(shape)
+    except TypeError:
+        sizes = (shape,)
     for size in sizes:
-        if not isinstance(size, (int, np.integer)) or size < 0:
+        if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 0:
             raise ParameterError.of("shape", shape, "non-negative integers")
     return tuple(map(int, sizes))
 

@@ -54,6 +54,7 @@ from gcodec.interop.objects import (
     FrameLike,
     check_choice,
     check_dtype,
+    check_mapping,
     checked_shape,
     host_tensor,
     numbers_of,
@@ -63,10 +64,11 @@ from gcodec.interop.objects import (
 )
 from gcodec.limits import Limits
 from gcodec.payload import Payload
+from gcodec.wire.kinds import check_flag, check_integer
 
 Kind = Literal["dynamic8", "nf4", "fp4"]
 
-_BLOCK_SIZES = tuple(1 << k for k in range(5, 13))
+_LEAST_BLOCK, _MOST_BLOCK = 32, 4096
 _DEFAULTS = {"dynamic8": 4096, "nf4": 64, "fp4": 64}
 
 
@@ -100,7 +102,7 @@ def encode(
     TypeError
         If `x` is not an array of floats, or is on a device.
     """
-    codec = _codec(kind, blocksize, nested)
+    codec = _codec(kind, blocksize, check_flag("nested", nested))
     tensor = host_tensor(x, "bitsandbytes")
     if not tensor.values.size:
         raise ParameterError.of("x.shape", tensor.shape, "that of a tensor that is not empty")
@@ -198,9 +200,11 @@ def _codec(kind: str, blocksize: int | None, nested: bool) -> Blockwise:
     check_choice("kind", kind, get_args(Kind))
     if blocksize is None:
         blocksize = _DEFAULTS[kind]
-    if blocksize not in _BLOCK_SIZES:
-        raise ParameterError.of("blocksize", blocksize, "a power of two from 32 to 4096")
-    values = {"kind": kind, "block": int(blocksize), "nested": "yes" if nested else "no"}
+    allowed = "a power of two from 32 to 4096"
+    block = check_integer("blocksize", blocksize, _LEAST_BLOCK, _MOST_BLOCK, allowed)
+    if block & (block - 1):
+        raise ParameterError.of("blocksize", blocksize, allowed)
+    values = {"kind": kind, "block": block, "nested": "yes" if nested else "no"}
     return Blockwise.from_mapping(values)
 
 
@@ -225,6 +229,7 @@ def _read(
     message: Mapping[str, Any], kind: str, shape: Any, blocksize: int | None, limits: Limits | None
 ) -> tuple[Blockwise, np.ndarray, tuple[int, ...]]:
     """Return the codec of a message, its payload, and the shape of the tensor."""
+    check_mapping("message", message)
     codec = _codec(kind, blocksize, "nested_absmax" in message)
     sizes, n = checked_shape(shape, limits)
     layout = _layout(codec, n)

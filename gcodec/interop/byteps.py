@@ -72,7 +72,7 @@ from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
 from gcodec.kernels.quantize import byteps as kernels
 from gcodec.limits import Limits
 from gcodec.runtime.memory import empty_beside
-from gcodec.wire.kinds import check_integer, check_number
+from gcodec.wire.kinds import check_flag, check_integer, check_number
 
 Compressor = Literal["onebit", "topk", "randomk", "dithering"]
 Partition = Literal["linear", "natural"]
@@ -160,6 +160,7 @@ def encode(
     '0000005000002040'
     """
     check_choice("compressor", compressor, get_args(Compressor))
+    check_flag("scaling", scaling)
     values = host_tensor(x, "BytePS", ("float32",)).values
     if not 1 <= values.size <= _MAX_WORD:
         raise ParameterError.of("x.size", values.size, f"from 1 to {_MAX_WORD}")
@@ -266,8 +267,7 @@ def to_frame(
     FormatError, ParameterError
         As for `decode`.
     """
-    if compressor not in ("onebit", "topk"):
-        raise ParameterError.of("compressor", compressor, "onebit or topk, which have frames")
+    check_choice("compressor", compressor, ("onebit", "topk"))
     sizes, n = _checked_shape(shape, limits)
     packed = object_bytes(data)
     if compressor == "onebit":

@@ -10,7 +10,8 @@ import numpy as np
 from gcodec import api
 from gcodec.arrays.bit_patterns import bits_of
 from gcodec.arrays.source import NUMPY_DTYPES, inspect
-from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.errors import Corrupt, ParameterError, Unsupported, brief
+from gcodec.interop.objects import check_mapping, object_bytes
 from gcodec.limits import NO_LIMITS
 from gcodec.patch.tensors import apply_patch, encode_patch
 
@@ -84,7 +85,17 @@ def base_of(base: Tensors, name: str, peer: str) -> Pattern:
     return pattern_of(_named(base, name), f"base[{name!r}]", peer)
 
 
+def equal_base_of(base: Tensors, name: str, peer: str, dtype: object, shape: object) -> Pattern:
+    """Return the base of a tensor of this dtype and shape; see `base_of`."""
+    old = base_of(base, name, peer)
+    if (old.dtype, old.shape) != (dtype, shape):
+        needed = brief(f"{dtype} of shape {shape}")
+        raise ParameterError(f"base[{name!r}] is {old.dtype} of {old.shape}: must be {needed}")
+    return old
+
+
 def _named(base: Tensors, name: str) -> Any:
+    check_mapping("base", base)
     if name not in base:
         raise ParameterError(f"base: has no tensor {name!r}, which changes")
     return base[name]
@@ -116,15 +127,12 @@ def changes_of(
     ParameterError
         If a tensor has no base of its dtype and shape.
     TypeError
-        See `pattern_of`.
+        If an argument is no mapping; see also `pattern_of`.
     """
+    check_mapping("new", new)
     for name, x in new.items():
-        pattern, old = pattern_of(x, f"new[{name!r}]", peer), base_of(base, name, peer)
-        if old[1:] != pattern[1:]:
-            allowed = f"{pattern.dtype} of shape {pattern.shape}, as the new tensor"
-            raise ParameterError(
-                f"base[{name!r}] is {old.dtype} of {old.shape}: must be {allowed}"
-            )
+        pattern = pattern_of(x, f"new[{name!r}]", peer)
+        old = equal_base_of(base, name, peer, pattern.dtype, pattern.shape)
         positions = np.flatnonzero((differ or _differ)(pattern, old))
         if positions.size:
             yield Changed(name, positions, pattern, old)
@@ -147,16 +155,17 @@ def positions_of_gaps(gaps: np.ndarray, n: int) -> np.ndarray:
     if gaps.size > n or (gaps.size and int(gaps.max()) >= n):
         raise Corrupt(f"{gaps.size} positions do not fit {n} elements")
     positions: np.ndarray = np.cumsum(gaps.astype(np.int64) + 1) - 1
-    if positions.size and int(positions[-1]) >= n:
-        raise Corrupt(f"position {positions[-1]} of {n} elements")
+    check_positions(positions, n)  # which a sum that wraps around does not pass either
     return positions
 
 
 def check_positions(positions: np.ndarray, n: int) -> None:
     """Raise `Corrupt` unless positions rise from 0 to at most n − 1."""
-    if positions.size and not (
-        int(positions[0]) >= 0 and int(positions[-1]) < n and bool((np.diff(positions) > 0).all())
-    ):
+    if positions.size == 0:
+        return
+    # Differences of positions could wrap around.
+    is_rising = bool((positions[1:] > positions[:-1]).all())
+    if not (is_rising and int(positions[0]) >= 0 and int(positions[-1]) < n):
         raise Corrupt(f"the positions do not rise from 0 to {n - 1}")
 
 
@@ -176,7 +185,7 @@ def from_frames(data: bytes | bytearray | memoryview, base: Tensors) -> dict[str
         If a base is missing or is another tensor.
     """
     new: dict[str, np.ndarray] = {}
-    for frame in api.iter_frames(data, limits=NO_LIMITS):
+    for frame in api.iter_frames(object_bytes(data).data, limits=NO_LIMITS):
         name = frame.name
         if name is None or not frame.codec.needs_base:
             raise Unsupported("the message contains frames that are no patches of named tensors")

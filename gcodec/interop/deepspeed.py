@@ -47,6 +47,7 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
+    check_choice,
     check_dtype,
     checked_shape,
     host_tensor,
@@ -96,7 +97,7 @@ def encode(
     tensor = host_tensor(x, "deepspeed")
     shape = tensor.shape
     codec = _codec(bits, groups, math.prod(shape))
-    halves = convert.to_16_bits(np.asarray(tensor.values[:], np.float32), "float16")
+    halves = convert.to_16_bits(tensor.values, "float16")
     data = codec.quantize(convert.from_16_bits(halves, "float16")).data
     return _message(data, shape, bits, groups, partitions)
 
@@ -187,8 +188,7 @@ def from_frame(
 
 def _codec(bits: int, groups: int, n: int) -> Blockwise:
     """Return the codec of n elements; raise `ParameterError` for wrong arguments."""
-    if bits not in _KINDS:
-        raise ParameterError.of("bits", bits, "8 or 4")
+    check_choice("bits", bits, _KINDS)
     groups = check_integer("groups", groups, 1, _MOST, f"from 1 to {_MOST}")
     if not n or n % (2 * groups):
         allowed = f"such that groups of {n} elements have an equal, even size"
@@ -198,7 +198,9 @@ def _codec(bits: int, groups: int, n: int) -> Blockwise:
 
 def _order(groups: int, partitions: tuple[int, int] | None) -> np.ndarray:
     """Return the group that lies at each place of a message."""
-    parts = partitions or (1, 1)
+    parts = (1, 1) if partitions is None else partitions
+    if not isinstance(parts, (tuple, list)) or len(parts) != 2:
+        raise ParameterError.of("partitions", partitions, "numbers of nodes and of devices")
     nodes, devices = (check_integer("partitions", k, 1, _MOST, "above 0") for k in parts)
     if groups % (nodes * devices):
         allowed = f"such that their product divides {groups} groups"
@@ -232,6 +234,8 @@ def _read(
     limits: Limits | None,
 ) -> tuple[Payload, tuple[int, ...]]:
     """Return the payload of a message, and the shape of the tensor."""
+    check_choice("bits", bits, _KINDS)
+    limits = Limits.or_default(limits)
     codes, scales = part_of(message, "quantized"), part_of(message, "scales")
     if codes.dtype != np.int8 or scales.dtype != np.float32:
         raise Corrupt(f"quantized and scales have dtypes {codes.dtype} and {scales.dtype}")
@@ -242,8 +246,6 @@ def _read(
         _, n = checked_shape(shape, limits)
         codec = _codec(bits, scales.size, n)
     except ParameterError as error:
-        if bits not in _KINDS:
-            raise
         raise size_error(str(error), scales.size, 1) from None
     order = _order(scales.size, partitions)
     back = np.argsort(order)

@@ -39,12 +39,12 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays.source import NUMPY_DTYPES
-from gcodec.errors import Corrupt, Truncated
+from gcodec.errors import Corrupt
 from gcodec.frame import Frame
 from gcodec.interop import tiles
-from gcodec.interop.objects import FrameLike, host_tensor, part_of
+from gcodec.interop.objects import FrameLike, part_of
 from gcodec.limits import Limits
+from gcodec.wire.primitives import FLOATS
 
 
 def encode(x: Any, k: int = 32, chunk: int = 64) -> dict[str, Any]:
@@ -99,12 +99,12 @@ def decode(
     Raises
     ------
     FormatError
-        If a part is missing or contradicts another one, a position is outside its tile or comes
-        twice, or a value is not finite.
+        If a part is missing or contradicts another one, ``sparse_val`` is not an array of floats,
+        a position is outside its tile or comes twice, or a value is not finite.
     ParameterError
         If the dtype is not one of the floats.
     TypeError
-        If ``sparse_val`` is not an array of floats on the host.
+        If the message is no mapping, or a part is on a device.
     """
     return tiles.restored(_read(message, limits), dtype)
 
@@ -183,9 +183,7 @@ def _read(message: Mapping[str, Any], limits: Limits | None) -> tiles.Coefficien
         raise Corrupt("xshape is not a sequence of integers")
     shape = tuple(sizes.tolist())
     tiles.check_shape(shape, limits)
-    if "sparse_val" not in message:
-        raise Truncated("the array sparse_val is missing")
-    values = host_tensor(message["sparse_val"], "DeMo")
+    values = part_of(message, "sparse_val")
     leading = tiles.leading_of(shape)
     k = positions.shape[-1] if positions.ndim else 0
     if size.ndim or size.dtype.kind not in "iu" or size != tiles.size_of_tile(shape):
@@ -194,9 +192,7 @@ def _read(message: Mapping[str, Any], limits: Limits | None) -> tiles.Coefficien
         raise Corrupt(f"sparse_idx has the dtype {positions.dtype} and {k} positions for a tile")
     if not positions.shape == values.shape == (*leading, k):
         raise Corrupt(f"{positions.shape} positions and {values.shape} values: xshape is {shape}")
+    if values.dtype.name not in FLOATS:
+        raise Corrupt(f"sparse_val has the dtype {values.dtype}: must have one of floats")
     count = math.prod(leading)
-    if values.dtype == "float64":
-        numbers = np.asarray(message["sparse_val"], np.float64)
-    else:
-        numbers = values.values.astype(NUMPY_DTYPES[values.dtype])
-    return tiles.Coefficients(positions.reshape(count, k), numbers.reshape(count, k), shape)
+    return tiles.Coefficients(positions.reshape(count, k), values.reshape(count, k), shape)

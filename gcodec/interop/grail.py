@@ -45,13 +45,13 @@ from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.interop.changes import (
     Pattern,
     Tensors,
-    base_of,
     changes_of,
     check_positions,
+    equal_base_of,
     from_frames,
     to_frames,
 )
-from gcodec.interop.objects import check_choice, object_bytes
+from gcodec.interop.objects import check_choice, check_mapping, object_bytes
 
 Version = Literal[2, 3, 31]
 Comparison = Literal["value", "bits"]
@@ -93,6 +93,7 @@ def encode(
     """
     check_choice("version", version, _VERSIONS)
     check_choice("compare", compare, get_args(Comparison))
+    check_mapping("new", new)
     differ = _differ_as_numbers if compare == "value" else None
     items, parts, at = list[dict[str, Any]](), list[bytes](), 0
     for name, positions, tensor, _ in changes_of(dict(sorted(new.items())), base, _PEER, differ):
@@ -101,10 +102,11 @@ def encode(
             raise TypeError(f"new[{name!r}] has dtype {tensor.dtype}: {_PEER} takes {allowed}")
         if not tensor.shape:
             raise ParameterError.of(f"new[{name!r}].shape", (), "of at least one dimension")
-        distances = _distances(positions, tensor.shape, version)
-        if max(int(distance.max()) for distance in distances) > np.iinfo(np.int32).max:
+        places = _places(positions, tensor.shape, version)
+        if max(int(place.max()) for place in places) > np.iinfo(np.int32).max:
             allowed = "one whose positions int32 holds"
             raise ParameterError.of(f"new[{name!r}].shape", tensor.shape, allowed)
+        distances = _distances(places)
         kinds = [_DISTANCES["int32"]] * len(distances)
         if version == 31:
             kinds = [_narrowest(d, first) for d, first in zip(distances, (0, 1), strict=True)]
@@ -114,7 +116,8 @@ def encode(
         parts += [d.astype(kind).tobytes() for d, kind in zip(distances, kinds, strict=True)]
         parts.append(values.tobytes())
         at = _end(items[-1])
-    header = json.dumps({"version": version, "tensors": items}, separators=(",", ":")).encode()
+    described = {"version": int(version), "tensors": items}
+    header = json.dumps(described, separators=(",", ":")).encode()
     return b"".join([len(header).to_bytes(_LENGTH, "little"), header, *parts])
 
 
@@ -142,17 +145,17 @@ def decode(update: bytes | bytearray | memoryview, base: Tensors) -> dict[str, n
     TypeError
         If the update is not bytes-like.
     """
-    version, items, data = _opened(object_bytes(update).tobytes())
+    version, items, data = _opened(object_bytes(update, "update").tobytes())
     new: dict[str, np.ndarray] = {}
     at = 0
     for item in items:
         name, count, kinds = _read(item, version)
         if name in new:
             raise Corrupt(f"{name!r} occurs twice")
-        old = base_of(base, name, _PEER)
-        if [old.dtype, [*old.shape]] != [item.get("value_dtype"), item.get("shape")]:
-            needed = "must have the dtype and shape that the update states"
-            raise ParameterError(f"base[{name!r}] is {old.dtype} of {old.shape}: {needed}")
+        shape = item.get("shape")
+        if not isinstance(shape, list):
+            raise Corrupt(f"{name!r} has no shape")
+        old = equal_base_of(base, name, _PEER, item.get("value_dtype"), tuple(shape))
         if item != _item(name, old, count, kinds, at, version):
             raise Corrupt(f"{name!r} has parts of other places or sizes than its elements need")
         if _end(item) > len(data):
@@ -220,13 +223,16 @@ def _columns(shape: tuple[int, ...]) -> int:
     return math.prod(shape[1:])
 
 
-def _distances(
-    positions: np.ndarray, shape: tuple[int, ...], version: int
-) -> tuple[np.ndarray, ...]:
+def _places(positions: np.ndarray, shape: tuple[int, ...], version: int) -> tuple[np.ndarray, ...]:
+    """Return positions, or their rows and columns."""
+    return (positions,) if version == 2 else np.divmod(positions, _columns(shape))
+
+
+def _distances(places: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
     """Return the distances of positions, or those of rows and of columns."""
-    if version == 2:
-        return (np.diff(positions, prepend=0),)
-    rows, columns = np.divmod(positions, _columns(shape))
+    if len(places) == 1:
+        return (np.diff(places[0], prepend=0),)
+    rows, columns = places
     row_distances = np.diff(rows, prepend=0)
     preceding = np.where(row_distances > 0, 0, np.append(0, columns[:-1]))
     return row_distances, columns - preceding
@@ -242,9 +248,10 @@ def _positions(distances: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarra
     starts = np.flatnonzero(is_first)
     before = (sums[1] - distances[1])[starts]  # the sum of the columns of all rows above
     columns = sums[1] - np.repeat(before, np.diff(starts, append=is_first.size))
-    width = _columns(shape)
-    if columns.size and not 0 <= int(columns.min()) <= int(columns.max()) < width:
-        raise Corrupt(f"a column is not below {width}")
+    height, width = math.prod(shape[:1]), _columns(shape)
+    for places, size in ((sums[0], height), (columns, width)):
+        if places.size and not 0 <= int(places.min()) <= int(places.max()) < size:
+            raise Corrupt(f"a row or a column is outside {height} rows and {width} columns")
     return np.asarray(sums[0] * width + columns)
 
 

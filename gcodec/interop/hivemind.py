@@ -43,6 +43,7 @@ from gcodec.codecs.blockwise import Blockwise
 from gcodec.codecs.raw import Raw
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.frame import Frame
+from gcodec.interop.changes import pattern_of
 from gcodec.interop.objects import (
     FrameLike,
     check_choice,
@@ -57,6 +58,7 @@ from gcodec.kernels.numeric import convert
 from gcodec.kernels.quantize.value_table import ValueTable
 from gcodec.limits import Limits
 from gcodec.payload import Payload
+from gcodec.wire.kinds import check_flag
 from gcodec.wire.primitives import FLOATS, ITEMSIZE, MAX_NDIM, Reader, leb128
 
 Compression = Literal[
@@ -111,13 +113,13 @@ def encode(x: Any, compression: Compression = "NONE", *, requires_grad: bool = F
         ``MEANSTD_16BIT``, which hivemind refuses.
     """
     check_choice("compression", compression, COMPRESSIONS)
+    check_flag("requires_grad", requires_grad)
     dtypes = ("float32", "float16", "float64") if compression in _SIXTEEN_BITS else None
     tensor = host_tensor(x, "hivemind", dtypes)
-    values = np.asarray(tensor.values[:], np.float32)
+    values = tensor.values
     if compression == "NONE":
-        buffer = values
-        if tensor.dtype in ("float16", "float64"):
-            buffer = np.asarray(x).reshape(-1)
+        is_sent_as_float32 = tensor.dtype in ("float32", "bfloat16")
+        buffer = values if is_sent_as_float32 else pattern_of(x, "x", "hivemind").bits
     elif compression == "FLOAT16":
         buffer = convert.to_16_bits(np.clip(values, -_MOST_HALF, _MOST_HALF), "float16")
     elif not values.size:
@@ -285,23 +287,28 @@ def _decoded(message: _Message) -> np.ndarray:
             codec.unpack(Payload(codec, {}, data, 8 * data.size), message.shape)
             return _unscaled(buffer, _rows(message), dtype)
         values = codec.decode(data, message.shape)
-        with np.errstate(over="ignore"):
-            return values.reshape(-1).astype(dtype)
+        return _converted(values.reshape(-1), dtype)
     if message.compression == "NONE":
         if message.dtype == "bfloat16" and buffer.size == 4 * n:
-            return numbers_of(buffer, "<f4").astype(dtype)
+            return _converted(numbers_of(buffer, "<f4"), dtype)
         _check_size(buffer, ITEMSIZE[message.dtype] * n)
         bits = numbers_of(buffer, f"<u{ITEMSIZE[message.dtype]}")
         return bits.view(dtype)
     _check_size(buffer, 2 * n)
-    return numbers_of(buffer, "<f2").astype(dtype)
+    return _converted(numbers_of(buffer, "<f2"), dtype)
+
+
+def _converted(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Convert values, of which a signaling NaN becomes a quiet one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(dtype)
 
 
 def _unscaled(buffer: np.ndarray, rows: int, dtype: np.dtype[Any]) -> np.ndarray:
     """Return the values of ``MEANSTD_16BIT``, with the arithmetic of their dtype."""
     if not rows:
         return np.empty(0, dtype)
-    matrix = numbers_of(buffer[: -8 * rows], "<f2").astype(dtype).reshape(rows, -1)
+    matrix = _converted(numbers_of(buffer[: -8 * rows], "<f2"), dtype).reshape(rows, -1)
     means, deviations = numbers_of(buffer[-8 * rows :], "<f4").reshape(2, rows, 1)
     with np.errstate(over="ignore", invalid="ignore"):
         matrix *= deviations
@@ -342,7 +349,8 @@ def _tagged(field: int, data: bytes) -> bytes:
 
 def _read(message: Any, limits: Limits | None) -> _Message:
     """Read a message, whose buffer is not checked."""
-    reader, fields = Reader(object_bytes(message).data), dict[int, Any]()
+    limits = Limits.or_default(limits)
+    reader, fields = Reader(object_bytes(message, "message").data), dict[int, Any]()
     while reader.at < len(reader.data):
         start = reader.at
         field, wire = divmod(reader.leb128(), 8)

@@ -44,6 +44,7 @@ from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.quantize.threshold import ONE_BIT, TWO_BIT
 from gcodec.limits import Limits
 from gcodec.payload import Payload
+from gcodec.wire.kinds import check_flag
 
 Type = Literal["2bit", "1bit"]
 
@@ -198,9 +199,10 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
 
 
 def _codec(type: object, threshold: object, server: bool) -> MXNet2Bit | MXNet1Bit:
+    check_choice("type", type, get_args(Type))
+    check_flag("server", server)
     if type == "1bit":
         return MXNet1Bit().replaced(threshold=threshold)
-    check_choice("type", type, get_args(Type))
     if isinstance(threshold, str):  # only gcodec knows "auto"
         raise ParameterError.of("threshold", threshold, "a number above zero")
     return MXNet2Bit().replaced(threshold=threshold, server="yes" if server else "no")

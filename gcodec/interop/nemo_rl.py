@@ -38,17 +38,17 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.errors import Corrupt, Unsupported
 from gcodec.interop.changes import (
     Tensors,
-    base_of,
     changes_of,
+    equal_base_of,
     from_frames,
     gaps_of,
     positions_of_gaps,
     to_frames,
 )
-from gcodec.interop.objects import check_choice
+from gcodec.interop.objects import array_of, check_choice
 
 Operation = Literal["xor", "overwrite"]
 
@@ -152,10 +152,10 @@ def decode(update: tuple[Any, Any, Any], base: Tensors) -> dict[str, np.ndarray]
     """
     try:
         locations, groups, metadata = update
-        locations = np.asarray(locations)
-        values = tuple(map(np.asarray, groups))
+        locations = array_of(locations, "locations")
+        values = tuple(array_of(group, "values") for group in groups)
         items = [_Item.of(item) for item in metadata]
-    except (TypeError, ValueError, KeyError, OverflowError):
+    except (TypeError, ValueError, LookupError, OverflowError):
         raise Corrupt("the parts of the update do not have the form of NeMo-RL's") from None
     if locations.dtype != np.uint8 or locations.ndim != 1:
         raise Corrupt(f"the positions are {locations.dtype} of shape {locations.shape}")
@@ -163,12 +163,7 @@ def decode(update: tuple[Any, Any, Any], base: Tensors) -> dict[str, np.ndarray]
     for item in items:
         if item.name in new:
             raise Corrupt(f"{item.name!r} occurs twice")
-        old = base_of(base, item.name, _PEER)
-        if (old.dtype, old.shape) != (item.dtype, item.shape):
-            needed = f"{item.dtype} of shape {item.shape}"
-            raise ParameterError(
-                f"base[{item.name!r}] is {old.dtype} of {old.shape}: must be {needed}"
-            )
+        old = equal_base_of(base, item.name, _PEER, item.dtype, item.shape)
         positions = item.positions(locations, old.bits.size)
         part = item.values(values, old.bits.itemsize).view(old.bits.dtype)
         bits = old.bits.copy()

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gcodec.arrays.source import Tensor, dimensions, inspect
+from gcodec.arrays.frameworks import FAILURES, first_line
+from gcodec.arrays.source import Tensor, byte_buffer, dimensions, inspect
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
@@ -48,8 +49,8 @@ def host_tensor(x: Any, peer: str, dtypes: tuple[str, ...] | None = None) -> Ten
 
 
 def check_choice(name: str, value: object, choices: Collection[object]) -> None:
-    """Raise `ParameterError` unless an argument is one of the choices."""
-    if value not in choices:
+    """Raise `ParameterError` unless an argument is one of the choices, words or integers."""
+    if not isinstance(value, (str, int, np.integer)) or value not in choices:
         raise ParameterError.of(name, value, f"one of {', '.join(map(str, choices))}")
 
 
@@ -68,10 +69,7 @@ def checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], i
     LimitExceeded
         If the shape has more elements than the limits allow.
     """
-    try:
-        sizes = dimensions(shape)
-    except TypeError:
-        raise ParameterError.of("shape", shape, "an integer or a tuple of integers") from None
+    sizes = dimensions(shape)
     if len(sizes) > MAX_NDIM or math.prod(filter(None, sizes)) >= _MAX_ELEMENTS:
         raise ParameterError.of("shape", shape, f"at most {MAX_NDIM} sizes of an array")
     n = math.prod(sizes)
@@ -79,25 +77,51 @@ def checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], i
     return sizes, n
 
 
-def object_bytes(data: Any) -> np.ndarray:
-    """View the memory of a bytes-like object as a (n,) uint8 array.
+def object_bytes(data: Any, name: str = "data") -> np.ndarray:
+    """View the memory of a bytes-like object or a tensor as a (n,) uint8 array.
 
     Raises
     ------
     TypeError
-        If the object has no contiguous memory.
+        If the object has no contiguous memory on the host.
     """
+    memory = byte_buffer(data, name)
     try:
-        return np.frombuffer(data, np.uint8)
+        return np.frombuffer(memory, np.uint8)
     except (TypeError, ValueError, BufferError) as error:
-        raise TypeError(f"data is a {type(data).__name__}: must be bytes-like") from error
+        kind = type(data).__name__
+        raise TypeError(f"{name} is a {kind}: must be bytes-like, in one block") from error
+
+
+def check_mapping(name: str, value: object) -> None:
+    """Raise TypeError unless an argument is a mapping."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is a {type(value).__name__}: must be a mapping, such as a dict")
 
 
 def part_of(message: Mapping[str, Any], name: str) -> np.ndarray:
-    """Return an array of a message; raise `Truncated` if it is missing."""
+    """Return an array of a message, which may be a tensor on the host, or a sequence of numbers.
+
+    Raises
+    ------
+    FormatError
+        If the array is missing, or the object is not one.
+    TypeError
+        If the message is no mapping, or the array lies on a device.
+    """
+    check_mapping("message", message)
     if name not in message:
         raise Truncated(f"the array {name} is missing")
-    return np.asarray(message[name])
+    return array_of(message[name], name)
+
+
+def array_of(value: Any, name: str) -> np.ndarray:
+    """Return an object of a message as an array; see `part_of`."""
+    memory = byte_buffer(value, name)
+    try:
+        return np.asarray(memory)
+    except FAILURES as error:
+        raise Corrupt(f"{name} is no array: {first_line(error)}") from error
 
 
 def ascending_order(positions: np.ndarray, size: int, piece: str) -> np.ndarray:

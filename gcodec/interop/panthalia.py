@@ -36,14 +36,13 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codecs.dct8 import chunks, transform
-from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.interop.objects import ascending_order, host_tensor
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.interop.objects import ascending_order, checked_shape, host_tensor, part_of
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.limits import Limits
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Sizes, check_integer
-from gcodec.wire.primitives import MAX_NDIM
 
 _MAX_CHUNK = 2**24  # elements
 _CHUNK = Sizes(3, MOST_POINTS, _MAX_CHUNK)
@@ -121,7 +120,8 @@ def to_safetensors(message: Mapping[str, np.ndarray]) -> bytes:
     """Return the bytes that Panthalia sends for a message."""
     from safetensors.numpy import save
 
-    return bytes(save({name: np.asarray(message[name], order="C") for name in _TENSORS}))
+    tensors = _checked(message).items()
+    return bytes(save({name: np.asarray(tensor, order="C") for name, tensor in tensors}))
 
 
 def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
@@ -154,10 +154,11 @@ def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
     except ParameterError as error:
         raise Corrupt(str(error)) from None
     shape = tensors["orig_shape"].tolist()
-    if len(shape) > MAX_NDIM or any(size < 0 for size in shape):
-        raise Corrupt(f"orig_shape={shape} is not the shape of a tensor")
-    n = math.prod(shape)
-    Limits.or_default(limits).check("the message", n, 4 * n)
+    limits = Limits.or_default(limits)
+    try:
+        _, n = checked_shape(shape, limits)
+    except ParameterError:
+        raise Corrupt(f"orig_shape={shape} is not the shape of a tensor") from None
     layout = chunks.flat(n, sizes)
     count, k = positions.shape
     padding = layout.count * layout.size - n
@@ -209,11 +210,9 @@ def _checked(message: Mapping[str, object]) -> dict[str, np.ndarray]:
     """Return the tensors of a message, after a check of dtypes and numbers of dimensions."""
     tensors = {}
     for name, (ndim, dtype) in _TENSORS.items():
-        if name not in message:
-            if name == "pad_count":
-                continue
-            raise Truncated(f"the tensor {name} is missing")
-        array = np.asarray(message[name])
+        if name == "pad_count" and name not in message:
+            continue
+        array = part_of(message, name)
         if array.dtype != dtype or array.ndim != ndim:
             raise Corrupt(f"{name} has dtype {array.dtype} and {array.ndim} dimensions")
         tensors[name] = array

@@ -48,7 +48,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
@@ -56,14 +56,13 @@ from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.frame import Frame
 from gcodec.interop import tiles
-from gcodec.interop.objects import FrameLike, object_bytes, size_error
+from gcodec.interop.objects import FrameLike, check_choice, object_bytes, size_error
 from gcodec.limits import Limits
 from gcodec.wire.primitives import leb128
 
 Value = Literal["full", "sign"]
 _T = TypeVar("_T")
 
-_VALUES = ("full", "sign")
 _UINT8, _BOOL = 0, 11
 _KINDS = {"float16": 5, "float32": 6, "float64": 7, "bfloat16": 15}
 _DTYPES = {kind: NUMPY_DTYPES[name].newbyteorder("<") for name, kind in _KINDS.items()}
@@ -103,8 +102,7 @@ def encode(x: Any, k: int = 8, chunk: int = 64, *, value: Value = "full") -> byt
     TypeError
         If `x` is not an array of floats, or is on a device.
     """
-    if value not in _VALUES:
-        raise ParameterError.of("value", value, "full or sign")
+    check_choice("value", value, get_args(Value))
     return _written(tiles.largest(x, "Psyche", k, chunk), value)
 
 
@@ -215,8 +213,7 @@ def from_frame(frame: FrameLike, *, value: Value = "sign", limits: Limits | None
     FormatError
         If the frame is damaged.
     """
-    if value not in _VALUES:
-        raise ParameterError.of("value", value, "full or sign")
+    check_choice("value", value, get_args(Value))
     sent = tiles.from_frame(frame, limits)
     if value == "sign" and not (np.abs(sent.values) == 1).all():
         raise ParameterError.of("value", value, "full, since not all coefficients are 1 or −1")

@@ -51,12 +51,14 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.arrays.frameworks import FAILURES, first_line
 from gcodec.arrays.nonfinite import check_finite
 from gcodec.codecs.sparseloco import SparseLoCo, SparseLoCoSymbols, Tiles, binned, select
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
+    array_of,
     ascending_order,
     checked_shape,
     host_tensor,
@@ -116,9 +118,8 @@ def encode(
     if not 0 < sigmas < math.inf:
         raise ParameterError.of("sigmas", sigmas, "a number above 0")
     tiles = _tiles(tensor.shape, chunk)
-    values = np.asarray(tensor.values[:], np.float32)
-    check_finite(values)
-    positions, sent = select(values, tiles, tiles.sent(k))
+    check_finite(tensor.values)
+    positions, sent = select(tensor.values, tiles, tiles.sent(k))
     parameters: tuple[Any, ...] | None = None
     if bins is not None:
         sent, numbers = binned(sent, bins, sigmas)
@@ -158,8 +159,10 @@ def decode(
     """
     sizes, n = checked_shape(shape, limits)
     tiles, positions, values = _opened(message, sizes, chunk)
+    parameters = message.get("quant_params")
+    numbers = None if parameters is None else _numbers(parameters)
     out = np.zeros(n, np.float32)
-    out[tiles.elements(positions)] = _values(values, message.get("quant_params")).reshape(-1)
+    out[tiles.elements(positions)] = _values(values, numbers).reshape(-1)
     return out.reshape(sizes)
 
 
@@ -180,16 +183,16 @@ def to_frame(
     parameters = message.get("quant_params")
     if parameters is None:
         raise ParameterError("message: has no quant_params: must have bins")
-    _values(bins, parameters)
-    shift, scale, offset, lookup, _ = parameters
-    if not 2 <= len(lookup) <= _MOST_BINS or offset != len(lookup) // 2:
-        raise Corrupt(f"quant_params has {len(lookup)} bins and the offset {offset}")
+    numbers = _numbers(parameters)
+    _values(bins, numbers)
+    count, offset = numbers.size - 2, array_of(parameters[2], "offset").tolist()
+    if not 2 <= count <= _MOST_BINS or offset != count // 2:
+        raise Corrupt(f"quant_params has {count} bins and the offset {offset}")
     order = np.argsort(positions, kind="stable")
-    numbers = np.array([float(shift), float(scale), *np.asarray(lookup)], np.float32)
     if not all_finite(numbers):
         raise Corrupt("a number of quant_params is not finite")
     k = positions.size // tiles.total
-    codec = SparseLoCo.from_mapping({"k": k, "chunk": chunk, "bins": len(lookup)})
+    codec = SparseLoCo.from_mapping({"k": k, "chunk": chunk, "bins": count})
     symbols = SparseLoCoSymbols(n, positions[order], bins.reshape(-1)[order], numbers, sizes)
     payload = codec.pack(symbols)
     return Frame(payload.codec, _DTYPE, sizes, payload, name)
@@ -253,6 +256,20 @@ def _parameters(numbers: np.ndarray) -> tuple[Any, ...]:
     return np.array(shift), scale, lookup.size // 2, lookup, _DTYPE
 
 
+def _numbers(parameters: Any) -> np.ndarray:
+    """Return the numbers of Templar's parameters; see `_parameters`."""
+    try:
+        shift, scale, _, lookup, _ = parameters
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            numbers = np.array([shift, scale], np.float32)
+    except FAILURES as error:
+        raise Corrupt(f"quant_params cannot be read: {first_line(error)}") from None
+    lookup = array_of(lookup, "lookup")
+    if numbers.ndim != 1 or lookup.ndim != 1 or lookup.dtype != np.float32:
+        raise Corrupt("quant_params must have two numbers and a lookup of float32")
+    return np.concatenate((numbers, lookup))
+
+
 def _opened(
     message: Mapping[str, Any], shape: tuple[int, ...], chunk: int
 ) -> tuple[Tiles, np.ndarray, np.ndarray]:
@@ -263,7 +280,7 @@ def _opened(
     if values.size % tiles.total:
         raise Corrupt(f"{values.size} values do not belong to {tiles.total} tiles")
     k = values.size // tiles.total
-    if k > tiles.size or k % 2:
+    if not 2 <= k <= tiles.size or k % 2:
         raise Corrupt(f"{k} values in each tile of {tiles.size} elements")
     positions = _unpacked(part_of(message, "idxs"), values.size).reshape(tiles.total, k)
     ascending_order(positions, tiles.size, "tile")
@@ -294,21 +311,18 @@ def _unpacked(data: np.ndarray, count: int) -> np.ndarray:
     return pairs.reshape(-1)
 
 
-def _values(values: np.ndarray, parameters: Any) -> np.ndarray:
+def _values(values: np.ndarray, numbers: np.ndarray | None) -> np.ndarray:
     """Return the float32 values of bins, or of values that are not quantized."""
-    if parameters is None:
+    if numbers is None:
         if values.dtype.kind != "f":
             raise Corrupt(f"vals has dtype {values.dtype}, and quant_params is missing")
-        decoded = values.astype(np.float32)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            decoded = values.astype(np.float32)
     else:
-        try:
-            shift, _, _, lookup, _ = parameters
-            shift, lookup = np.float32(np.asarray(shift)), np.asarray(lookup)
-        except (TypeError, ValueError) as error:
-            raise Corrupt(f"quant_params cannot be read: {error}") from None
-        if values.dtype != np.uint8 or lookup.dtype != np.float32 or lookup.ndim != 1:
-            raise Corrupt(f"vals has dtype {values.dtype}, the lookup {lookup.dtype}")
-        if values.size and int(values.max()) >= lookup.size:
+        shift, lookup = numbers[0], numbers[2:]
+        if values.dtype != np.uint8:
+            raise Corrupt(f"vals has dtype {values.dtype}: bins are uint8")
+        if int(values.max()) >= lookup.size:
             raise Corrupt(f"a bin is above the {lookup.size} of the lookup")
         with np.errstate(over="ignore", invalid="ignore"):
             decoded = (lookup + shift)[values]

@@ -169,7 +169,7 @@ def ascending(coefficients: Coefficients) -> Coefficients:
     """Return coefficients as float32 by ascending int32 positions; see `restored` for errors."""
     positions, values, shape = coefficients
     order = ascending_order(positions, size_of_tile(shape), "tile")
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         values = np.take_along_axis(values, order, axis=1).astype(np.float32)
     if not all_finite(values.reshape(-1)):
         raise Corrupt("a coefficient is not finite")

@@ -47,6 +47,7 @@ from gcodec.interop.objects import (
     FrameLike,
     check_choice,
     check_dtype,
+    check_mapping,
     host_tensor,
     opened_frame,
     part_of,
@@ -264,8 +265,7 @@ def _checked(
     arrays: Mapping[str, Any], fmt: BlockFormat, limits: Limits | None
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], float]:
     """Return scales and data, flat, the shape of the tensor, and the scale of the tensor."""
-    if not isinstance(arrays, Mapping):
-        raise TypeError(f"arrays is a {type(arrays).__name__}: must be a dict of arrays")
+    check_mapping("arrays", arrays)
     known = ("scale", "data", "tensor_scale") if fmt.is_two_level else ("scale", "data")
     for key in arrays:
         if key not in known:
@@ -301,7 +301,7 @@ def _tensor_scale(arrays: Mapping[str, Any]) -> float:
     """Return the scale of the tensor, or 1 if there is none."""
     if "tensor_scale" not in arrays:
         return 1.0
-    array = np.asarray(arrays["tensor_scale"])
+    array = part_of(arrays, "tensor_scale")
     if array.dtype != np.float32 or array.size != 1:
         raise Corrupt(f"tensor_scale is {array.size} numbers of {array.dtype}: must be a float32")
     try:

@@ -103,8 +103,7 @@ def encode(x: Any, *, ranks: int = 1) -> np.ndarray:
     """
     tensor = host_tensor(x, "torchft", ("float32", "float16", "bfloat16"))
     rows = _Rows.of(tensor.shape, ranks)
-    values = np.asarray(tensor.values[:], np.float32)
-    return _message(_CODEC.quantize(values.reshape(rows.shape)).data, rows)
+    return _message(_CODEC.quantize(tensor.values.reshape(rows.shape)).data, rows)
 
 
 def decode(
@@ -206,7 +205,7 @@ def _message(data: np.ndarray, rows: _Rows) -> np.ndarray:
 
 def _payload(message: Any, rows: _Rows) -> Payload:
     """Return the payload of a message, or raise `FormatError`."""
-    data = object_bytes(message)
+    data = object_bytes(message, "message")
     (count, columns), size = rows.shape, rows.padded * rows.nbytes
     if data.size != size:
         raise size_error(f"the message has {data.size} bytes, not {size}", data.size, size)

@@ -42,7 +42,7 @@ from gcodec.interop.changes import (
     positions_of_gaps,
     to_frames,
 )
-from gcodec.interop.objects import check_choice
+from gcodec.interop.objects import array_of, check_choice, check_mapping
 
 Index = Literal["gap", "raw"]
 
@@ -114,7 +114,8 @@ def decode(update: Mapping[str, Any], base: Tensors) -> dict[str, np.ndarray]:
     TypeError
         If a base has another dtype.
     """
-    names = [name.removesuffix(_VALUES) for name in update if name.endswith(_VALUES)]
+    check_mapping("update", update)
+    names = [str(key).removesuffix(_VALUES) for key in update if str(key).endswith(_VALUES)]
     if {*update} != {name + part for name in names for part in (_VALUES, _INDEX)}:
         raise Corrupt("each tensor must have values and positions, and the file no other arrays")
     new: dict[str, np.ndarray] = {}
@@ -122,12 +123,12 @@ def decode(update: Mapping[str, Any], base: Tensors) -> dict[str, np.ndarray]:
         old = base_of(base, name, _PEER)
         if old.dtype != _DTYPE:
             raise TypeError(f"base[{name!r}] has dtype {old.dtype}: {_PEER} takes {_DTYPE}")
-        values, coded = (np.asarray(update[name + part]) for part in (_VALUES, _INDEX))
+        values, coded = (array_of(update[key], key) for key in (name + _VALUES, name + _INDEX))
         if values.dtype != NUMPY_DTYPES[_DTYPE] or coded.dtype.name not in _INDEX_DTYPES:
             raise Corrupt(f"{name!r} has values of {values.dtype}, positions of {coded.dtype}")
         if values.ndim != 1 or values.shape != coded.shape:
             raise Corrupt(f"{name!r} has {values.shape} values and {coded.shape} positions")
-        if coded.dtype == np.int32:
+        if coded.dtype.kind == "i":
             check_positions(coded, old.bits.size)
             positions = coded
         else:

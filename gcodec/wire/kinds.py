@@ -305,6 +305,12 @@ def check_integer(name: str, value: Any, low: int, high: int, allowed: str) -> i
     return int(value)
 
 
+def check_type(name: str, value: object, cls: type) -> None:
+    """Raise `ParameterError` unless a value is an instance of a class."""
+    if not isinstance(value, cls):
+        raise ParameterError.of(name, value, f"a {cls.__name__}")
+
+
 def check_flag(name: str, value: object) -> bool:
     """Return a bool, or raise `ParameterError`; a text such as "no" would count as true."""
     if not isinstance(value, bool):

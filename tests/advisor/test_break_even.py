@@ -131,7 +131,8 @@ def test_file_of_a_machine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "3", "[]", "{", json.dumps({**BENCH, "schema": "gcodec.advise/1"})]
+    ["", "3", "[]", "{", "[" * 100_000, json.dumps({**BENCH, "schema": "gcodec.advise/1"})]
+    + [json.dumps({**BENCH, "bytes": 10**400})]
     + [json.dumps({**BENCH, **change}) for change in ({"values": 0}, {"codecs": 3}, {"bytes": ""})]
     + [json.dumps({**BENCH, "codecs": [{**BENCH["codecs"][0], "encode_bytes_per_second": 0}]})],
 )

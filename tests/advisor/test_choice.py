@@ -339,6 +339,22 @@ def test_raw_counts_the_rounding_of_float64():
         gcodec.choose(x, max_nmse=1e-17)
 
 
+@pytest.mark.parametrize("n", [5, 2000])
+@pytest.mark.parametrize("scale", [1e-300, 1e-46, 1e-45, 1e-44, 1e-42])
+def test_float64_below_the_range_of_float32(n, scale):
+    """Values that float32 rounds to 0 or coarsely are lost with every codec."""
+    x = np.random.default_rng(0).standard_normal(n) * scale
+    for target in (1e-12, 1e-3, 0.5):
+        try:
+            codec = gcodec.choose(x, max_nmse=target)
+        except gcodec.ParameterError:
+            continue
+        decoded = gcodec.decode(gcodec.encode(x, codec))
+        assert np.square((decoded - x) / scale).sum() <= target * np.square(x / scale).sum()
+    with pytest.raises(gcodec.ParameterError, match="feedback='no'"):
+        gcodec.choose(x, max_nmse=1, feedback="no")
+
+
 def test_max_err_is_an_alias():
     assert gcodec.choose(LAPLACE, max_err=0.04) == gcodec.choose(LAPLACE, max_nmse=0.04)
     assert choose.Target.parse("auto:err=0.1") == choose.Target.parse("auto:nmse=0.1")

@@ -127,6 +127,9 @@ def test_wrong_arguments_are_refused() -> None:
     for count in (0, 1.5, True):
         with pytest.raises(gcodec.ParameterError, match="max_values"):
             gcodec.inspect(x, max_values=count)  # type: ignore[arg-type]
+    for codecs in (5, None):
+        with pytest.raises(gcodec.ParameterError, match="codecs"):
+            gcodec.inspect(x, codecs=codecs)  # type: ignore[arg-type]
     with pytest.raises(gcodec.ParameterError, match="two tensors have the path"):
         gcodec.inspect({"1": x, 1: x})
     circle: dict[str, object] = {"x": x}

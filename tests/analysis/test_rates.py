@@ -43,6 +43,15 @@ def test_bound_of_a_normal_is_its_rate():
     assert shannon_lower_bound(0.5, 0.01) < shannon_lower_bound(1.0, 0.01)
 
 
+def test_errors_of_many_values_are_accurate():
+    """Sums of 2^23 float32 squares lose digits; the test adds up float64."""
+    x = 1 + np.random.default_rng(3).random(1 << 23, dtype=np.float32) * np.float32(0.01)
+    actual = entropy_at(x, 0.01)
+    wide = x.astype(np.float64)
+    rest = wide - np.rint(wide / actual.step) * actual.step
+    assert actual.error == pytest.approx(float(rest @ rest) / float(wide @ wide), rel=1e-4)
+
+
 def test_odd_tensors():
     for nothing in (np.zeros(0), np.zeros(5, np.float32), np.array([np.nan, np.inf])):
         assert entropy_at(nothing, 0.01) == (0, 0, 0)
@@ -53,4 +62,6 @@ def test_odd_tensors():
         assert actual.error <= 0.01 and 0 <= actual.bits <= limit
     with_nan = np.array([1, np.nan, 2, -3], ml_dtypes.bfloat16)
     assert entropy_at(with_nan, 0.01) == entropy_at(np.array([1.0, 2.0, -3.0]), 0.01)
-    assert entropy_at(np.array([1.0, 2.0, -3.0]), 5.0).bits == 0
+    for error in (1.0, 5.0, 1.7e308):  # without any level but 0
+        assert entropy_at(np.array([1.0, 2.0, -3.0]), error) == (6, 0, 1)
+    assert entropy_at(np.arange(9.0), 5e-324).error == 0

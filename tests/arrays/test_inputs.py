@@ -402,7 +402,7 @@ def test_nonfinite(dtype: str, value: float) -> None:
 @pytest.mark.parametrize("value", [1e39, -1e300, np.finfo(np.float64).max])
 def test_float64_beyond_float32(value: float) -> None:
     x = np.array([1.0, value])
-    with pytest.raises(ParameterError, match="flat index 1"):
+    with pytest.raises(ParameterError, match="flat index 1: must be finite as float32"):
         frame_of(x)
     assert gcodec.decode(frame_of(x, nonfinite="zero")).tolist() == [1.0, 0.0]
     assert gcodec.decode(frame_of(x, nonfinite="propagate"))[1] == np.copysign(np.inf, value)

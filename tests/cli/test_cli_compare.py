@@ -251,6 +251,13 @@ def test_squares_neither_overflow_nor_underflow(unit: float) -> None:
     assert near.max_difference == 1e-160
 
 
+def test_differences_beyond_float64_are_infinite() -> None:
+    large = np.full(10, 1.7e308)
+    for a, b in ((large, -large), (large, 0.99 * large)):  # b − a exceeds float64, or only ‖a‖
+        assert difference(a, b).nmse == math.inf
+    assert difference(large, large).nmse == 0
+
+
 def test_differences_of_parts_combine() -> None:
     a, b = normal(3000), normal(3000, seed=1)
     parts = [difference(a[i : i + 1000], b[i : i + 1000]) for i in (0, 1000, 2000)]

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec import FormatError, ParameterError
-from gcodec.interop import grail, nemo_rl, trl
+from gcodec import Corrupt, FormatError, ParameterError
+from gcodec.interop import changes, grail, nemo_rl, trl
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 GRAIL = Path(__file__).parents[1] / "golden" / "upstream" / "grail-54d6342.txt"
@@ -192,7 +192,7 @@ def test_arguments() -> None:
     for options in ({"version": 1}, {"compare": "bytes"}):
         with pytest.raises(ParameterError, match=rf"^{next(iter(options))}="):
             grail.encode(new, old, **options)
-    with pytest.raises(ParameterError, match="dtype and shape"):
+    with pytest.raises(ParameterError, match=r"must be .* of shape"):
         grail.decode(grail.encode(new, old), {**old, "few": old["few"].view(np.uint16)})
     with pytest.raises(TypeError, match="takes bfloat16, float16, float32"):
         grail.encode({"w": np.ones(3)}, {"w": np.zeros(3)})
@@ -266,6 +266,50 @@ def test_damaged_updates_of_nemo_rl() -> None:
     ):
         with pytest.raises(FormatError):
             nemo_rl.decode(damaged, old)  # type: ignore[arg-type]
+
+
+def test_positions_cannot_wrap_around() -> None:
+    """Differences of int32 positions, and products of int64 rows and columns, can overflow."""
+    base = {"w": np.zeros(4, BF16)}
+    positions = np.array([0, 2**31 - 1, -(2**31), -1, 3], np.int32)
+    with pytest.raises(Corrupt):
+        trl.decode({"w.val": np.ones(5, BF16), "w.idx": positions}, base)
+    columns = 1 << 20
+    rows = np.array([0, *[2**31 - 1] * 8192, 8192], "<i4")
+    assert int(rows.sum(dtype=np.int64)) * columns == 2**64
+    count = rows.size
+    item = {"name": "w", "shape": [1, columns], "num_nonzero": count, "value_dtype": "float32"}
+    item |= {"indices_offset": 0, "indices_size": 8 * count, "rows_size": 4 * count}
+    item |= {"cols_size": 4 * count, "values_offset": 8 * count, "values_size": 4 * count}
+    header = json.dumps({"version": 3, "tensors": [item]}).encode()
+    places = np.zeros(count, "<i4")
+    places[-1] = 5
+    parts = len(header).to_bytes(4, "little"), header, rows, places, np.ones(count, "<f4")
+    with pytest.raises(Corrupt):
+        grail.decode(b"".join(map(bytes, parts)), {"w": np.zeros((1, columns), np.float32)})
+
+
+@pytest.mark.parametrize("version", [2, 3, 31])
+def test_grail_refuses_positions_beyond_int32(
+    version: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """grail adds up distances to int32 positions; the tensor is only described here."""
+    tensor = changes.Pattern(np.zeros(1, np.uint16), "bfloat16", (2**32,))
+    changed = changes.Changed("w", np.array([2**31 - 10, 2**31 + 5]), tensor, tensor)
+    monkeypatch.setattr(grail, "changes_of", lambda *arguments: iter([changed]))
+    with pytest.raises(ParameterError, match=r"new\['w'\]\.shape.*int32"):
+        grail.encode({}, {}, version=version)
+
+
+def test_trl_reads_tensors_and_other_byte_orders() -> None:
+    torch = pytest.importorskip("torch")
+    base = {"w": np.zeros(4, BF16)}
+    values = np.array([1, 2], BF16)
+    swapped = {"w.val": values, "w.idx": np.array([1, 3], ">i4")}
+    of_torch = {"w.val": torch.tensor([1.0, 2.0], dtype=torch.bfloat16)}
+    of_torch["w.idx"] = torch.tensor([1, 3], dtype=torch.int32)
+    for update in (swapped, of_torch):
+        assert trl.decode(update, base)["w"].tolist() == [0, 1, 0, 2]
 
 
 @pytest.mark.parametrize("version", [2, 3, 31])

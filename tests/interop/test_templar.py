@@ -199,6 +199,10 @@ def with_parts(**parts: Any) -> Callable[[dict[str, Any]], None]:
         (with_parts(quant_params=lambda q: (*q[:3], q[3].astype(float), q[4])), Corrupt),
         (with_parts(quant_params=lambda q: (*q[:3], np.full(4, np.inf, F), q[4])), Corrupt),
         (with_parts(quant_params="text!"), Corrupt),
+        (with_parts(quant_params=lambda q: (np.zeros(4, F), *q[1:])), Corrupt),
+        (with_parts(quant_params=lambda q: (q[0], "scale", *q[2:])), Corrupt),
+        (with_parts(idxs=[[1], [2, 3]]), Corrupt),
+        (with_parts(idxs=np.zeros(0, np.uint8), vals=np.zeros((2, 1, 0), np.uint8)), Corrupt),
     ],
 )
 def test_damaged_messages_are_refused(
