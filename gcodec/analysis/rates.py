@@ -18,6 +18,7 @@ from gcodec.analysis.stats import Values
 _MAX_ITERATIONS = 40  # more than the search for a step needs
 _FLOAT32_ERROR = 1e-6  # smallest error that float32 measures accurately
 _TOLERANCE = 1e-3  # of the error, relative to the requested one
+_MAX_STEP = 1e100  # for values up to 1, which any step above 2 turns into 0
 _MAX_BINS = 1 << 22  # largest range of levels that is counted in a table instead of sorted
 
 
@@ -62,7 +63,7 @@ def entropy_at(values: Values, error: float) -> Entropy:
     x = (x / largest).astype(np.float32 if error >= _FLOAT32_ERROR else np.float64)
     energy = float(x @ x)
     # The step `low` meets the error. The step `high` does not, unless it is infinite.
-    step = math.sqrt(12 * error * energy / x.size)
+    step = min(math.sqrt(12 * error * energy / x.size), _MAX_STEP)
     low, high = 0.0, math.inf
     for _ in range(_MAX_ITERATIONS):
         actual = _nmse(x, step, energy)

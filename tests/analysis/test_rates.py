@@ -54,3 +54,9 @@ def test_odd_tensors():
     with_nan = np.array([1, np.nan, 2, -3], ml_dtypes.bfloat16)
     assert entropy_at(with_nan, 0.01) == entropy_at(np.array([1.0, 2.0, -3.0]), 0.01)
     assert entropy_at(np.array([1.0, 2.0, -3.0]), 5.0).bits == 0
+
+
+@pytest.mark.parametrize("error", [1e300, 1e308, math.inf])
+def test_any_step_meets_an_enormous_error(error):
+    actual = entropy_at(np.array([1.0, 2.0, -3.0]), error)
+    assert actual.bits == 0 and 0 <= actual.error <= error
