@@ -25,7 +25,7 @@ from gcodec.frame.header import check_shape
 from gcodec.limits import Limits
 from gcodec.tensorfiles.atomic import atomic_write
 from gcodec.tensorfiles.entries import shown, stays_inside
-from gcodec.tensorfiles.frame_file import mapped, outline
+from gcodec.tensorfiles.frame_file import outline
 from gcodec.tensorfiles.safetensors_file import MAX_HEADER, dtype_named, read_index
 from gcodec.tensorfiles.structure import FILE_PREFIX
 from gcodec.wire.primitives import DTYPE_CODES, MAX_NDIM
@@ -192,10 +192,10 @@ def file_name(name: str | None) -> str | None:
     return own
 
 
-def original_name(path: Path) -> str | None:
-    """Return the name of the original file that a file of frames begins with, if it has one."""
+def original_name(data: Any) -> str | None:
+    """Return the name of the original file that frames begin with, if they have one."""
     try:
-        return file_name(outline(mapped(path), 0).name)
+        return file_name(outline(data, 0).name)
     except FormatError:  # which is reported when the file is read
         return None
 
