@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 
 class NamedWriter(io.FileIO):
-    """Unbuffered file whose write errors name it, as errors of opening do.
+    """Unbuffered file whose errors give it a name.
 
     Parameters
     ----------
@@ -26,8 +26,11 @@ class NamedWriter(io.FileIO):
     """
 
     def __init__(self, file: str | os.PathLike[str] | int, mode: str, named: str) -> None:
-        super().__init__(file, mode, closefd=not isinstance(file, int))
         self.named = named
+        try:
+            super().__init__(file, mode, closefd=not isinstance(file, int))
+        except OSError as error:
+            self.refuse(error)
 
     def write(self, data: Any, /) -> int:
         """Write bytes, and return their number."""
@@ -98,6 +101,6 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             temporary.chmod(stat.S_IMODE(mode))
         os.replace(temporary, target)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             temporary.unlink()
         raise
