@@ -130,10 +130,38 @@ def inputs(
             reason = f"no {kind} here" if Path(pattern).is_dir() else "no such file"
             raise ParameterError(f"{pattern}: {reason}")
     named = {Path(pattern) for pattern in patterns}
-    paths = [path for path in find(patterns) if path in named or accept(path)]
+    paths = [_file(path) for path in find(patterns) if path in named or accept(path)]
     if not paths:
         raise ParameterError(f"{' '.join(patterns)}: there is no {kind} here")
     return paths
+
+
+def inputs_or_stdin(
+    patterns: Sequence[str],
+    kind: str = "dump or .gcf file",
+    accept: Callable[[Path], bool] = lambda path: True,
+) -> list[Path]:
+    """List the files that match patterns; - alone is standard input. See `inputs`."""
+    if str(STREAM) not in patterns:
+        return inputs(patterns, kind, accept)
+    if len(patterns) > 1:
+        raise ParameterError("-: stdin must be the only input")
+    return [STREAM]
+
+
+def one_dump(source: str) -> Path:
+    """Return the only dump that a pattern matches.
+
+    Raises
+    ------
+    ParameterError
+        If the pattern matches several files, or none, or a file of frames.
+    """
+    paths = inputs([source], "dump", is_dump)
+    if len(paths) > 1 or not is_dump(paths[0]):
+        allowed = "must be one file of tensors, or synthetic:shape=ROWSxCOLUMNS"
+        raise ParameterError(f"{source}: {allowed}")
+    return paths[0]
 
 
 def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: bool) -> list[Path]:
@@ -161,7 +189,7 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
         return [STREAM]
     is_directory = output is not None and (output.endswith("/") or Path(output).is_dir())
     if output is not None and len(sources) == 1 and not is_directory:
-        targets = [Path(output)]
+        targets = [_file(Path(output))]
     else:
         targets = [_with_suffix(path, suffix) for path in sources]
         if output is not None:
@@ -184,6 +212,11 @@ def check_replaceable(targets: Sequence[Path], force: bool) -> None:
         # Devices and pipes, such as /dev/null, are written to without asking.
         if not force and (target.is_file() or target.is_dir()):
             raise ParameterError(f"{target}: exists already; pass --force to replace it")
+
+
+def _file(path: Path) -> Path:
+    """Return the path of a file, such as ./-, in a form that differs from `STREAM`."""
+    return path.absolute() if path == STREAM else path
 
 
 def _with_suffix(path: Path, suffix: str) -> Path:

@@ -22,6 +22,7 @@ import click
 from gcodec.analysis.settings import Settings
 from gcodec.cli.kernel_counts import expected
 from gcodec.cli.outcome import EXIT_CODES, Outcome
+from gcodec.cli.render.text import either
 from gcodec.errors import GcodecError
 from gcodec.limits import Limits
 from gcodec.runtime import compilation_watchers
@@ -106,7 +107,11 @@ class _Announcement:
         """Announce that a kernel is about to be compiled, or erase this."""
         self._count += not done
         if sys.stderr.isatty():
-            click.echo(f"\r\x1b[2K{'' if done else self._position()}", err=True, nl=False)
+            from rich.console import Console
+
+            # A terminal can erase one line, but not one that it has wrapped.
+            line = "" if done else self._position()[: Console(stderr=True).width - 1]
+            click.echo(f"\r\x1b[2K{line}", err=True, nl=False)
         elif self._count == 1 and not done:
             needs = ""
             if self._expected is not None:
@@ -123,11 +128,11 @@ class _Announcement:
         from gcodec.runtime import kernel_cache
 
         if self._expected is None:
-            return f"compiling kernels, once: {self._count} …"
+            return f"compiling kernels, once: {self._count} " + either("…", "...", err=True)
         number, (total, what) = len(kernel_cache.loaded()) + 1, self._expected
         total = max(total, number)
         filled = _BAR * number // total
-        bar = "━" * filled + "╌" * (_BAR - filled)
+        bar = either("━", "#", err=True) * filled + either("╌", "-", err=True) * (_BAR - filled)
         return f"compiling kernel {number} of about {total} for {what}, once {bar}"
 
 

@@ -186,3 +186,19 @@ def test_figure(folder: Path) -> None:
     assert "blk.0.w" in text and "rank of 99 % of the energy" in text
     assert "a$_0$&lt;b&gt;" in text and "a$_8$" not in text
     assert "--s0" not in text and "#0102" not in text  # placeholders of the report's page
+
+
+def test_figure_needs_gradients(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    write_dump(tmp_path / "1.npz", [("count", np.array(3))])
+    plot = tmp_path / "run.svg"
+    refused = run("inspect", tmp_path, "--over-steps", "--plot", plot, code=2)
+    assert refused.stderr.endswith("--plot: the files contain no gradients to draw\n")
+    assert not plot.exists()
+
+
+def test_figure_in_a_new_folder(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot = folder / "new" / "run.svg"
+    run("inspect", folder, "--over-steps", "--plot", plot)
+    assert plot.is_file()

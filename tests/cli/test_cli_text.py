@@ -24,6 +24,8 @@ def test_shorten_keeps_both_ends():
     assert text.shorten("abcdefghij", 10) == "abcdefghij"
     assert text.shorten("abcdefghijk", 10) == "abcd…ghijk"
     assert len(text.shorten("x" * 99, 16)) == 16
+    assert text.shorten("漢字漢字漢字漢字", 9) == "漢字…漢字"  # a character takes two columns
+    assert text.shorten_end("漢字漢字漢字漢字", 9) == "漢字漢字…"
 
 
 def test_sparkline_is_logarithmic():

@@ -365,6 +365,8 @@ def print_json_lines(verb: str, bodies: Sequence[dict[str, Any]]) -> None:
 
 def print_csv(records: Sequence[dict[str, Any]]) -> None:
     """Print records as comma-separated values (RFC 4180) with a column for each key."""
+    if not records:
+        return  # there are no names of columns
     names = list(dict.fromkeys(name for record in records for name in record))
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(map(_escape_formula, names))

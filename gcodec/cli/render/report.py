@@ -262,7 +262,7 @@ def _reproduction(
 
 
 def _command(path: str, settings: Settings, files: tuple[str, ...]) -> list[str]:
-    words = ["gcodec", "inspect", *files]
+    words = ["gcodec", "inspect", *map(text.argument, files)]
     if settings.budget is not None:
         for option, bound in zip(("--max-nmse", "--max-bits"), settings.budget, strict=True):
             words += [] if bound is None else [option, f"{bound:g}"]

@@ -30,20 +30,19 @@ def command(files: tuple[str, ...], outcome: Outcome) -> int:
     compares the names of the tensors with it. FILE can be a directory or a glob; - is stdin. The
     exit code is 1 if a file is damaged.
     """
-    from gcodec.cli.files import STREAM, inputs, is_frames
+    from gcodec.cli.files import STREAM, inputs_or_stdin, is_frames
     from gcodec.cli.render import text
     from gcodec.tensorfiles.frame_file import TensorNames, read_frames, read_structure
     from gcodec.tensorfiles.structure import STRUCTURE_NAME
 
     checked: list[dict[str, Any]] = []
-    from_stdin = files == (str(STREAM),)
-    for path in [STREAM] if from_stdin else inputs(files, ".gcf file", is_frames):
+    for path in inputs_or_stdin(files, ".gcf file", is_frames):
         totals = dict.fromkeys(("frames", "values", "bytes", "seek_tables", "seek_bytes"), 0)
         result: dict[str, Any] = {"file": str(path), "ok": False, **totals}
         checked.append(result)
         payload_nbytes = 0
         with outcome.of(path, in_frames=True):
-            data = sys.stdin.buffer.read() if from_stdin else path.read_bytes()
+            data = sys.stdin.buffer.read() if path == STREAM else path.read_bytes()
             structure, names = None, []
             for stored in read_frames(data, outcome.limits):
                 frame = stored.frame
