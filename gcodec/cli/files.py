@@ -96,10 +96,10 @@ def existing(name: str) -> Path:
     Raises
     ------
     ParameterError
-        If the file does not exist.
+        If there is no file of this name.
     """
     path = Path(name)
-    if not path.is_file():
+    if not path.exists() or path.is_dir():
         raise ParameterError(f"{name}: no such file")
     return path
 

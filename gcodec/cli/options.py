@@ -391,7 +391,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600
 _POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "g": 9, "t": 12}
 
 
-class _Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic in older releases
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic in older releases
     """A type whose values a function returns; it returns None for any text that is not allowed."""
 
     def __init__(self, name: str, parse: Callable[[str], object], allowed: str) -> None:
@@ -446,16 +446,16 @@ def _float(text: str) -> float:
     return float(_digits(text))
 
 
-SPEED = _Parsed("speed", _speed, "a speed above 0 with its unit, such as 100Gbit/s or 12.5GB/s")
+SPEED = Parsed("speed", _speed, "a speed above 0 with its unit, such as 100Gbit/s or 12.5GB/s")
 """A speed such as ``100Gbit/s`` or ``12.5GB/s``, in bytes per second."""
 
-DURATION = _Parsed("time", _duration, "a time of at least 0s with its unit, such as 100ms or 20us")
+DURATION = Parsed("time", _duration, "a time of at least 0s with its unit, such as 100ms or 20us")
 """A duration such as ``100ms`` or ``20us``, in seconds."""
 
-COUNT = _Parsed("n", _count, "a whole number from 1 to 2^63 - 1, such as 1e9, 7B or 125M")
+COUNT = Parsed("n", _count, "a whole number from 1 to 2^63 - 1, such as 1e9, 7B or 125M")
 """An integer such as ``1e9``, ``7B`` or ``125M``."""
 
-NAMED_BITS = _Parsed(
+NAMED_BITS = Parsed(
     "name=bits", _named_bits, "a name and bits per value from 0 to 1e6, such as powersgd=0.25"
 )
 """A name and a number of bits per value, such as ``powersgd=0.25``."""

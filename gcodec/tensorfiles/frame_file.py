@@ -166,11 +166,12 @@ _Frame = TypeVar("_Frame", Outline, FrameHeader, StoredFrame)
 
 
 def mapped(path: Path) -> Any:
-    """Return the bytes of a file as a memory map, which the system reads on access."""
-    if not path.stat().st_size:
-        return b""
+    """Return the bytes of a file as a memory map, which the system reads on access.
+
+    A pipe is read to its end.
+    """
     with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return mapped_file(file)[0]
 
 
 def mapped_file(file: Any) -> tuple[Any, int]:

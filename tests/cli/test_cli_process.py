@@ -224,6 +224,18 @@ def test_closed_pipe_is_no_error(args):
         assert err == ""
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/stdin"), reason="no such device")
+@pytest.mark.parametrize("verb", ["verify", "dissect", "decode"])
+def test_frames_from_a_named_pipe(tmp_path, verb):
+    """Shells pass a pipe like this for <(...)."""
+    frame = gcodec.encode(np.ones(4, np.float32), "raw", name="w")
+    output = ["-o", str(tmp_path / "a.npz")] if verb == "decode" else []
+    words = [sys.executable, "-m", "gcodec", verb, "/dev/stdin", *output]
+    done = subprocess.run(words, input=frame, capture_output=True, env=ENVIRONMENT, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"stdin " if verb == "dissect" else b"/dev/stdin")
+
+
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
 

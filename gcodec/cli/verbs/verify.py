@@ -32,7 +32,7 @@ def command(files: tuple[str, ...], outcome: Outcome) -> int:
     """
     from gcodec.cli.files import STREAM, inputs_or_stdin, is_frames
     from gcodec.cli.render import text
-    from gcodec.tensorfiles.frame_file import TensorNames, read_frames, read_structure
+    from gcodec.tensorfiles.frame_file import TensorNames, mapped, read_frames, read_structure
     from gcodec.tensorfiles.structure import STRUCTURE_NAME
 
     checked: list[dict[str, Any]] = []
@@ -42,7 +42,7 @@ def command(files: tuple[str, ...], outcome: Outcome) -> int:
         checked.append(result)
         payload_nbytes = 0
         with outcome.of(path, in_frames=True):
-            data = sys.stdin.buffer.read() if path == STREAM else path.read_bytes()
+            data = sys.stdin.buffer.read() if path == STREAM else mapped(path)
             structure, names = None, []
             for stored in read_frames(data, outcome.limits):
                 frame = stored.frame
