@@ -140,7 +140,7 @@ def _read_document(path: Path) -> Machine:
             rates = (record[f"{way}_bytes_per_second"] / nbytes for way in ("encode", "decode"))
             speeds[str(record["codec"])] = CodingSpeed(*_checked(rates))
         source = f"gcodec bench {document['source']}, {document['processor']}"
-    except (ValueError, KeyError, TypeError, ZeroDivisionError):
+    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
         allowed = "a document that gcodec bench --json printed"
         raise ParameterError.of("machine", str(path), allowed) from None
     return Machine(str(path), source, speeds)

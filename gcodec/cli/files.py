@@ -108,6 +108,8 @@ def inputs(
     patterns: Sequence[str],
     kind: str = "dump or .gcf file",
     accept: Callable[[Path], bool] = lambda path: True,
+    *,
+    stdin: bool = False,
 ) -> list[Path]:
     """List the files that match patterns.
 
@@ -119,12 +121,18 @@ def inputs(
         Kind of the files, for error messages.
     accept : callable
         Predicate for the files of directories and globs. Files that are named always match.
+    stdin : bool
+        Whether - is standard input, as which `STREAM` is returned.
 
     Raises
     ------
     ParameterError
-        If a pattern matches no file.
+        If a pattern matches no file, or - is one of several patterns.
     """
+    if stdin and str(STREAM) in patterns:
+        if len(patterns) > 1:
+            raise ParameterError("-: stdin must be the only input")
+        return [STREAM]
     for pattern in patterns:
         if not matching(pattern):
             reason = f"no {kind} here" if Path(pattern).is_dir() else "no such file"
@@ -134,19 +142,6 @@ def inputs(
     if not paths:
         raise ParameterError(f"{' '.join(patterns)}: there is no {kind} here")
     return paths
-
-
-def inputs_or_stdin(
-    patterns: Sequence[str],
-    kind: str = "dump or .gcf file",
-    accept: Callable[[Path], bool] = lambda path: True,
-) -> list[Path]:
-    """List the files that match patterns; - alone is standard input. See `inputs`."""
-    if str(STREAM) not in patterns:
-        return inputs(patterns, kind, accept)
-    if len(patterns) > 1:
-        raise ParameterError("-: stdin must be the only input")
-    return [STREAM]
 
 
 def one_dump(source: str) -> Path:

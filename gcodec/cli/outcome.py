@@ -35,6 +35,10 @@ EXIT_CODES = {
 }
 """Meaning of the exit codes of all verbs."""
 
+_VERBS = {
+    "gcodec.apply_patch": "gcodec apply",
+    "gcodec.encode_patch(new, base=old)": "gcodec diff OLD NEW",
+}
 _LIMITS_HINT = re.compile(r"pass limits=gcodec\.Limits\(max_(elem|byte)[a-z]*=(\d+)\)")
 
 
@@ -73,8 +77,10 @@ def message_of(error: BaseException) -> str:
         return "there is not enough memory"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror  # without the file name, which `complain` prints
-    message = str(error).replace("gcodec.apply_patch", "gcodec apply")
-    return _LIMITS_HINT.sub(r"pass --max-\1s \2", message)
+    message = _LIMITS_HINT.sub(r"pass --max-\1s \2", str(error))
+    for function, verb in _VERBS.items():
+        message = message.replace(function, verb)
+    return message
 
 
 def _file_of(

@@ -109,6 +109,8 @@ def test_other_verbs_read_the_file(files: tuple[Path, Path, Path], tmp_path: Pat
     assert "digest of the base" in shown
     refused = run("decode", step, "-o", tmp_path / "x.safetensors", code=3)
     assert "gcodec apply applies it to its base" in refused.stderr
+    refused = run("encode", old, "-c", "patch", "-o", tmp_path / "x.gcf", code=2)
+    assert "use gcodec diff OLD NEW" in refused.stderr
     assert not (tmp_path / "x.safetensors").exists()
 
 

@@ -176,7 +176,7 @@ def _table(view: DumpView) -> str:
     columns = [(i, c) for i, c in enumerate(table.columns) if c.header not in redundant]
     lines = ["<table>", "<tr>"]
     for _, column in columns:
-        header = escaped(column.header.replace("\n", "\0")).replace("\\x00", "<br>")
+        header = "<br>".join(map(escaped, column.header.split("\n")))
         lines.append(f"<th{_class_attribute(column, False)}>{header}</th>")
     lines.append("</tr>")
     body = table.body()

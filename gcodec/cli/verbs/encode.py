@@ -99,7 +99,7 @@ def command(
 
     policy = _target_or_policy(spec, policy_file)
     files.check_stdout(output, outcome.as_json)
-    sources = files.inputs_or_stdin(paths, "dump", files.is_dump)
+    sources = files.inputs(paths, "dump", files.is_dump, stdin=True)
     if sources == [files.STREAM] and output is None:
         raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
     targets = files.outputs(sources, output, ".gcf", force)

@@ -160,7 +160,7 @@ def command(
     quiet_progress = quiet or form is not None
     with progress("loading gcodec", None, quiet=quiet_progress):
         from gcodec.analysis.candidates import Budget
-        from gcodec.cli.files import inputs_or_stdin, is_dump, is_frames, local_file
+        from gcodec.cli.files import inputs, is_dump, is_frames, local_file
         from gcodec.cli.outcome import Outcome
         from gcodec.cli.render.inspect import DumpView
         from gcodec.cli.render.output import print_views
@@ -176,7 +176,10 @@ def command(
             "--over-steps tries no codecs, so it excludes --codec, --max-bits, --report and "
             "--sort nmse."
         )
-    paths = inputs_or_stdin(files, "dump", is_dump) if over_steps else inputs_or_stdin(files)
+    if over_steps:
+        paths = inputs(files, "dump", is_dump, stdin=True)
+    else:
+        paths = inputs(files, stdin=True)
     for option, target in (("--report", report), ("--plot", plot)):
         if target is not None:
             _prepare_output(option, target)

@@ -30,13 +30,13 @@ def command(files: tuple[str, ...], outcome: Outcome) -> int:
     compares the names of the tensors with it. FILE can be a directory or a glob; - is stdin. The
     exit code is 1 if a file is damaged.
     """
-    from gcodec.cli.files import STREAM, inputs_or_stdin, is_frames
+    from gcodec.cli.files import STREAM, inputs, is_frames
     from gcodec.cli.render import text
     from gcodec.tensorfiles.frame_file import TensorNames, mapped, read_frames, read_structure
     from gcodec.tensorfiles.structure import STRUCTURE_NAME
 
     checked: list[dict[str, Any]] = []
-    for path in inputs_or_stdin(files, ".gcf file", is_frames):
+    for path in inputs(files, ".gcf file", is_frames, stdin=True):
         totals = dict.fromkeys(("frames", "values", "bytes", "seek_tables", "seek_bytes"), 0)
         result: dict[str, Any] = {"file": str(path), "ok": False, **totals}
         checked.append(result)
