@@ -99,7 +99,9 @@ def existing(name: str) -> Path:
         If there is no file of this name.
     """
     path = Path(name)
-    if not path.exists() or path.is_dir():
+    if path.is_dir():
+        raise ParameterError(f"{name}: is a directory")
+    if not path.exists():
         raise ParameterError(f"{name}: no such file")
     return path
 

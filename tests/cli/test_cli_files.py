@@ -352,6 +352,7 @@ def test_decode_refuses_invalid_file_names(tmp_path):
     path = frames_file(tmp_path / "a.gcf", gcodec.encode(gaussian(3), "raw"))
     assert ".safetensors or .npz" in run("decode", path, "-o", tmp_path / "a.pt", code=2).stderr
     assert "no such file" in run("decode", tmp_path / "b.gcf", code=2).stderr
+    assert "is a directory" in run("decode", tmp_path, code=2).stderr
     document = json_of("decode", path)
     assert (document["schema"], document["values"]) == ("gcodec.decode/1", 3)
 

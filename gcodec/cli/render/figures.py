@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from rich.cells import cell_len
 
 from gcodec.analysis.candidates import pareto
 from gcodec.analysis.fits import Fit, Picture, Shape
@@ -269,7 +270,7 @@ def _powers(axis: Any) -> None:
 
 def _label_width(names: Sequence[str]) -> float:
     """Return the width in pixels of the names of rows."""
-    return 14 + 5.1 * max(map(len, names), default=0)
+    return 14 + 5.1 * max(map(cell_len, names), default=0)
 
 
 def _name_rows(axes: Any, names: Sequence[str]) -> None:
