@@ -28,6 +28,23 @@ def test_shorten_keeps_both_ends():
     assert text.shorten_end("漢字漢字漢字漢字", 9) == "漢字漢字…"
 
 
+def test_title_of_omitted_columns_moves_to_their_group(capsys):
+    titles = (
+        ("", 0),
+        ("by law:\ndelta", 2),
+        ("\nomega", 3),
+        ("\nbound", 0),
+        ("measured:\nbound", 0),
+    )
+    columns = [output.Column(title, lambda row: row, rank=rank) for title, rank in titles]
+    table = output.Table(columns, ["12345"])
+    for width, names in ((44, "delta omega bound"), (37, "delta bound"), (24, "bound")):
+        table.show(output.stdout(width))
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].split() == ["by", "law:", "measured:"]
+        assert lines[1].split() == [*names.split(), "bound"]
+
+
 def test_sparkline_is_logarithmic():
     assert text.sparkline((0, 1, 10, 100, 1000)) == " ▁▃▆█"
     assert text.sparkline((0, 0)) == "  "
