@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import gcodec
-from gcodec.patch.files import write_difference
+from gcodec.patch.files import BaseFile, write_difference
 from gcodec.tensorfiles.dumps import open_dump, write_dump
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +28,7 @@ def make(folder: Path) -> None:
     changed = {name: x + np.float32(1e-3) * x for name, x in tensors.items()}
     write_dump(folder / "next.safetensors", changed.items())
     with (folder / "step.gcf").open("wb") as file:
-        write_difference(folder / "grads.safetensors", folder / "next.safetensors", file)
+        write_difference(BaseFile(folder / "grads.safetensors"), folder / "next.safetensors", file)
     frames = [gcodec.encode(x, "qsgd:bucket=512", name=name) for name, x in tensors.items()]
     (folder / "grads.gcf").write_bytes(b"".join(frames))
     (folder / "policy.json").write_text(json.dumps(POLICY), "utf-8")

@@ -94,7 +94,7 @@ def measure_dump(path: Path, settings: Settings) -> tuple[Source, list[MeasuredC
         floats = [entry for entry in entries if entry.dtype in primitives.FLOATS]
         sizes = [entry.size for entry in floats]
         if not sum(sizes):
-            raise ParameterError(f"{path}: there are no values of a gradient to measure here")
+            raise ParameterError("there are no values of a gradient to measure here")
         with settings.progress(path.name, sum(sizes)) as advance:
             for entry, size in zip(floats, sizes, strict=True):
                 if size:

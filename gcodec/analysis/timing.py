@@ -228,7 +228,9 @@ def load_step(path: Path, settings: Settings) -> Step:
         floats = [entry for entry in dump.entries if entry.dtype in primitives.FLOATS]
         entries = [e for e in floats if selects(settings.layers, e.name) and 0 not in e.shape]
         if not entries:
-            raise ParameterError(f"{path}: no floating-point tensor matches --layers")
+            layers = settings.layers
+            verdict = f"matches --layers {' '.join(layers)}" if layers else "contains values"
+            raise ParameterError(f"no floating-point tensor {verdict}")
         total = sum(entry.size for entry in entries)
         share = None
         if max_values is not None and max_values < total:

@@ -96,10 +96,12 @@ def existing(name: str) -> Path:
     Raises
     ------
     ParameterError
-        If the file does not exist.
+        If there is no file of this name.
     """
     path = Path(name)
-    if not path.is_file():
+    if path.is_dir():
+        raise ParameterError(f"{name}: is a directory")
+    if not path.exists():
         raise ParameterError(f"{name}: no such file")
     return path
 
@@ -108,6 +110,8 @@ def inputs(
     patterns: Sequence[str],
     kind: str = "dump or .gcf file",
     accept: Callable[[Path], bool] = lambda path: True,
+    *,
+    stdin: bool = False,
 ) -> list[Path]:
     """List the files that match patterns.
 
@@ -119,21 +123,42 @@ def inputs(
         Kind of the files, for error messages.
     accept : callable
         Predicate for the files of directories and globs. Files that are named always match.
+    stdin : bool
+        Whether - is standard input, as which `STREAM` is returned.
 
     Raises
     ------
     ParameterError
-        If a pattern matches no file.
+        If a pattern matches no file, or - is one of several patterns.
     """
+    if stdin and str(STREAM) in patterns:
+        if len(patterns) > 1:
+            raise ParameterError("-: stdin must be the only input")
+        return [STREAM]
     for pattern in patterns:
         if not matching(pattern):
             reason = f"no {kind} here" if Path(pattern).is_dir() else "no such file"
             raise ParameterError(f"{pattern}: {reason}")
     named = {Path(pattern) for pattern in patterns}
-    paths = [path for path in find(patterns) if path in named or accept(path)]
+    paths = [_file(path) for path in find(patterns) if path in named or accept(path)]
     if not paths:
         raise ParameterError(f"{' '.join(patterns)}: there is no {kind} here")
     return paths
+
+
+def one_dump(source: str) -> Path:
+    """Return the only dump that a pattern matches.
+
+    Raises
+    ------
+    ParameterError
+        If the pattern matches several files, or none, or a file of frames.
+    """
+    paths = inputs([source], "dump", is_dump)
+    if len(paths) > 1 or not is_dump(paths[0]):
+        allowed = "must be one file of tensors, or synthetic:shape=ROWSxCOLUMNS"
+        raise ParameterError(f"{source}: {allowed}")
+    return paths[0]
 
 
 def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: bool) -> list[Path]:
@@ -161,7 +186,7 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
         return [STREAM]
     is_directory = output is not None and (output.endswith("/") or Path(output).is_dir())
     if output is not None and len(sources) == 1 and not is_directory:
-        targets = [Path(output)]
+        targets = [_file(Path(output))]
     else:
         targets = [_with_suffix(path, suffix) for path in sources]
         if output is not None:
@@ -184,6 +209,11 @@ def check_replaceable(targets: Sequence[Path], force: bool) -> None:
         # Devices and pipes, such as /dev/null, are written to without asking.
         if not force and (target.is_file() or target.is_dir()):
             raise ParameterError(f"{target}: exists already; pass --force to replace it")
+
+
+def _file(path: Path) -> Path:
+    """Return the path of a file, such as ./-, in a form that differs from `STREAM`."""
+    return path.absolute() if path == STREAM else path
 
 
 def _with_suffix(path: Path, suffix: str) -> Path:

@@ -59,8 +59,8 @@ def expected(verb: str | None, parameters: Mapping[str, Any]) -> tuple[int, str]
     """
     if verb == "inspect" and (parameters["max_nmse"] or parameters["max_bits"]):
         return CANDIDATES, "trying all codecs"
-    specs = [*(parameters.get("specs") or ()), *filter(None, [parameters.get("spec")])]
-    if len(specs) != 1:
+    specs = parameters.get("specs") or [parameters.get("spec")]
+    if len(specs) != 1 or specs[0] is None:
         return None
     name, _, text = specs[0].partition(":")
     settings = {name, *text.split(",")}

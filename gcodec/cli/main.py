@@ -38,7 +38,8 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in _VERBS and not args[0].startswith("-"):
+        is_word = not args[0].startswith("-")
+        if is_word and args[0] not in _VERBS and not ctx.resilient_parsing:
             ctx.fail(f"No such command {args[0]!r}{suggestion(args[0], _VERBS) or '.'}")
         return super().resolve_command(ctx, args)
 
@@ -134,8 +135,11 @@ def main(args: list[str] | None = None, *, standalone_mode: bool = True) -> Any:
     _open_streams()
     if "_GCODEC_COMPLETE" in os.environ:
         importlib.import_module("gcodec.cli.shells")
-    # An exception lets context managers remove half-written files.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(outcome.TERMINATED))
+    for name in ("SIGHUP", "SIGTERM"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP, and nohup ignores it.
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+            # An exception lets context managers remove half-written files.
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         return cli.main(args, prog_name="gcodec", standalone_mode=standalone_mode)
     except outcome.StdoutError as error:  # while click printed a help text

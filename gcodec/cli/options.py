@@ -22,6 +22,7 @@ import click
 from gcodec.analysis.settings import Settings
 from gcodec.cli.kernel_counts import expected
 from gcodec.cli.outcome import EXIT_CODES, Outcome
+from gcodec.cli.render.text import either
 from gcodec.errors import GcodecError
 from gcodec.limits import Limits
 from gcodec.runtime import compilation_watchers
@@ -106,7 +107,11 @@ class _Announcement:
         """Announce that a kernel is about to be compiled, or erase this."""
         self._count += not done
         if sys.stderr.isatty():
-            click.echo(f"\r\x1b[2K{'' if done else self._position()}", err=True, nl=False)
+            from rich.console import Console
+
+            # A terminal can erase one line, but not one that it has wrapped.
+            line = "" if done else self._position()[: Console(stderr=True).width - 1]
+            click.echo(f"\r\x1b[2K{line}", err=True, nl=False)
         elif self._count == 1 and not done:
             needs = ""
             if self._expected is not None:
@@ -123,11 +128,11 @@ class _Announcement:
         from gcodec.runtime import kernel_cache
 
         if self._expected is None:
-            return f"compiling kernels, once: {self._count} …"
+            return f"compiling kernels, once: {self._count} " + either("…", "...", err=True)
         number, (total, what) = len(kernel_cache.loaded()) + 1, self._expected
         total = max(total, number)
         filled = _BAR * number // total
-        bar = "━" * filled + "╌" * (_BAR - filled)
+        bar = either("━", "#", err=True) * filled + either("╌", "-", err=True) * (_BAR - filled)
         return f"compiling kernel {number} of about {total} for {what}, once {bar}"
 
 
@@ -386,7 +391,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600
 _POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "g": 9, "t": 12}
 
 
-class _Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic in older releases
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic in older releases
     """A type whose values a function returns; it returns None for any text that is not allowed."""
 
     def __init__(self, name: str, parse: Callable[[str], object], allowed: str) -> None:
@@ -441,16 +446,16 @@ def _float(text: str) -> float:
     return float(_digits(text))
 
 
-SPEED = _Parsed("speed", _speed, "a speed above 0 with its unit, such as 100Gbit/s or 12.5GB/s")
+SPEED = Parsed("speed", _speed, "a speed above 0 with its unit, such as 100Gbit/s or 12.5GB/s")
 """A speed such as ``100Gbit/s`` or ``12.5GB/s``, in bytes per second."""
 
-DURATION = _Parsed("time", _duration, "a time of at least 0s with its unit, such as 100ms or 20us")
+DURATION = Parsed("time", _duration, "a time of at least 0s with its unit, such as 100ms or 20us")
 """A duration such as ``100ms`` or ``20us``, in seconds."""
 
-COUNT = _Parsed("n", _count, "a whole number from 1 to 2^63 - 1, such as 1e9, 7B or 125M")
+COUNT = Parsed("n", _count, "a whole number from 1 to 2^63 - 1, such as 1e9, 7B or 125M")
 """An integer such as ``1e9``, ``7B`` or ``125M``."""
 
-NAMED_BITS = _Parsed(
+NAMED_BITS = Parsed(
     "name=bits", _named_bits, "a name and bits per value from 0 to 1e6, such as powersgd=0.25"
 )
 """A name and a number of bits per value, such as ``powersgd=0.25``."""

@@ -24,7 +24,7 @@ from gcodec.errors import (
 from gcodec.limits import Limits
 
 FINE, FAILED, USAGE, UNREADABLE, LIMIT, UNSAFE = range(6)
-INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143  # 128 and the signal, as in shells
+INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 and the signal, as in shells
 EXIT_CODES = {
     FINE: "success",
     FAILED: "a check failed: a file is damaged, or an error exceeds its bound",
@@ -35,6 +35,10 @@ EXIT_CODES = {
 }
 """Meaning of the exit codes of all verbs."""
 
+_VERBS = {
+    "gcodec.apply_patch": "gcodec apply",
+    "gcodec.encode_patch(new, base=old)": "gcodec diff OLD NEW",
+}
 _LIMITS_HINT = re.compile(r"pass limits=gcodec\.Limits\(max_(elem|byte)[a-z]*=(\d+)\)")
 
 
@@ -73,14 +77,17 @@ def message_of(error: BaseException) -> str:
         return "there is not enough memory"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror  # without the file name, which `complain` prints
-    return _LIMITS_HINT.sub(r"pass --max-\1s \2", str(error))
+    message = _LIMITS_HINT.sub(r"pass --max-\1s \2", str(error))
+    for function, verb in _VERBS.items():
+        message = message.replace(function, verb)
+    return message
 
 
 def _file_of(
     error: BaseException, path: str | os.PathLike[str] | None
 ) -> str | os.PathLike[str] | None:
     """Return the file that an error names, or else the file that was processed."""
-    if isinstance(error, OSError) and isinstance(error.filename, str):
+    if isinstance(error, OSError) and isinstance(error.filename, (str, os.PathLike)):
         return error.filename
     return path
 
@@ -127,7 +134,7 @@ class Outcome:
     def line(self, *parts: str, err: bool = False) -> None:
         """Print facts in one line, to stdout or to stderr, unless the verb is quiet."""
         if not self.quiet:
-            click.echo(printable("   ".join(parts)), err=err)
+            click.echo(printable("   ".join(parts), err=err), err=err)
 
     def notes(self, lines: Iterable[str]) -> None:
         """Print lines to stderr, unless the verb is quiet."""

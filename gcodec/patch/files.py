@@ -63,7 +63,7 @@ class BaseFile:
     FormatError
     """
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: Limits = NO_LIMITS) -> None:
         self._path, self._limits = path, limits
         self._tensors: dict[str, tuple[OriginalFile, StoredTensor]] = {}
         for each in files_of(path):
@@ -134,7 +134,7 @@ def shortest_frame(array: Any, base: Any, name: str) -> bytes:
 
 
 def write_difference(
-    old: Path,
+    old: BaseFile,
     new: Path,
     file: BinaryIO,
     limits: Limits = NO_LIMITS,
@@ -144,8 +144,10 @@ def write_difference(
 
     Parameters
     ----------
-    old, new : pathlib.Path
-        The files, or indices of files in shards.
+    old : BaseFile
+        The old tensors.
+    new : pathlib.Path
+        The new file, or the index of files in shards.
     file : BinaryIO
         Receives the frames, a tensor at a time.
     limits : Limits
@@ -156,9 +158,8 @@ def write_difference(
     Raises
     ------
     FormatError
-        If a file is damaged, or is no .safetensors file.
+        If the new file is damaged, or is no .safetensors file.
     """
-    base = BaseFile(old, limits)
     tensors = whole = values = nbytes = raw_nbytes = 0
     for name, head, original in originals(new):
         frame = api.encode(np.frombuffer(head, np.uint8), _WHOLE, name=FILE_PREFIX + name)
@@ -168,7 +169,7 @@ def write_difference(
             continue
         for tensor in original.tensors:
             array = original.load(tensor, limits)
-            frame = shortest_frame(array, base.find(tensor.name), tensor.name)
+            frame = shortest_frame(array, old.find(tensor.name), tensor.name)
             file.write(frame)
             is_patch = Header.read(Reader(frame)).codec_id == Patch.id
             tensors, whole = tensors + 1, whole + (not is_patch)

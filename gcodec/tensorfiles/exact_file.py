@@ -25,7 +25,7 @@ from gcodec.frame.header import check_shape
 from gcodec.limits import Limits
 from gcodec.tensorfiles.atomic import AtomicFiles
 from gcodec.tensorfiles.entries import shown, stays_inside
-from gcodec.tensorfiles.frame_file import mapped, outline
+from gcodec.tensorfiles.frame_file import outline
 from gcodec.tensorfiles.safetensors_file import (
     INDEX_SUFFIX,
     LENGTH_NBYTES,
@@ -240,10 +240,10 @@ def file_name(name: str | None) -> str | None:
     return own
 
 
-def original_name(path: Path) -> str | None:
-    """Return the name of the original file that a file of frames begins with, if it has one."""
+def original_name(data: Any) -> str | None:
+    """Return the name of the original file that frames begin with, if they have one."""
     try:
-        return file_name(outline(mapped(path), 0).name)
+        return file_name(outline(data, 0).name)
     except FormatError:  # which is reported when the file is read
         return None
 

@@ -102,6 +102,9 @@ class SafetensorsDump(Dump):
             self._set_entries(self._entry(name) for name in self._file.keys())  # noqa: SIM118
         except SafetensorError as error:
             raise _format_error(error, path) from None
+        except FileNotFoundError:  # as which the library reports every failure to open a file
+            path.open("rb").close()
+            raise
 
     def _entry(self, name: str) -> Entry:
         part = self._file.get_slice(name)

@@ -134,7 +134,9 @@ def test_file_of_a_machine(tmp_path: Path) -> None:
     ["", "3", "[]", "{", "[" * 100_000, json.dumps({**BENCH, "schema": "gcodec.advise/1"})]
     + [json.dumps({**BENCH, "bytes": 10**400})]
     + [json.dumps({**BENCH, **change}) for change in ({"values": 0}, {"codecs": 3}, {"bytes": ""})]
+    + ["[" * 100_000, json.dumps({**BENCH, "bytes": 10**400})]
     + [json.dumps({**BENCH, "codecs": [{**BENCH["codecs"][0], "encode_bytes_per_second": 0}]})],
+    ids=lambda text: text[:9],
 )
 def test_file_that_is_no_bench_document(tmp_path: Path, text: str) -> None:
     path = tmp_path / "node.json"

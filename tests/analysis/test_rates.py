@@ -65,3 +65,9 @@ def test_odd_tensors():
     for error in (1.0, 5.0, 1.7e308):  # without any level but 0
         assert entropy_at(np.array([1.0, 2.0, -3.0]), error) == (6, 0, 1)
     assert entropy_at(np.arange(9.0), 5e-324).error == 0
+
+
+@pytest.mark.parametrize("error", [1e300, 1e308, math.inf])
+def test_any_step_meets_an_enormous_error(error):
+    actual = entropy_at(np.array([1.0, 2.0, -3.0]), error)
+    assert actual.bits == 0 and 0 <= actual.error <= error

@@ -80,6 +80,13 @@ def test_invalid_thread_count_fails(monkeypatch):
     assert not checks("--no-self-test", code=1)["threads"]["ok"]
 
 
+def test_invalid_target_fails(monkeypatch):
+    monkeypatch.setenv("GCODEC_TARGET", "abacus")
+    results = checks(code=1)
+    assert not results["target"]["ok"] and "'abacus'" in results["target"]["found"]
+    assert "GPU" in results and "codec raw" not in results
+
+
 def test_missing_and_outdated_distributions_fail(monkeypatch):
     monkeypatch.setattr(host, "minimum_versions", lambda: {"numpy": "999.1", "scipy": "1.0"})
     monkeypatch.setattr(host, "NEEDED", ("numpy", "scipy", "no-such-distribution"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import ml_dtypes
@@ -351,6 +352,7 @@ def test_decode_refuses_invalid_file_names(tmp_path):
     path = frames_file(tmp_path / "a.gcf", gcodec.encode(gaussian(3), "raw"))
     assert ".safetensors or .npz" in run("decode", path, "-o", tmp_path / "a.pt", code=2).stderr
     assert "no such file" in run("decode", tmp_path / "b.gcf", code=2).stderr
+    assert "is a directory" in run("decode", tmp_path, code=2).stderr
     document = json_of("decode", path)
     assert (document["schema"], document["values"]) == ("gcodec.decode/1", 3)
 
@@ -426,3 +428,60 @@ def test_limits_are_enforced(tmp_path):
         assert "to allow it, pass --max-bytes 400" in refused.stderr
     run("inspect", dump(tmp_path), "--max-elems", "19", code=4)
     run("encode", dump(tmp_path, "b.npz"), "-c", "raw", "--max-elems", "19", code=4)
+
+
+# --- standard streams, and files of unusual names
+
+
+def test_lossless_file_comes_back_from_stdin(tmp_path):
+    source, encoded, back = dump(tmp_path), tmp_path / "a.gcf", tmp_path / "back.safetensors"
+    source.write_bytes(source.read_bytes().replace(b'"w"', b'"w" '))
+    header = int.from_bytes(source.read_bytes()[:8], "little") + 1
+    source.write_bytes(header.to_bytes(8, "little") + source.read_bytes()[8:])
+    run("encode", source, "-c", "lossless", "-o", encoded)
+    run("decode", "-", "-o", back, input=encoded.read_bytes())
+    assert back.read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("args", [["inspect"], ["verify"], ["encode", "-c", "raw", "-o", "x.gcf"]])
+def test_stdin_must_be_the_only_input(args):
+    refused = run(*args, "-", EXAMPLE, code=2, input=b"")
+    assert refused.stderr == "gcodec: -: stdin must be the only input\n"
+
+
+def test_dash_in_a_folder_is_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = dump(tmp_path)
+    assert (
+        f"{source} -> {tmp_path / '-'}   "
+        in run("encode", source, "-c", "raw", "-o", "./-").stdout
+    )
+    assert "1 frame   20 values" in run("verify", "./-", input=b"").stdout
+
+
+def test_suggested_commands_run(tmp_path, monkeypatch):
+    """Names with leading dashes are no options, and from stdin no name of an output follows."""
+    monkeypatch.chdir(tmp_path)
+    source = dump(tmp_path, "-dash.safetensors", w=gaussian(40, 50))
+    run("encode", "-c", "raw", "--", source.name)
+    for name in (source.name, "-dash.gcf"):
+        advice = run("inspect", "--", name).stderr.rpartition("next: gcodec ")[2]
+        run(*shlex.split(advice))
+    data = source.read_bytes()
+    advice = run("inspect", "-", "-c", "raw", input=data).stderr.rpartition("next: gcodec ")[2]
+    run(*shlex.split(advice), input=data)
+    assert (tmp_path / "OUT.gcf").is_file()
+
+
+def test_failed_files_make_no_lines_of_csv(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"PK")
+    assert run("inspect", tmp_path / "a.npz", "--csv", code=3).stdout == ""
+
+
+@pytest.mark.parametrize("args", [["bench", "--rounds", "1"], ["advise", "--step-time", "1ms"]])
+def test_damaged_source_is_named(tmp_path, args):
+    path = tmp_path / "a.npz"
+    path.write_bytes(b"no archive")
+    assert run(*args, path, code=3).stderr.startswith(f"gcodec: {path}: ")
+    write_dump(path, [("i", np.arange(3))])
+    assert run(*args, path, code=2).stderr.startswith(f"gcodec: {path}: ")

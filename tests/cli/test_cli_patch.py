@@ -107,10 +107,10 @@ def test_other_verbs_read_the_file(files: tuple[Path, Path, Path], tmp_path: Pat
     assert "patch" in run("inspect", step).output
     shown = run("dissect", step).output
     assert "digest of the base" in shown
-    assert (
-        "gcodec.apply_patch"
-        in run("decode", step, "-o", tmp_path / "x.safetensors", code=3).stderr
-    )
+    refused = run("decode", step, "-o", tmp_path / "x.safetensors", code=3)
+    assert "gcodec apply applies it to its base" in refused.stderr
+    refused = run("encode", old, "-c", "patch", "-o", tmp_path / "x.gcf", code=2)
+    assert "use gcodec diff OLD NEW" in refused.stderr
     assert not (tmp_path / "x.safetensors").exists()
 
 
@@ -131,3 +131,18 @@ def test_model_in_shards(tmp_path: Path) -> None:
     run("apply", tmp_path / "s.gcf", old, "-o", tmp_path / "back")
     for path in (tmp_path / "new").iterdir():
         assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_damage_names_its_file(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    old, new, step = files
+    run("diff", old, new, "-o", step)
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(b"x" * 99)
+    expected = f"gcodec: {damaged}: the header has {int.from_bytes(b'x' * 8, 'little')} bytes\n"
+    back = tmp_path / "back.safetensors"
+    for args in (["diff", damaged, new], ["diff", old, damaged], ["apply", step, damaged]):
+        refused = run(*args, "-o", back, code=3)
+        assert refused.stderr == expected
+        document = json_of(*args, "-o", back, code=3)
+        assert [error["file"] for error in document["errors"]] == [str(damaged)]
+    assert not back.exists()

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pickle
+import secrets
 import shlex
 import signal
 import subprocess
@@ -140,10 +141,11 @@ def test_frames_to_a_pipe(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads all")
-def test_unreadable_file(tmp_path):
-    path = tmp_path / "a.npz"
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+def test_unreadable_file(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
     path.touch(0)
-    assert "Permission denied" in run("inspect", path, code=3).stderr
+    assert run("inspect", path, code=3).stderr == f"gcodec: {path}: Permission denied\n"
 
 
 def test_unwritable_output(tmp_path):
@@ -190,8 +192,8 @@ def test_interrupted_run_leaves_no_file(tmp_path, monkeypatch, verb):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_leaves_no_file(tmp_path, number, code):
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_signal_leaves_no_file(tmp_path, name, code):
     script = (
         "import signal, time, gcodec\n"
         # A shell starts background processes with SIGINT ignored.
@@ -206,7 +208,7 @@ def test_signal_leaves_no_file(tmp_path, number, code):
     with process("-c", script) as running:
         assert running.stdout.readline() == "encoding\n"
         assert len(list(tmp_path.iterdir())) == 1  # the unfinished file
-        running.send_signal(number)
+        running.send_signal(getattr(signal, name))
         out, err = running.communicate(timeout=30)
         assert (running.returncode, out, err) == (code, "", "")
     assert list(tmp_path.iterdir()) == []
@@ -220,6 +222,18 @@ def test_closed_pipe_is_no_error(args):
         err = running.stderr.read()
         assert running.wait(30) == 141
         assert err == ""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdin"), reason="no such device")
+@pytest.mark.parametrize("verb", ["verify", "dissect", "decode"])
+def test_frames_from_a_named_pipe(tmp_path, verb):
+    """Shells pass a pipe like this for <(...)."""
+    frame = gcodec.encode(np.ones(4, np.float32), "raw", name="w")
+    output = ["-o", str(tmp_path / "a.npz")] if verb == "decode" else []
+    words = [sys.executable, "-m", "gcodec", verb, "/dev/stdin", *output]
+    done = subprocess.run(words, input=frame, capture_output=True, env=ENVIRONMENT, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"stdin " if verb == "dissect" else b"/dev/stdin")
 
 
 FULL = Path("/dev/full")
@@ -269,6 +283,15 @@ def test_error_names_full_output_file(tmp_path):
     (tmp_path / "a.gcf").write_bytes(gcodec.encode(np.ones(4, np.float32), "raw", name="w"))
     result = run("seek", tmp_path / "a.gcf", "-o", FULL, code=3)
     assert result.stderr == "gcodec: /dev/full: No space left on device\n"
+
+
+def test_failed_creation_names_the_target(tmp_path, monkeypatch):
+    """As in a folder that is read-only, which root cannot try."""
+    write_dump(tmp_path / "a.npz", [("w", np.ones(4, np.float32))])
+    monkeypatch.setattr(secrets, "token_hex", lambda nbytes: "x" * 999)
+    target = tmp_path / "out.gcf"
+    result = run("encode", tmp_path / "a.npz", "-c", "raw", "-o", target, code=3)
+    assert result.stderr == f"gcodec: {target}: File name too long\n"
 
 
 def test_failed_write_names_the_target(tmp_path, monkeypatch):

@@ -221,3 +221,12 @@ def test_inspect_shows_seek_tables(tmp_path, source):
         assert frame["bytes"] == sum(frame[part] for part in parts)
     shown = run("inspect", target, "-L", "raw").stdout
     assert "seek" not in shown
+
+
+def test_stdout(source):
+    expected = source.with_name("b.gcf")
+    run("seek", source, "-o", expected)
+    result = run("seek", source, "-o", "-")
+    assert result.stdout_bytes == expected.read_bytes()
+    assert result.stderr.startswith(f"{source} -> -   6 frames   ")
+    assert "exclude each other" in run("seek", source, "-o", "-", "--json", code=2).stderr

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -186,3 +187,30 @@ def test_figure(folder: Path) -> None:
     assert "blk.0.w" in text and "rank of 99 % of the energy" in text
     assert "a$_0$&lt;b&gt;" in text and "a$_8$" not in text
     assert "--s0" not in text and "#0102" not in text  # placeholders of the report's page
+
+
+def test_figure_needs_gradients(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    write_dump(tmp_path / "1.npz", [("count", np.array(3))])
+    plot = tmp_path / "run.svg"
+    refused = run("inspect", tmp_path, "--over-steps", "--plot", plot, code=2)
+    assert refused.stderr.endswith("--plot: the files contain no gradients to draw\n")
+    assert not plot.exists()
+
+
+def test_figure_in_a_new_folder(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot = folder / "new" / "run.svg"
+    run("inspect", folder, "--over-steps", "--plot", plot)
+    assert plot.is_file()
+
+
+def test_figure_is_well_formed_for_any_names(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    names = ["\x1b[31mred", "a\nb", "$x_1$", "_hidden", "<b>&amp;", r"\$"]
+    write_dump(tmp_path / "1.safetensors", [(name, np.ones(3, np.float32)) for name in names])
+    plot = tmp_path / "run.svg"
+    run("inspect", tmp_path, "--over-steps", "--plot", plot)
+    texts = [element.text for element in ElementTree.parse(plot).iter() if element.text]
+    shown = [r"\x1b[31mred", r"a\nb", "$x_1$", "\u200b_hidden", "<b>&amp;", r"\$"]
+    assert set(shown) <= set(texts)

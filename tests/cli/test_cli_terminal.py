@@ -14,6 +14,7 @@ from example_files import DUMP as EXAMPLE
 from example_files import ROOT
 
 from gcodec.analysis.typical import TYPICAL
+from gcodec.cli.options import _Announcement
 
 fcntl = pytest.importorskip("fcntl")
 termios = pytest.importorskip("termios")
@@ -85,3 +86,15 @@ def test_doctor_prints_rows_after_the_bar_has_closed():
 def test_inspect_opens_its_bar_before_heavy_imports():
     text = shown("inspect", EXAMPLE, "--top", "1", delay=0)
     assert 0 <= text.find("loading gcodec") < text.index("29 tensors")
+
+
+def test_announcement_of_a_compilation_fits_in_one_line(monkeypatch, capsys):
+    """A terminal erases a line, but not one that it has wrapped."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    announce = _Announcement((30, "minifloat"))
+    announce("kernel", False)
+    announce("kernel", True)
+    begun, erased = capsys.readouterr().err.split("\r\x1b[2K")[1:]
+    assert begun.startswith("compiling kernel ") and len(begun) == 39
+    assert erased == ""

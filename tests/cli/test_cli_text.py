@@ -24,6 +24,25 @@ def test_shorten_keeps_both_ends():
     assert text.shorten("abcdefghij", 10) == "abcdefghij"
     assert text.shorten("abcdefghijk", 10) == "abcd…ghijk"
     assert len(text.shorten("x" * 99, 16)) == 16
+    assert text.shorten("漢字漢字漢字漢字", 9) == "漢字…漢字"  # a character takes two columns
+    assert text.shorten_end("漢字漢字漢字漢字", 9) == "漢字漢字…"
+
+
+def test_title_of_omitted_columns_moves_to_their_group(capsys):
+    titles = (
+        ("", 0),
+        ("by law:\ndelta", 2),
+        ("\nomega", 3),
+        ("\nbound", 0),
+        ("measured:\nbound", 0),
+    )
+    columns = [output.Column(title, lambda row: row, rank=rank) for title, rank in titles]
+    table = output.Table(columns, ["12345"])
+    for width, names in ((44, "delta omega bound"), (37, "delta bound"), (24, "bound")):
+        table.show(output.stdout(width))
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].split() == ["by", "law:", "measured:"]
+        assert lines[1].split() == [*names.split(), "bound"]
 
 
 def test_sparkline_is_logarithmic():

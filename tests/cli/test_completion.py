@@ -154,3 +154,7 @@ def test_fish_script(program: Path) -> None:
         check=True,
     )
     assert done.stdout.startswith("qsgd:s=15,bucket=\t")
+
+
+def test_completion_after_an_unknown_verb() -> None:
+    assert "inspect" in completions("gcodec nope ")

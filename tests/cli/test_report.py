@@ -183,6 +183,13 @@ def test_diagrams_without_data_are_empty():
     assert escaped('<a href="x">\t') == r"&lt;a href=&quot;x&quot;&gt;\t"
 
 
+def test_wide_characters_get_wide_labels():
+    pytest.importorskip("matplotlib")
+    ascii_row, wide_row = (figures.link_speeds([(name, 1.0)]) for name in ("abcd", "漢字"))
+    area = re.compile(r'<rect x="[\d.]+" .*? width="[\d.]+"')  # it begins after the names
+    assert area.findall(ascii_row) == area.findall(wide_row) != []
+
+
 def test_example_page_is_small_and_current():
     page = ROOT / "examples" / "resnet8_digits_step0300.html"
     assert page.stat().st_size < 400_000

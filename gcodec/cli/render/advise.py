@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from gcodec import advisor
-from gcodec.advisor.machines import Machine
 from gcodec.analysis.advice import ClusterAdvice, Effect, MeasuredCodec
 from gcodec.cli.render import text
 from gcodec.cli.render.output import Column, Table, note, note_hidden, print_line
@@ -25,6 +24,7 @@ _MEMBERS = {"inside": "GPU", "between": "node"}
 def document(advice: ClusterAdvice) -> dict[str, Any]:
     """Return the advice for a JSON document."""
     cluster, work, training = advice.cluster, advice.work, advice.training
+    machine = advice.machine
     return {
         "source": {"name": advice.source.name, "tensors_left_out": advice.source.skipped},
         "work": {
@@ -35,7 +35,7 @@ def document(advice: ClusterAdvice) -> dict[str, Any]:
             "encode_values_per_s": work.encode,
             "decode_values_per_s": work.decode,
         },
-        "machine": _machine_document(advice.machine),
+        "machine": machine and {"name": machine.name, "source": machine.source},
         "cluster": {
             "nodes": cluster.nodes,
             "gpus": cluster.gpus,
@@ -72,10 +72,6 @@ def _link_document(link: advisor.Link | None) -> dict[str, float] | None:
     if link is None:
         return None
     return {"bytes_per_s": link.bandwidth, "latency_s": link.latency}
-
-
-def _machine_document(machine: Machine | None) -> dict[str, str] | None:
-    return None if machine is None else {"name": machine.name, "source": machine.source}
 
 
 def _coding_document(advice: ClusterAdvice, measured: MeasuredCodec) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class BenchView(View[Timing]):
     def table(self, top: int | None = None) -> Table[Timing]:
         """Return the table."""
         by_size = sorted(self._kinds, key=lambda kind: -self._split[kind])
-        ratio = text.either("÷ memcpy", "/ memcpy")
+        ratio = text.either("\n÷ memcpy", "\n/ memcpy")
         columns = [
             Column("codec", lambda t: str(t.codec), left=True),
             Column("bits/v", lambda t: text.fixed(t.nbits / t.values)),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len
 from rich.console import Console
 
 from gcodec.analysis.dissect import Dissection
@@ -182,11 +183,12 @@ class Printer:
                 cell = text.shorten_end(cell, width)
             elif self._console.is_terminal and name in ("field", "value"):
                 cell = text.shorten(cell, width)
-            self._is_cut |= len(cell) < len(safe[len(parts)])
-            parts.append(cell.rjust(width) if name == "bits" else cell.ljust(width))
+            self._is_cut |= cell != safe[len(parts)]
+            blank = " " * (width - cell_len(cell))
+            parts.append(blank + cell if name == "bits" else cell + blank)
         line = "  ".join([*parts, safe[-1]]).rstrip()
         if self._console.is_terminal:
-            self._is_cut |= len(line) > self._console.width
+            self._is_cut |= cell_len(line) > self._console.width
             line = text.shorten_end(line, self._console.width)
         print_line(self._console, line, style)
 

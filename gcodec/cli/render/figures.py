@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from rich.cells import cell_len
 
 from gcodec.analysis.candidates import pareto
 from gcodec.analysis.fits import Fit, Picture, Shape
 from gcodec.analysis.rates import shannon_lower_bound
+from gcodec.cli.render.text import escape
 from gcodec.tensorfiles.atomic import atomic_write
 
 if TYPE_CHECKING:
@@ -237,7 +239,7 @@ def write_steps(path: str, steps: Sequence[int], panels: Sequence[Panel]) -> int
                     linewidth=1.4 if has_color else 0.8,
                     marker=_MARKERS[k % len(_MARKERS)] if has_color else "",
                     markersize=3,
-                    label=_without_formula(name) if has_color else None,
+                    label=_legend_text(name) if has_color else None,
                 )
             if panel.is_logarithmic:
                 axes.set_yscale("log")
@@ -255,9 +257,9 @@ def write_steps(path: str, steps: Sequence[int], panels: Sequence[Panel]) -> int
     return min(len(panels[0].rows), len(_LINE_COLORS))
 
 
-def _without_formula(name: str) -> str:
-    """Return a name in which a dollar sign begins no formula, and an underscore hides no label."""
-    return ("\u200b" if name.startswith("_") else "") + name.replace("$", r"\$")
+def _legend_text(name: str) -> str:
+    """Return a printable name that begins no formula, and is not hidden by an underscore."""
+    return ("\u200b" if name.startswith("_") else "") + escape(name).replace("$", r"\$")
 
 
 def _powers(axis: Any) -> None:
@@ -268,7 +270,7 @@ def _powers(axis: Any) -> None:
 
 def _label_width(names: Sequence[str]) -> float:
     """Return the width in pixels of the names of rows."""
-    return 14 + 5.1 * max(map(len, names), default=0)
+    return 14 + 5.1 * max(map(cell_len, names), default=0)
 
 
 def _name_rows(axes: Any, names: Sequence[str]) -> None:

@@ -50,7 +50,7 @@ class FrameView(View[dict[str, Any]]):
 
     def notes(self) -> list[str]:
         """Return the next step."""
-        command = shlex.join(["gcodec", "verify", str(self.path)])
+        command = shlex.join(["gcodec", "verify", text.argument(self.path)])
         return [f"payloads were not read; next: {command}"]
 
     def document(self) -> dict[str, Any]:

@@ -370,7 +370,7 @@ class DumpView(View[DumpRow]):
         settings, total = self.settings, self.total.group
         if not total.gradient_values:
             return None
-        path = str(self.path)
+        path = text.argument(self.path)
         layers = [word for pattern in settings.layers for word in ("-L", pattern)]
         if settings.budget is None and not settings.codecs:
             words = ["gcodec", "inspect", path, "--max-nmse", f"{settings.error:g}"]
@@ -379,6 +379,8 @@ class DumpView(View[DumpRow]):
         if spec is None:
             return None
         words = ["gcodec", "encode", path, "-c", spec]
+        if path == "-":  # stdin, from whose name no output follows
+            words += ["-o", "OUT.gcf"]
         if total.nonfinite:
             words += ["--nonfinite", "zero"]
         excluded = [word for name in self._excluded_globs() for word in ("-L", f"!{name}")]

@@ -46,7 +46,8 @@ class Column(Generic[R]):
     Attributes
     ----------
     header : str
-        Header, of one or more lines.
+        Header, of one or more lines. An empty first line continues the title of the columns before
+        this one, which it inherits if they are omitted.
     cell : callable
         Function that formats the cell of a row.
     left : bool
@@ -126,6 +127,10 @@ class Table(Generic[R]):
             if room >= narrowest or not rank:
                 break
             shown.remove(last)
+            after = next((i for i in shown if i > last), last)
+            if not headers[after][0]:
+                headers[after][0] = headers[last][0]
+                widths[after] = max(widths[after], cell_len(headers[last][0]))
         widths[0] = max(narrowest, min(longest, room))
 
         def line(cells: Sequence[str]) -> str:
@@ -152,7 +157,7 @@ class Table(Generic[R]):
     def print_markdown(self) -> None:
         """Print a Markdown table with all columns."""
         lines = [
-            [escape_markdown(column.header.replace("\n", " ")) for column in self.columns],
+            [escape_markdown(column.header.replace("\n", " ").strip()) for column in self.columns],
             [":--" if column.left else "--:" for column in self.columns],
             *([escape_markdown(cell) for cell in line] for line in (*self.body(), *self.footer())),
         ]
@@ -365,6 +370,8 @@ def print_json_lines(verb: str, bodies: Sequence[dict[str, Any]]) -> None:
 
 def print_csv(records: Sequence[dict[str, Any]]) -> None:
     """Print records as comma-separated values (RFC 4180) with a column for each key."""
+    if not records:
+        return  # there are no names of columns
     names = list(dict.fromkeys(name for record in records for name in record))
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(map(_escape_formula, names))

@@ -176,7 +176,7 @@ def _table(view: DumpView) -> str:
     columns = [(i, c) for i, c in enumerate(table.columns) if c.header not in redundant]
     lines = ["<table>", "<tr>"]
     for _, column in columns:
-        header = escaped(column.header.replace("\n", "\0")).replace("\\x00", "<br>")
+        header = "<br>".join(map(escaped, column.header.split("\n")))
         lines.append(f"<th{_class_attribute(column, False)}>{header}</th>")
     lines.append("</tr>")
     body = table.body()
@@ -262,7 +262,7 @@ def _reproduction(
 
 
 def _command(path: str, settings: Settings, files: tuple[str, ...]) -> list[str]:
-    words = ["gcodec", "inspect", *files]
+    words = ["gcodec", "inspect", *map(text.argument, files)]
     if settings.budget is not None:
         for option, bound in zip(("--max-nmse", "--max-bits"), settings.budget, strict=True):
             words += [] if bound is None else [option, f"{bound:g}"]

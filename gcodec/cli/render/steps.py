@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gcodec.analysis.settings import Settings
 from gcodec.cli.render import text
@@ -17,34 +17,7 @@ _WIDE = 110  # columns of a terminal from which on the series are longer
 _WIDTHS = (8, 16)  # of a series
 
 
-class StepRow(NamedTuple):
-    """A row of the table: series over the steps.
-
-    Attributes
-    ----------
-    title : str
-        Name of the tensors, and their number.
-    group : StepGroup
-        The tensors.
-    norms, bits, ranks, zeros : list of float
-        The series; see `StepGroup`.
-    """
-
-    title: str
-    group: StepGroup
-    norms: list[float]
-    bits: list[float]
-    ranks: list[float]
-    zeros: list[float]
-
-    @classmethod
-    def of(cls, group: StepGroup) -> StepRow:
-        """Return the row of a group."""
-        title = text.repeated(group.name, len(group.members))
-        return cls(title, group, group.norms(), group.bits(), group.ranks(), group.zeros())
-
-
-class StepsView(View[StepRow]):
+class StepsView(View["StepGroup"]):
     """The view of a run.
 
     Parameters
@@ -66,11 +39,11 @@ class StepsView(View[StepRow]):
 
     def __init__(self, run: RunStats, settings: Settings, *, each: bool, width: int) -> None:
         self.run, self.settings = run, settings
-        self.rows = [StepRow.of(group) for group in run.groups(each=each)]
+        self.rows = run.groups(each=each)
         self.orders = {
-            "name": lambda row: row.title,
-            "size": lambda row: -row.group.values,
-            "bits": lambda row: (math.isnan(_last(row.bits)), -_last(row.bits)),
+            "name": _title,
+            "size": lambda group: -group.values,
+            "bits": lambda group: (math.isnan(last := _last(group.bits())), -last),
         }
         self._width = _WIDTHS[width >= _WIDE]
 
@@ -86,31 +59,25 @@ class StepsView(View[StepRow]):
             ]
         )
 
-    def table(self, top: int | None = None) -> Table[StepRow]:
+    def table(self, top: int | None = None) -> Table[StepGroup]:
         """Return the table, with the first rows or all of them."""
         width = self._width
-        total = StepRow.of(self.run.total) if self.run.tensors else None
-        columns: list[Column[StepRow]] = [
-            Column("tensor", lambda row: row.title, left=True),
-            Column(
-                "shape",
-                lambda row: text.shape(row.group.members[0].shape),
-                left=True,
-                rank=51,
-                in_total=False,
-            ),
-            Column("values", lambda row: f"{row.group.values:,}", rank=50),
-            Column("norm", lambda row: _cell(row.norms, text.small, 7, width)),
+        total = self.run.total if self.run.tensors else None
+        columns: list[Column[StepGroup]] = [
+            Column("tensor", _title, left=True),
+            Column("shape", _shape, left=True, rank=51, in_total=False),
+            Column("values", lambda group: f"{group.values:,}", rank=50),
+            Column("norm", lambda group: _cell(group.norms(), text.small, 7, width)),
             Column(
                 f"entropy at {self.settings.error:g}",
-                lambda row: _cell(row.bits, text.fixed, 5, width),
+                lambda group: _cell(group.bits(), text.fixed, 5, width),
             ),
-            Column("rank of 99 %", lambda row: _rank_cell(row, width), rank=30, in_total=False),
-            Column("zero %", lambda row: _cell(row.zeros, _percent, 5, width), rank=40),
+            Column("rank of 99 %", lambda group: _rank(group, width), rank=30, in_total=False),
+            Column("zero %", lambda group: _cell(group.zeros(), _percent, 5, width), rank=40),
         ]
-        if any(row.group.nonfinite for row in self.rows):
-            columns.append(Column("NaN/Inf", lambda row: str(row.group.nonfinite)))
-        return Table(columns, self.rows, total, lambda row: bool(row.group.nonfinite), top)
+        if any(group.nonfinite for group in self.rows):
+            columns.append(Column("NaN/Inf", lambda group: str(group.nonfinite)))
+        return Table(columns, self.rows, total, lambda group: bool(group.nonfinite), top)
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document of the run."""
@@ -138,10 +105,10 @@ class StepsView(View[StepRow]):
             ],
             "groups": [
                 {
-                    "name": row.group.name,
-                    "tensors": [member.name for member in row.group.members],
+                    "name": group.name,
+                    "tensors": [member.name for member in group.members],
                 }
-                for row in self.rows
+                for group in self.rows
             ],
         }
 
@@ -168,7 +135,7 @@ class StepsView(View[StepRow]):
             "each series spans its own range, from its least value to its largest one; "
             "the number is that of the last step"
         ]
-        if any(math.isnan(_last(row.ranks)) and row.group.side for row in self.rows):
+        if any(math.isnan(_last(group.ranks())) and group.side for group in self.rows):
             from gcodec.analysis.steps import FULL_SIDE, SIDE
 
             notes.append(
@@ -181,21 +148,25 @@ class StepsView(View[StepRow]):
         """Draw the first rows or all of them to an .svg or .png file."""
         from gcodec.cli.render.figures import Panel, write_steps
 
-        rows = self.rows[:top]
+        groups = self.rows[:top]
+
+        def series(measure: Callable[[StepGroup], list[float]]) -> list[tuple[str, list[float]]]:
+            return [(_title(group), measure(group)) for group in groups]
+
         panels = [
-            Panel("norm", [(row.title, row.norms) for row in rows], is_logarithmic=True),
+            Panel("norm", series(lambda group: group.norms()), is_logarithmic=True),
             Panel(
                 f"entropy in bits per value at an nmse of {self.settings.error:g}",
-                [(row.title, row.bits) for row in rows],
+                series(lambda group: group.bits()),
             ),
             Panel(
                 "rank of 99 % of the energy, as a share of the smaller side",
-                [(r.title, [rank / (r.group.side or 1) for rank in r.ranks]) for r in rows],
+                series(lambda group: [rank / (group.side or 1) for rank in group.ranks()]),
             ),
-            Panel("zeros in %", [(r.title, [100 * share for share in r.zeros]) for r in rows]),
+            Panel("zeros in %", series(lambda group: [100 * zeros for zeros in group.zeros()])),
         ]
         colored = write_steps(path, self.run.steps, panels)
-        if colored < len(rows) and not quiet:
+        if colored < len(groups) and not quiet:
             note(
                 f"{path}: the first {colored} rows have colors, the others are gray; choose with "
                 "--sort, --top and -L"
@@ -225,9 +196,17 @@ def _cell(series: Sequence[float], form: Callable[[float], str], room: int, widt
     return f"{text.trend(series, width)} {form(last):>{room}}"
 
 
-def _rank_cell(row: StepRow, width: int) -> str:
-    side = row.group.side
-    return _cell(row.ranks, lambda rank: f"{rank:g}/{side}", 2 * len(str(side)) + 1, width)
+def _title(group: StepGroup) -> str:
+    return text.repeated(group.name, len(group.members))
+
+
+def _shape(group: StepGroup) -> str:
+    return text.shape(group.members[0].shape)
+
+
+def _rank(group: StepGroup, width: int) -> str:
+    side = group.side
+    return _cell(group.ranks(), lambda rank: f"{rank:g}/{side}", 2 * len(str(side)) + 1, width)
 
 
 def _percent(share: float) -> str:

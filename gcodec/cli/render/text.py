@@ -6,6 +6,7 @@ import itertools
 import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = ".:-=+*#@"
@@ -34,28 +35,39 @@ def printable(text: str, *, err: bool = False) -> str:
     return escape(text).encode(encoding, "backslashreplace").decode(encoding)
 
 
-def either(text: str, fallback: str) -> str:
-    """Return a text, or its ASCII fallback if stdout cannot show it."""
+def either(text: str, fallback: str, *, err: bool = False) -> str:
+    """Return a text, or its ASCII fallback if stdout, or with `err` stderr, cannot show it."""
     try:
-        text.encode(_encoding(False))
+        text.encode(_encoding(err))
     except UnicodeEncodeError:
         return fallback
     return text
 
 
 def shorten(text: str, width: int) -> str:
-    """Cut the middle of a text that is longer than `width`."""
-    if len(text) <= width:
+    """Cut the middle of a text that takes more than `width` columns of a terminal."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= width:
         return text
     mark = either("…", "...")
     kept = max(width - len(mark), 2)
-    return text[: kept // 2] + mark + text[len(text) - (kept - kept // 2) :]
+    end = set_cell_size(text[::-1], kept - kept // 2)[::-1]
+    return set_cell_size(text, kept // 2) + mark + end
 
 
 def shorten_end(text: str, width: int) -> str:
-    """Cut the end of a text that is longer than `width`."""
+    """Cut the end of a text that takes more than `width` columns of a terminal."""
+    from rich.cells import cell_len, set_cell_size
+
     mark = either("…", "...")
-    return text if len(text) <= width else text[: max(width - len(mark), 0)] + mark
+    return text if cell_len(text) <= width else set_cell_size(text, width - len(mark)) + mark
+
+
+def argument(path: Path | str) -> str:
+    """Return a path as an argument of a command, which must not resemble an option."""
+    name = str(path)
+    return f"./{name}" if name.startswith("-") and name != "-" else name
 
 
 def listed(names: Sequence[str], limit: int, total: int | None = None) -> str:

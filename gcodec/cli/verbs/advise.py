@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import click
 
 from gcodec.analysis.settings import Settings
 from gcodec.cli import options
-from gcodec.cli.outcome import EXIT_CODES
+from gcodec.cli.outcome import EXIT_CODES, Outcome
 
 _LARGER = 2  # ratio of --params to the values of SOURCE from which on its tensors are too small
 _MIN_ROWS, _MAX_ROWS = 1 << 6, 1 << 11  # of a drawn matrix
@@ -193,6 +192,7 @@ def command(
         measure_machine,
         measure_synthetic,
     )
+    from gcodec.cli.files import one_dump
     from gcodec.cli.render.advise import document, show
     from gcodec.cli.render.output import print_document, progress, stdout
     from gcodec.codec import registered
@@ -222,7 +222,11 @@ def command(
     if source.startswith("synthetic:"):
         origin, measured = measure_synthetic(source, settings)
     else:
-        origin, measured = measure_dump(Path(source), settings)
+        path, outcome = one_dump(source), Outcome("advise", settings.limits)
+        with outcome.of(path):
+            origin, measured = measure_dump(path, settings)
+        if outcome.code:
+            return outcome.code
     if not codecs or not cluster.levels or (encode is not None and decode is not None):
         coder = None  # no speed of a codec counts
     elif coder is None:

@@ -43,14 +43,18 @@ def command(source: str, base: str, output: str | None, force: bool, outcome: Ou
 
     files.check_stdout(output, outcome.as_json)
     path, base_path = files.existing(source), files.existing(base)
-    original = original_name(path)
+    data = mapped(path)
+    original = original_name(data)
     if original is None:
         raise ParameterError(f"{path}: is no file that gcodec diff wrote")
     target, is_folder = coding.target_of(path, output, original, force)
     document: dict[str, Any] = {"input": source, "base": base, "output": str(target)}
-    with outcome.of(path, in_frames=True):
+    with outcome.of(base_path):
         tensors = BaseFile(base_path, outcome.limits)
-        document |= coding.restore(mapped(path), target, is_folder, force, outcome, tensors.decode)
+    if outcome.code:
+        return outcome.finish(document)
+    with outcome.of(path, in_frames=True):
+        document |= coding.restore(data, target, is_folder, force, outcome, tensors.decode)
         outcome.line(
             *files.summary(f"{path}, {base}", target, document), err=target == files.STREAM
         )

@@ -12,6 +12,7 @@ import click
 
 from gcodec.analysis.settings import Settings
 from gcodec.cli import options
+from gcodec.cli.outcome import Outcome
 from gcodec.cli.render.text import count
 from gcodec.errors import ParameterError
 
@@ -119,7 +120,7 @@ def command(
     tensors.
     """
     from gcodec.analysis.timing import draw_step, load_step, time_codecs
-    from gcodec.cli.files import inputs, is_dump
+    from gcodec.cli.files import one_dump
     from gcodec.cli.render.bench import BenchView
     from gcodec.cli.render.output import note, progress, stdout
     from gcodec.codec import registered
@@ -135,11 +136,11 @@ def command(
             raise ParameterError("--layers: synthetic values have no layers")
         samples = [draw_step(source, settings)]
     else:
-        paths = inputs([source], "dump", is_dump)
-        if len(paths) > 1 or not is_dump(paths[0]):
-            allowed = "must be one file of tensors, or synthetic:shape=ROWSxCOLUMNS"
-            raise ParameterError(f"{source}: {allowed}")
-        step = load_step(paths[0], settings)
+        path, outcome = one_dump(source), Outcome("bench", settings.limits)
+        with outcome.of(path):
+            step = load_step(path, settings)
+        if outcome.code:
+            return outcome.code
         samples = step.samples
         if step.skipped:
             tensors = count(step.skipped, "tensor")

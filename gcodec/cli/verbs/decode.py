@@ -47,7 +47,8 @@ def command(source: str, output: str | None, force: bool, outcome: Outcome) -> i
         raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
     files.check_stdout(output, outcome.as_json)
     path = Path("stdin") if source == "-" else files.existing(source)
-    original = None if source == "-" else original_name(path)
+    data = sys.stdin.buffer.read() if source == "-" else mapped(path)
+    original = original_name(data)
     target, is_folder = coding.target_of(path, output, original, force)
     name = target.name.lower()
     is_named = is_folder or target == files.STREAM
@@ -55,7 +56,6 @@ def command(source: str, output: str | None, force: bool, outcome: Outcome) -> i
         raise ParameterError(f"{target}: OUT must be a file named .safetensors or .npz")
     document: dict[str, Any] = {"input": source, "output": str(target)}
     with outcome.of(path, in_frames=True):
-        data = sys.stdin.buffer.read() if source == "-" else mapped(path)
         if original is None or name.endswith(".npz"):
             document |= coding.convert(data, target, outcome.limits)
         else:

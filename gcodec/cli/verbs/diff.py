@@ -37,19 +37,23 @@ def command(old: str, new: str, output: str | None, force: bool, outcome: Outcom
     from gcodec.cli import files
     from gcodec.cli.render import text
     from gcodec.cli.render.output import progress
-    from gcodec.patch.files import write_difference
+    from gcodec.patch.files import BaseFile, write_difference
     from gcodec.tensorfiles.atomic import atomic_write
 
     files.check_stdout(output, outcome.as_json)
-    paths = files.existing(old), files.existing(new)
-    (target,) = files.outputs([paths[1]], output, ".gcf", force)
+    old_path, new_path = files.existing(old), files.existing(new)
+    (target,) = files.outputs([new_path], output, ".gcf", force)
     document: dict[str, Any] = {"old": old, "new": new, "output": str(target)}
-    with outcome.of(paths[1]), files.written_file(target, ".gcf") as written:
+    with outcome.of(old_path):
+        tensors = BaseFile(old_path, outcome.limits)
+    if outcome.code:
+        return outcome.finish(document)
+    with outcome.of(new_path), files.written_file(target, ".gcf") as written:
         with (
-            progress(target.name, paths[1].stat().st_size, quiet=outcome.quiet) as advance,
+            progress(target.name, new_path.stat().st_size, quiet=outcome.quiet) as advance,
             atomic_write(written) as file,
         ):
-            result = write_difference(*paths, file, outcome.limits, advance)
+            result = write_difference(tensors, new_path, file, outcome.limits, advance)
         document |= result._asdict()
         ratio = text.ratio(result.raw_nbytes, result.nbytes)
         parts = [f"{old}, {new} -> {target}", text.count(result.tensors, "tensor")]

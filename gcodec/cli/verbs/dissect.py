@@ -15,21 +15,19 @@ if TYPE_CHECKING:
     from gcodec.analysis.dissect import Dissection
 
 
-class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic in older releases
-    """An offset in a file: a byte, or a byte and a bit, with decimal or hexadecimal digits."""
+def _offset(text: str) -> int | None:
+    """Return an offset in bits, given as a byte, or as a byte and a bit."""
+    byte, dot, bit = text.partition(".")
+    try:
+        first, within = int(byte, 0), int(bit) if dot else 0
+    except ValueError:
+        return None
+    return 8 * first + within if first >= 0 and 0 <= within < 8 else None
 
-    name = "offset"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Return the offset in bits."""
-        byte, dot, bit = value.partition(".")
-        try:
-            offset = int(byte, 0), int(bit) if dot else 0
-        except ValueError:
-            offset = -1, 0
-        if offset[0] < 0 or not 0 <= offset[1] < 8:
-            self.fail(f"{value!r} is no byte such as 24 or 0x18, or byte and bit such as 0x18.3")
-        return 8 * offset[0] + offset[1]
+_OFFSET = options.Parsed(
+    "offset", _offset, "a byte such as 24 or 0x18, or byte and bit such as 0x18.3"
+)
 
 
 @options.verb(
@@ -53,7 +51,7 @@ class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic in older
 @click.option(
     "--at",
     "first",
-    type=Offset(),
+    type=_OFFSET,
     default="0",
     metavar="OFFSET",
     help="Start with the field at this byte of the file, or byte.bit, such as 0x18.3.",

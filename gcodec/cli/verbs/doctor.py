@@ -16,6 +16,7 @@ from gcodec.cli import options
 from gcodec.cli.outcome import FAILED, FINE
 
 _FEATURES = ("sse4.2", "avx2", "fma", "avx512f", "avx512vbmi2", "neon", "sve")
+_NECESSARY = ("compiler", "target")  # checks without which each codec would fail
 _VARIABLES = ("GCODEC_CACHE_DIR", "GCODEC_NUM_THREADS", "GCODEC_CHECKED", "GCODEC_TARGET")
 
 
@@ -90,17 +91,16 @@ def command(self_test: bool, quiet: bool, as_json: bool) -> int:
 
 
 def _checks(self_test: bool, quiet: bool) -> Iterator[Check]:
-    from gcodec.runtime import kernel_cache
-
     yield from _versions()
     yield _checksums()
     yield _threads()
-    yield from _kernels()
+    kernels = list(_kernels())
+    yield from kernels
     yield _devices()
     for name in _VARIABLES:
         if name in os.environ:
             yield Check(name, True, os.environ[name])
-    if self_test and not kernel_cache.compiler_fault():  # which would make each codec fail
+    if self_test and not any(check.name in _NECESSARY and not check.ok for check in kernels):
         yield from _codecs(quiet)
 
 
@@ -141,10 +141,16 @@ def _threads() -> Check:
 
 
 def _kernels() -> Iterator[Check]:
+    from gcodec.errors import ParameterError
     from gcodec.kernels.rans.rans_vector import vector_width
-    from gcodec.runtime import jit, kernel_cache
+    from gcodec.runtime import jit, kernel_cache, processor
     from gcodec.runtime.lanes import compiles_for
 
+    try:
+        processor.target()
+    except ParameterError as error:
+        yield Check("target", False, str(error), "unset the variable, or set it to one of these")
+        return
     if fault := kernel_cache.compiler_fault():
         yield Check("compiler", False, fault)
     fault, directory = kernel_cache.fault(), kernel_cache.directory()
@@ -170,7 +176,6 @@ def _kernels() -> Iterator[Check]:
 
 
 def _devices() -> Check:
-
     names = ", ".join(host.gpus())
     version = host.version_of(("cupy-cuda12x", "cupy-cuda13x", "cupy"))
     support = "arrays on it need gcodec[cuda12] or gcodec[cuda13]"

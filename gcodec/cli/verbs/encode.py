@@ -99,10 +99,9 @@ def command(
 
     policy = _target_or_policy(spec, policy_file)
     files.check_stdout(output, outcome.as_json)
-    from_stdin = paths == (str(files.STREAM),)
-    if from_stdin and output is None:
+    sources = files.inputs(paths, "dump", files.is_dump, stdin=True)
+    if sources == [files.STREAM] and output is None:
         raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
-    sources = [files.STREAM] if from_stdin else files.inputs(paths, "dump", files.is_dump)
     targets = files.outputs(sources, output, ".gcf", force)
     written: list[dict[str, Any]] = []
     for source, target in zip(sources, targets, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,8 +13,6 @@ from gcodec.cli import options
 from gcodec.errors import ParameterError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gcodec.analysis.steps import RunStats
     from gcodec.cli.outcome import Outcome
     from gcodec.cli.render.frames import FrameView
@@ -161,7 +160,7 @@ def command(
     quiet_progress = quiet or form is not None
     with progress("loading gcodec", None, quiet=quiet_progress):
         from gcodec.analysis.candidates import Budget
-        from gcodec.cli.files import STREAM, inputs, is_dump, is_frames, local_file
+        from gcodec.cli.files import inputs, is_dump, is_frames, local_file
         from gcodec.cli.outcome import Outcome
         from gcodec.cli.render.inspect import DumpView
         from gcodec.cli.render.output import print_views
@@ -177,13 +176,13 @@ def command(
             "--over-steps tries no codecs, so it excludes --codec, --max-bits, --report and "
             "--sort nmse."
         )
-    if files == (str(STREAM),):
-        paths = [STREAM]
+    if over_steps:
+        paths = inputs(files, "dump", is_dump, stdin=True)
     else:
-        paths = inputs(files, "dump", is_dump) if over_steps else inputs(files)
+        paths = inputs(files, stdin=True)
     for option, target in (("--report", report), ("--plot", plot)):
         if target is not None:
-            _check_diagrams(option)
+            _prepare_output(option, target)
     if report is not None or over_steps:
         _check_dumps("--over-steps" if over_steps else "--report", paths)
     needs_best = report is not None or (order in ("bits", "nmse") and not specs)
@@ -209,7 +208,9 @@ def command(
             print_views(form, "inspect.steps", steps.document(), shown, top, outcome)
         elif run.steps:
             steps.show(console, top, quiet)
-        if plot is not None and steps.rows:
+        if plot is not None and run.steps:
+            if not steps.rows:
+                raise ParameterError("--plot: the files contain no gradients to draw")
             steps.draw(plot, top, quiet)
         return outcome.code
     views: list[DumpView | FrameView] = []
@@ -246,14 +247,15 @@ def _check_dumps(option: str, paths: list[Path]) -> None:
         raise ParameterError(f"{option}: {frames[0]} contains frames; gcodec decode makes a dump")
 
 
-def _check_diagrams(option: str) -> None:
-    """Refuse to draw without matplotlib before anything is measured."""
+def _prepare_output(option: str, target: str) -> None:
+    """Make the folder of a file with diagrams, or refuse to draw, before anything is measured."""
     from gcodec.cli.render.figures import require_matplotlib
 
     try:
         require_matplotlib()
     except ImportError as error:
         raise ParameterError(f"{option}: {error}") from None
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
 
 
 def _measure_run(paths: list[Path], settings: Settings, outcome: Outcome) -> RunStats:

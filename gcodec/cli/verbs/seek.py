@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     ("Use smaller blocks, in place.", "gcodec seek --log2-block 10 --force grads.gcf"),
     ("Remove the tables from all files of a directory.", "gcodec seek --strip -f encoded/"),
 )
-@click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...", type=options.FILE)
-@options.output("A file for one FILE, or a directory; default: FILE itself, which needs --force.")
+@click.argument("paths", nargs=-1, required=True, metavar="FILE.gcf...", type=options.FILE)
+@options.output(
+    "A file for one FILE, or a directory; default: FILE itself, which needs --force; - is stdout."
+)
 @click.option(
     "--log2-block",
     type=click.IntRange(0, 62),
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 @options.force
 @options.outcome
 def command(
-    files: tuple[str, ...],
+    paths: tuple[str, ...],
     output: str | None,
     log2_block: int | None,
     strip: bool,
@@ -46,39 +48,41 @@ def command(
     Each frame whose codec has words of variable length gets a table, which replaces a table of
     other blocks. Payloads do not change. FILE can be a directory or a glob.
     """
-    from gcodec.cli.files import check_replaceable, inputs, is_frames, outputs
+    from gcodec.cli import files
     from gcodec.cli.render import text
 
     if strip and log2_block is not None:
         raise click.UsageError("--strip removes tables, so --log2-block has no effect.")
-    targets = sources = inputs(files, ".gcf file", is_frames)
+    files.check_stdout(output, outcome.as_json)
+    targets = sources = files.inputs(paths, ".gcf file", files.is_frames)
     if output is None:
-        check_replaceable(targets, force)
+        files.check_replaceable(targets, force)
     else:
-        targets = outputs(sources, output, ".gcf", force)
+        targets = files.outputs(sources, output, ".gcf", force)
     written: list[dict[str, Any]] = []
     for source, target in zip(sources, targets, strict=True):
         with outcome.of(source, in_frames=True):
-            result = _write(source, target, strip, log2_block, outcome.limits)
-            written.append(result)
+            with files.written_file(target, ".gcf") as file:
+                result = _write(source, file, strip, log2_block, outcome.limits)
+            written.append({"input": str(source), "output": str(target), **result})
             tables = text.count(result["seek_tables"], "seek table")
             if result["seek_tables"]:
                 sizes = result["seek_bytes"], result["payload_bytes"]
                 tables += f", {text.payload_share(*sizes)}"
-            outcome.line(f"{source} -> {target}", text.count(result["frames"], "frame"), tables)
+            facts = f"{source} -> {target}", text.count(result["frames"], "frame"), tables
+            outcome.line(*facts, err=target == files.STREAM)
     return outcome.finish({"log2_block": log2_block, "strip": strip, "files": written})
 
 
 def _write(
     source: Path, target: Path, strip: bool, log2_block: int | None, limits: Limits
 ) -> dict[str, Any]:
-    """Write one file, and return its part of the JSON document."""
+    """Write one file, and return the numbers of its part of the JSON document."""
     from gcodec.tensorfiles.atomic import atomic_write
     from gcodec.tensorfiles.frame_file import read_frames
 
     frames = tables = nbytes = seek_nbytes = payload_nbytes = 0
     data = source.read_bytes()
-    target.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(target) as file:
         for stored in read_frames(data, limits):
             if strip:
@@ -94,8 +98,6 @@ def _write(
                 tables += 1
                 seek_nbytes += frame.seek.nbytes
     return {
-        "input": str(source),
-        "output": str(target),
         "frames": frames,
         "bytes": nbytes,
         "payload_bytes": payload_nbytes,

@@ -32,18 +32,17 @@ def command(files: tuple[str, ...], outcome: Outcome) -> int:
     """
     from gcodec.cli.files import STREAM, inputs, is_frames
     from gcodec.cli.render import text
-    from gcodec.tensorfiles.frame_file import TensorNames, read_frames, read_structure
+    from gcodec.tensorfiles.frame_file import TensorNames, mapped, read_frames, read_structure
     from gcodec.tensorfiles.structure import STRUCTURE_NAME
 
     checked: list[dict[str, Any]] = []
-    from_stdin = files == (str(STREAM),)
-    for path in [STREAM] if from_stdin else inputs(files, ".gcf file", is_frames):
+    for path in inputs(files, ".gcf file", is_frames, stdin=True):
         totals = dict.fromkeys(("frames", "values", "bytes", "seek_tables", "seek_bytes"), 0)
         result: dict[str, Any] = {"file": str(path), "ok": False, **totals}
         checked.append(result)
         payload_nbytes = 0
         with outcome.of(path, in_frames=True):
-            data = sys.stdin.buffer.read() if from_stdin else path.read_bytes()
+            data = sys.stdin.buffer.read() if path == STREAM else mapped(path)
             structure, names = None, []
             for stored in read_frames(data, outcome.limits):
                 frame = stored.frame
