@@ -28,6 +28,7 @@ from gcodec.errors import FormatError, ParameterError
 from gcodec.feedback.states import Group, GroupStep, Memory, Tensors, TensorState
 from gcodec.frame import MEMBERS_NAME, Frame, Member, check_key, write_members
 from gcodec.kernels.bits import signs
+from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import all_finite_corrected
@@ -241,7 +242,7 @@ class Feedback:
     def _compress(self, name: str, source: Source, key: bytes | None) -> tuple[bytes, Symbols]:
         """Return the frame of a tensor, and the symbols in it."""
         with source.context():
-            tensor = source.read()
+            tensor = source.read(segments=True)
             tensors = self._tensors  # `load_state_dict` may replace the attribute meanwhile
             with tensors.lock(name):
                 frame, step, symbols = self._run(self._start(tensors, name, tensor), key)
@@ -315,7 +316,8 @@ class Feedback:
 
         def run_one(name: str) -> _Result:
             with sources[name].context():
-                return self._run(self._start(tensors, name, sources[name].read()), key)
+                tensor = sources[name].read(segments=True)
+                return self._run(self._start(tensors, name, tensor), key)
 
         for device in {source.device for source in sources.values()} - {None}:
             resident = {name: each for name, each in sources.items() if each.device is device}
@@ -410,6 +412,8 @@ class Feedback:
         if isinstance(codec, Policy):
             codec = codec.codec(name, tensor.shape, tensor.dtype)
         codec = self._bound(codec, tensor)
+        if tensor.dtype == "float64":  # codecs quantize the sum of float32 values in one pass
+            tensor = tensor._replace(values=convert.whole(values))
         left = tensors.spares.take(values.size, values)
         if before is None:
             zeros = tensors.spares.take(values.size, values)

@@ -153,7 +153,7 @@ def add_residual(x: np.ndarray, update: ResidualUpdate, bucket: int = 0) -> Extr
 
     Parameters
     ----------
-    x : (n,) float32 array
+    x : (n,) float32 array or ConvertedArray
     update : ResidualUpdate
         An update in place saves the residual.
     bucket : int
@@ -165,7 +165,7 @@ def add_residual(x: np.ndarray, update: ResidualUpdate, bucket: int = 0) -> Extr
         def task(i: int, j: int) -> int:
             return int(_correct(x[i:j], residual[i:j], decay, left[i:j]))
 
-        return Extremes(max(pool.run(task, x.size)))
+        return Extremes(max(pool.run(task, x.size, 1, x)))
     is_one = bucket >= x.size
     part = _PART if is_one or bucket % BLOCK or not bucket else bucket
     keys = _past_cache(x, update, part)
@@ -191,7 +191,7 @@ def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> Extremes
         own.mark_saved()
         return top
 
-    top_bits = max(pool.run(task, x.size, TILE))
+    top_bits = max(pool.run(task, x.size, TILE, x))
     return Extremes(top_bits, moments=Moments(fold(sums), fold(squares), top_bits))
 
 
@@ -214,7 +214,7 @@ def _past_cache(x: np.ndarray, update: ResidualUpdate, bucket: int) -> np.ndarra
         _correct_past_cache(*terms, bucket, own_keys)
         own.mark_saved()
 
-    pool.run(task, x.size, bucket)
+    pool.run(task, x.size, bucket, x)
     return keys
 
 

@@ -81,7 +81,7 @@ def add_residual_with_histogram(x: np.ndarray, update: ResidualUpdate) -> tuple[
             top = max(top, int(largest))
         return top, counts
 
-    tops, parts = zip(*pool.run(task, x.size, _PART), strict=True)
+    tops, parts = zip(*pool.run(task, x.size, _PART, x), strict=True)
     return max(tops), sum(parts, np.zeros(BINS, np.int64))
 
 

@@ -103,7 +103,7 @@ def max_abs_bits_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float3
     def task(start: int, stop: int) -> int:
         return int(_max_abs_bits_corrected(x[start:stop], residual[start:stop], decay))
 
-    return max(pool.run(task, x.size))
+    return max(pool.run(task, x.size, 1, x))
 
 
 @inline

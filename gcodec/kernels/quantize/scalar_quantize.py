@@ -90,7 +90,7 @@ def add_residual_plainly(
         own.mark_saved()
         return int(top)
 
-    return max(pool.run(task, x.size, BLOCK))
+    return max(pool.run(task, x.size, BLOCK, x))
 
 
 @dispatched("gcodec.kernels.quantize.scalar_quantize_cuda")
