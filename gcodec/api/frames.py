@@ -48,8 +48,8 @@ def encode(
         Tensor of any shape. On the host: an array of NumPy, torch, JAX, TensorFlow or MLX, or an
         object with DLPack, the buffer protocol or ``__array__``. On a CUDA device: an array of
         CuPy or torch, or an object with ``__cuda_array_interface__``; the codec then runs on that
-        device. The dtype is float32, float16, bfloat16 or float64. The codec ``raw`` also takes
-        integers of 8 to 64 bits and booleans, and keeps them unchanged.
+        device. The dtype is float32, float16, bfloat16 or float64. The codecs ``raw`` and
+        ``lossless`` also take integers of 8 to 64 bits and booleans, and keep them unchanged.
     codec : str, mapping, Codec or Policy
         Codec and its parameters, such as ``"minmax:bits=4"``; see `gcodec.parse`. A
         `gcodec.Policy` picks a codec by the name, the shape and the dtype.

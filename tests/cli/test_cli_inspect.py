@@ -313,6 +313,11 @@ def test_codecs_describes_one_codec(name):
         assert declared.name in shown and declared.doc in shown
 
 
+def test_codecs_shows_a_command_that_works_for_patch():
+    shown = run("codecs", "patch").stdout
+    assert "try it    gcodec diff OLD.safetensors NEW.safetensors\n" in shown
+
+
 def test_codecs_refuses_an_unknown_name():
     assert "one of raw" in run("codecs", "nope", code=2).stderr
 

@@ -168,7 +168,10 @@ def _print_one(cls: type[Codec]) -> None:
         print_line(console, f"  typical   {measured}")
     print_line(console, f"  at most   {_max_bits(cls):g} bits/value with default parameters")
     print_line(console, f"  unbiased  {'yes' if cls().unbiased else 'no'} by default")
-    print_line(console, f"  try it    gcodec inspect FILE -c {cls()}")
+    call = f"inspect FILE -c {cls()}"
+    if cls.needs_base:
+        call = "diff OLD.safetensors NEW.safetensors"
+    print_line(console, f"  try it    gcodec {call}")
     if cls.peers:
         print_line(console, f"  like      {', '.join(cls.peers)}")
     if cls.declared():
