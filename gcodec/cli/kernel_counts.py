@@ -27,7 +27,7 @@ COUNTS = {
     "blockwise": (1, 2),
     "blockwise:code=auto": (8, 13),
     "blockwise:kind=meanstd16": (3, 4),
-    "sparseloco": (10, 13),
+    "sparseloco": (12, 16),
     "topk": (10, 12),
     "randomk": (6, 7),
     "dct8": (5, 8),
@@ -38,7 +38,7 @@ COUNTS = {
 }
 """Kernels that encode, and that encode and decode, by codec."""
 
-CANDIDATES = 107
+CANDIDATES = 109
 """Kernels of ``gcodec inspect`` with a budget, which tries every codec."""
 
 

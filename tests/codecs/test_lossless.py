@@ -95,6 +95,18 @@ def test_integers_and_booleans_keep_their_bits(name: str) -> None:
             assert decoded.dtype == x.dtype and bits(decoded) == bits(np.asarray(tensor))
 
 
+@pytest.mark.parametrize("mode", ["fast", "small"])
+@pytest.mark.parametrize("n", [2, 100, 5000])
+def test_bare_bytes(mode: str, n: int) -> None:
+    """The string of the first plane ends within the last byte of a message."""
+    rng = np.random.default_rng(n)
+    normal = rng.standard_normal(n, np.float32)
+    integers = rng.integers(-9, 9, n, np.int32)
+    for x in (normal, normal * (rng.random(n) < 0.3), np.ones(n, np.float32), integers):
+        payload = gcodec.parse(f"lossless:mode={mode}").encode(x)
+        assert np.array_equal(payload.codec.decode(payload.tobytes(), n), x)
+
+
 def test_nan_needs_no_policy_but_may_be_replaced() -> None:
     x = np.array([1, np.nan, np.inf, -2] * 20, np.float32).astype(ml_dtypes.bfloat16)
     assert bits(gcodec.decode(gcodec.encode(x, "lossless"))) == bits(x)

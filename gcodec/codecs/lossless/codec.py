@@ -23,7 +23,7 @@ from gcodec.codec import Codec, register
 from gcodec.codecs.lossless import describe, encoder
 from gcodec.codecs.lossless.message import Message
 from gcodec.codecs.lossless.planes import PlaneLayout
-from gcodec.entropy.coder import Written
+from gcodec.entropy.coder import RansString, WordString, Written
 from gcodec.errors import Corrupt, FormatError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.pack import check_length
@@ -209,6 +209,11 @@ class Lossless(Codec):
         if self._dtype == "bool" and int(part.max(initial=0)) > 1:
             raise Corrupt("an element is neither true nor false")
         return part.view(NUMPY_DTYPES[self._dtype])
+
+    def _string(self, payload: Payload, n: int) -> WordString | RansString | None:
+        if self.mode == "stored" or not n:
+            return None
+        return Message.open(payload, self._layout, n, self.mode).first
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return Message.open(payload, self._layout, n, self.mode).blocks(log2_block)
