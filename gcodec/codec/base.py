@@ -76,10 +76,10 @@ class Codec(Parameters):
     takes_up_to: ClassVar[float] = math.inf
     # Whether the codec accepts NaN and Inf and leaves them in the residual, to be checked there.
     keeps_nonfinite: ClassVar[bool] = False
-    # Whether `_decoded_bound` computes a bound from symbols that are on the host.
-    bounds_decoded: ClassVar[bool] = False
-    # For `_decoded_bound`: no decoded value exceeds this multiple of the largest value, or of 1.
+    # No decoded value exceeds this multiple of the largest value, or of 1.
     decoded_factor: ClassVar[float] = math.inf
+    # Whether `_decoded_bound` computes another bound, from symbols that are on the host.
+    bounds_decoded: ClassVar[bool] = False
     # Whether `_quantize` reads its `prior`; otherwise `Feedback` keeps no symbols.
     uses_prior: ClassVar[bool] = False
     # Whether every bit pattern comes back, so that NaN and Inf need no policy.

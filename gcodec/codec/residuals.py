@@ -61,7 +61,8 @@ def quantize_sum(
     if is_accepted:
         return quantize_left(codec, values, extremes, tensor.dtype, seed, prior)
     # Symbols on a device are not waited for.
-    is_known = codec.bounds_decoded and (codec.symbols_on_host or device_of(values) is None)
+    is_known = codec.bounds_decoded or codec.decoded_factor < math.inf
+    is_known = is_known and (codec.symbols_on_host or device_of(values) is None)
     if is_known:
         prefetch(top_bits)  # fetch it together with the numbers that the symbols need
     symbols = quantize_left(codec, values, extremes, tensor.dtype, seed, prior)

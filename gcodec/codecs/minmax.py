@@ -80,7 +80,7 @@ class MinMax(Codec):
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")
-    bounds_decoded, decoded_factor = True, 4.0
+    decoded_factor = 4.0
     reads_segments = True
 
     bits: int = param(Integer(1, 8), 8, "bits of a code")
@@ -121,7 +121,7 @@ class MinMax(Codec):
         return 8 * self._ranges_nbytes(n) + n * self.bits
 
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> MinMaxSymbols:
-        return self._quantized(values, ranges(values, self._bucket(values.size)), seed)
+        return self._quantized(values, seed)
 
     def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
         return arithmetic.add_residual(x, update, self._bucket(x.size))
@@ -129,34 +129,27 @@ class MinMax(Codec):
     def _quantize_in_place(
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
     ) -> MinMaxSymbols:
-        return self._quantize_below(values, extremes, seed, None, leave=True)
+        return self._quantized(values, seed, extremes, leave=True)
 
     def _quantize_below(
-        self,
-        values: np.ndarray,
-        extremes: Extremes,
-        seed: int,
-        prior: Any,
-        *,
-        leave: bool = False,
+        self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any
     ) -> MinMaxSymbols:
-        checked_ranges = extremes.ranges or ranges(values, self._bucket(values.size))
-        return self._quantized(values, checked_ranges, seed, leave=leave)
+        return self._quantized(values, seed, extremes)
 
     def _quantized(
         self,
         values: np.ndarray,
-        checked_ranges: tuple[np.ndarray, bool],
         seed: int,
+        extremes: Extremes | None = None,
         *,
         leave: bool = False,
     ) -> MinMaxSymbols:
-        """Quantize values, given the result of `ranges` for them.
+        """Quantize values, perhaps given their `Extremes`.
 
         With `leave`, the values are replaced by their quantization errors.
         """
-        n = values.size
-        bucket_ranges, finite = checked_ranges
+        n, known = values.size, extremes and extremes.ranges
+        bucket_ranges, finite = known or ranges(values, self._bucket(n))
         require(finite, lambda: nonfinite_error(values))
         data = self._room(values)
         write_ranges(bucket_ranges, data)

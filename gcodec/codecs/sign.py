@@ -76,7 +76,7 @@ class Sign(Codec):
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = FLOATS
-    bounds_decoded, decoded_factor = True, 2.0
+    decoded_factor = 2.0
     reads_segments = True
     peers: ClassVar = {"byteps-onebit": "sign", "signsgd": "sign:scale=none"}
 

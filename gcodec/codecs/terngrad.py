@@ -110,7 +110,7 @@ class TernGrad(Codec):
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = FLOATS
-    bounds_decoded, decoded_factor = True, 2.0
+    decoded_factor = 2.0
     reads_segments = True
     uses_shape = True
     peers: ClassVar = {"terngrad": "terngrad:pack=terngrad"}

@@ -102,7 +102,7 @@ class Blockwise(Codec):
     refuses_nonfinite = True
     takes_up_to = quantizer.LARGEST
     fused_dtypes = ("float32", "float64")
-    bounds_decoded, decoded_factor = True, 4.0
+    decoded_factor = 4.0
     reads_segments = True
     uses_shape = True
     peers: ClassVar = {
