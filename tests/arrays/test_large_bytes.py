@@ -30,10 +30,14 @@ def test_joined_equals_bytes_join(nbytes: int) -> None:
     assert joined([]) == b""
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("drained", [False, True])
-@pytest.mark.parametrize("nbytes", [0, 5, LEAST_NBYTES + 12_345])
-def test_observed_parts(nbytes: int, drained: bool) -> None:
+@pytest.mark.parametrize("nbytes", [0, 5, LEAST_NBYTES + 12_345, 3 * LEAST_NBYTES + 12_345])
+def test_observed_parts(
+    nbytes: int, drained: bool, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An observer sees all bytes in order, and may write to a part that follows."""
+    monkeypatch.setenv("GCODEC_NUM_THREADS", str(threads))
     piece = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
     expected, chunks, last = piece.tobytes(), list[bytes](), bytearray(1)
 
