@@ -299,7 +299,7 @@ def _decoded(message: _Message) -> np.ndarray:
 
 
 def _converted(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Convert values, of which a signaling NaN becomes a quiet one."""
+    """Convert values; a signaling NaN becomes a quiet one."""
     with np.errstate(over="ignore", invalid="ignore"):
         return values.astype(dtype)
 

@@ -173,22 +173,6 @@ class AtomicFiles:
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that appears under its name only when it is complete; see `AtomicFiles`.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-        File to write.
-
-    Yields
-    ------
-    BinaryIO
-        Binary file, open for writing; seekable unless `path` is a pipe.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written. Its `filename` is `path`.
-    """
+    """Open a file that appears under its name only when it is complete; see `AtomicFiles.open`."""
     with AtomicFiles() as files:
         yield files.open(path)

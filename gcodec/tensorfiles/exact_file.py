@@ -117,7 +117,7 @@ def tensors_of(head: bytes) -> list[StoredTensor]:
 
 
 class OriginalFile:
-    """A .safetensors file, of which each tensor is mapped to memory on its own.
+    """A .safetensors file whose tensors are mapped to memory one by one.
 
     Parameters
     ----------

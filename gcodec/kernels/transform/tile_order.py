@@ -1,7 +1,7 @@
 """Sent elements of tiles: from the order of the tiles to that of the tensor.
 
-A tensor is a matrix of tiles of equal size, each of which sends the same number of elements. A
-position counts the elements of all preceding tiles, and then those of its own tile by row.
+The tensor is a matrix, cut into tiles of equal size that send equally many elements. The position
+of an element is its number if all tiles follow one another, each of them row by row.
 """
 
 from __future__ import annotations
