@@ -2,9 +2,12 @@
 
 ``python -m bench.gpu`` prints a table for docs/gpu.md; specs may be given as arguments. Encoding
 is `Codec.encode`, whose payload stays on the device, and decoding is `Codec.decode` of that
-payload. Speeds are GB of float32 per second; the speed of a copy counts the bytes that it reads
-once, and the fractions are relative to that speed. The fastest round counts. Values are normal
-with a heavy tail, as in a gradient; the CPU is measured on the smallest sizes.
+payload. Codecs that code positions or coefficients leave their payload on the host; decoding is
+then `gcodec.decode` of the frame to the device. Compressing is `Feedback.compress`, whose frame is
+on the host. Speeds are GB of float32 per second; the speed of a copy counts the bytes that it
+reads once, and the fractions are relative to that speed. The fastest round counts. The tensor is a
+matrix with rows of 500 values, normal with a heavy tail, as in a gradient; the CPU is measured on
+the smallest sizes.
 ``python -m bench.gpu --machine NAME --mb 16`` prints the rows of the device for
 gcodec/advisor/machines.csv instead, with the speeds of the last size.
 """
@@ -17,22 +20,25 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import date
+from functools import partial
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
 import gcodec
 from gcodec.advisor.machines import CodingSpeed, Machine
-from gcodec.runtime.device import Device, cuda_device
+from gcodec.runtime.device import Device, cuda_device, device_of
 
 SPECS = (
     *("raw", "sign", "mxnet-2bit", "mxnet-1bit", "minmax", "minmax:bits=4", "terngrad"),
     *("terngrad:pack=base3", "qsgd:form=dense,bucket=512", "qsgd:code=rans,form=dense,bucket=512"),
-    *("minifloat:code=none", "minifloat:code=huffman", "topk", "dct8"),
+    *("qsgd:code=context", "minifloat:code=none", "minifloat:code=huffman", "minifloat"),
+    *("topk", "randomk", "powersgd", "dct8", "dct8:layout=tiles", "ecsq:step=0.001", "ecsq"),
 )
 MEGABYTES = (1, 16, 256, 1024)
 _MOST_ON_HOST = 16  # megabytes
 _ROUNDS = 5
+_COLUMNS = 500  # of the matrix; sizes in megabytes are whole rows
 
 
 class Row(NamedTuple):
@@ -43,6 +49,7 @@ class Row(NamedTuple):
     copy: float
     encode: float
     decode: float
+    compress: float
     host_encode: float | None
     host_decode: float | None
 
@@ -78,39 +85,48 @@ def rows(
         device.to_host(word)
 
     for size in megabytes:
-        host = gradient(int(size * 1e6 / 4))
+        host = gradient(int(size * 1e6 / 4)).reshape(-1, _COLUMNS)
         x = device.to_device(host)
         target, nbytes = device.empty(x.size, np.float32), x.nbytes / 1e9
 
-        def copy(target: Any = target, x: Any = x) -> None:
+        def copy(target: Any = target, x: Any = x.reshape(-1)) -> None:
             target[:] = x
 
         copied = nbytes / seconds(copy, wait, rounds)
         for spec in specs:
             codec = gcodec.parse(spec)
-            times: list[float | None] = []
-            for array, shown in ((x, True), (host, size <= _MOST_ON_HOST)):
-                if not shown:
-                    times += [None, None]
-                    continue
-                payload = codec.encode(array)
-                for call in (
-                    lambda codec=codec, array=array: codec.encode(array),
-                    lambda codec=codec, payload=payload, n=x.size: codec.decode(payload, n),
-                ):
-                    times.append(nbytes / seconds(call, wait, rounds))
-            yield Row(spec, size, copied, *times)  # type: ignore[arg-type]
+            feedback = gcodec.Feedback(codec)
+            calls: list[Callable[[], Any]] = [
+                partial(codec.encode, x),
+                _decoding(codec, x),
+                partial(feedback.compress, "tensor", x),
+            ]
+            if size <= _MOST_ON_HOST:
+                calls += [partial(codec.encode, host), _decoding(codec, host)]
+            speeds: list[Any] = [nbytes / seconds(call, wait, rounds) for call in calls]
+            yield Row(spec, size, copied, *speeds, *[None] * (5 - len(calls)))
+
+
+def _decoding(codec: gcodec.Codec, x: Any) -> Callable[[], Any]:
+    """Return the call that decodes an array to where it is."""
+    payload = codec.encode(x)
+    if device_of(payload.data) is device_of(x):
+        return partial(codec.decode, payload, x.shape)
+    return partial(gcodec.decode, gcodec.encode(x, codec), like=x)
 
 
 def table(measured: Iterator[Row]) -> Iterator[str]:
     """Return the rows as a Markdown table."""
-    yield "| codec | MB | copy | encode | of copy | decode | of copy | CPU encode | CPU decode |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    yield (
+        "| codec | MB | copy | encode | of copy | decode | of copy | compress | CPU encode "
+        "| CPU decode |"
+    )
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     for row in measured:
-        cpu = ("–" if rate is None else f"{rate:.2f}" for rate in row[5:])
+        cpu = ("–" if rate is None else f"{rate:.2f}" for rate in row[6:])
         numbers = (
             *(f"{row.copy:.0f}", f"{row.encode:.1f}", f"{row.encode / row.copy:.2f}"),
-            *(f"{row.decode:.1f}", f"{row.decode / row.copy:.2f}", *cpu),
+            *(f"{row.decode:.1f}", f"{row.decode / row.copy:.2f}", f"{row.compress:.1f}", *cpu),
         )
         yield f"| `{row.spec}` | {row.megabytes:g} | " + " | ".join(numbers) + " |"
 

@@ -41,6 +41,11 @@ def launch_striding(
     device.launch(source, name, striding_blocks(n, per_thread), THREADS, *args)
 
 
+def launch_parts(device: Device, source: str, name: str, n: int, part: int, *args: object) -> None:
+    """Launch a kernel whose blocks process parts of `part` elements out of n."""
+    device.launch(source, name, striding_blocks(n, part, threads=1), THREADS, *args)
+
+
 def byte_view(symbols: Array) -> tuple[Array, int]:
     """Return the bytes of symbols and the size of one, for kernels that take any width."""
     return symbols.view(np.uint8), symbols.itemsize

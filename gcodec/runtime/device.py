@@ -14,6 +14,7 @@ import functools
 import hashlib
 import importlib.util
 import inspect
+import operator
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -107,13 +108,16 @@ class Device(abc.ABC):
         """
         blocks = grid if isinstance(grid, tuple) else (grid,)
         if 0 not in blocks:
-            parameters = _parameters(source)[name]
-            arguments = [_argument(*pair) for pair in zip(parameters, args, strict=True)]
+            types = _parameters(source)[name]
+            arguments = [as_type(value) for as_type, value in zip(types, args, strict=True)]
             self.run(source, name, blocks, block, *arguments)
 
     @abc.abstractmethod
     def run(self, source: str, name: str, grid: tuple[int, ...], block: int, *args: Any) -> None:
-        """Launch a kernel with arguments of exactly the declared types; see `launch`."""
+        """Launch a kernel with numbers of exactly the declared types; see `launch`.
+
+        The elements of arrays have the declared width, but may have another type.
+        """
 
 
 class CupyDevice(Device):
@@ -145,6 +149,7 @@ class CupyDevice(Device):
                 f"gcodec needs {LEAST_ARCHITECTURE / 10}; copy the arrays to the host first"
             )
         self._modules: dict[str, Any] = {}
+        self._kernels: dict[tuple[str, str], Any] = {}
 
     def owns(self, x: Any) -> bool:
         """Return whether `x` is a CuPy array on this device."""
@@ -187,7 +192,7 @@ class CupyDevice(Device):
         source = self.cupy.ascontiguousarray(array)
         target = np.empty(source.nbytes, np.uint8)
         staging.copy(source.data, target)
-        return _Copy(source, target, target.view(source.dtype).reshape(source.shape))
+        return _Copy(source, target, target.view(array.dtype).reshape(array.shape))
 
     def _start_leading(self, leading: deferred.LeadingBytes, staging: Staging) -> _Copy:
         """Start a kernel that writes leading bytes to pinned memory.
@@ -223,7 +228,11 @@ class CupyDevice(Device):
     def run(self, source: str, name: str, grid: tuple[int, ...], block: int, *args: Any) -> None:
         """Launch a kernel on CuPy's current stream; compile its file at the first use."""
         with self.cupy.cuda.Device(self.number):
-            self._module(source).get_function(name)(grid, (block,), args)
+            kernel = self._kernels.get((source, name))
+            if kernel is None:
+                kernel = self._module(source).get_function(name)
+                self._kernels[source, name] = kernel
+            kernel(grid, (block,), args)
 
     def _module(self, source: str) -> Any:
         if source not in self._modules:
@@ -301,30 +310,30 @@ def _headers() -> str:
 
 
 @functools.cache
-def _parameters(source: str) -> dict[str, list[tuple[np.dtype[Any], bool]]]:
-    """Return, for each kernel of a file, its parameters' dtypes and whether they are pointers."""
-
-    def dtype_of(name: str) -> np.dtype[Any]:
-        return np.dtype(bool if name == "bool" else f"{name[0]}{int(name[1:]) // 8}")
-
+def _parameters(source: str) -> dict[str, list[Callable[[Any], Any]]]:
+    """Return, for each kernel of a file, the functions that convert its arguments."""
     return {
-        name: [(dtype_of(kind), star == "*") for kind, star in _PARAMETER.findall(parameters)]
+        name: [_conversion(*parameter) for parameter in _PARAMETER.findall(parameters)]
         for name, parameters in _KERNEL.findall(sources()[source].read_text())
     }
 
 
-def _argument(parameter: tuple[np.dtype[Any], bool], value: Any) -> Any:
-    """Return an argument of a kernel as the type of its parameter."""
-    dtype, is_pointer = parameter
-    if type(value) is deferred.Deferred:
-        value = value.words
-    if not is_pointer:
-        assert dtype.kind == "f" or not isinstance(value, (float, np.floating))
-        return dtype.type(value)
-    if isinstance(value, np.generic):  # an address
-        return value
-    assert value.itemsize == dtype.itemsize and value.flags.c_contiguous
-    return value if value.dtype == dtype else value.view(dtype)
+def _conversion(type_name: str, star: str) -> Callable[[Any], Any]:
+    """Return the function that converts a value to the type of a parameter."""
+    if star:
+        return _words_of
+    number = np.dtype(type_name if type_name == "bool" else _dtype_name(type_name)).type
+    return number if type_name[0] == "f" else lambda value: number(operator.index(value))
+
+
+def _dtype_name(type_name: str) -> str:
+    """Return the name of the dtype of a type of ``types.cuh``, such as ``i8`` for ``i64``."""
+    return f"{type_name[0]}{int(type_name[1:]) // 8}"
+
+
+def _words_of(value: Any) -> Any:
+    """Return the array of a `Deferred` number; arrays and addresses are returned unchanged."""
+    return value.words if type(value) is deferred.Deferred else value
 
 
 def device_of(*arrays: object) -> Device | None:

@@ -221,7 +221,8 @@ def _argument(name: str, k: int, wanted: str, inputs: Any) -> bytes:
         address = inputs.array.ctypes.data
         assert address % alignment == 0, f"{name}, argument {k}: not aligned"
         if letter not in "VW":  # vectors of four elements may view any array
-            _same(name, k, inputs.dtype, letter)
+            width = np.dtype(_LETTERS[letter]).itemsize
+            assert inputs.itemsize == width, f"{name}, argument {k}: not of {width} bytes"
         return address.to_bytes(SLOT, sys.byteorder)
     assert isinstance(inputs, np.generic), f"{name}, argument {k}: {inputs!r} is no NumPy scalar"
     _same(name, k, inputs.dtype, letter)

@@ -18,7 +18,7 @@ def test_table() -> None:
     with use(shim.ShimDevice()) as device:
         lines = list(gpu.table(gpu.rows(device, specs, (0.01, 20e-3), rounds=1)))
     assert len(lines) == 2 + 2 * len(specs)
-    assert {line.count("|") for line in lines} == {10}
+    assert {line.count("|") for line in lines} == {11}
 
 
 @pytest.mark.skipif(shim.COMPILER is None, reason="there is no g++")

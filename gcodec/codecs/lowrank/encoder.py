@@ -22,6 +22,7 @@ from gcodec.codecs.lowrank.subspace import Matrix
 from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.reduce import Moments, sum_squares
 from gcodec.payload import Payload
+from gcodec.runtime.deferred import resolved
 from gcodec.runtime.device import host
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import binary32
@@ -74,6 +75,7 @@ class Candidate(NamedTuple):
         whole = None
         if symbols.residual is not None:
             whole = ecsq(trellis=trellis)._pack(symbols.residual).resolved()
+            symbols = symbols._replace(residual=resolved(symbols.residual))
         if not symbols.rank:
             assert whole is not None
             return cls.of_plain(symbols.residual, whole)
@@ -214,8 +216,8 @@ class Encoder:
         if 0 < share < _MOST_SHARE:
             before = self._prior.residual if self._prior and self._prior.rank else None
             codec = self._ecsq(nmse=binary32(share), transform=self._transform)
-            symbols = symbols._replace(residual=codec._quantize(residual, self._seed, before))
-            yield Candidate.of_symbols(symbols, self._trellis)
+            levels = codec._quantize(residual, self._seed, before)
+            yield Candidate.of_symbols(symbols._replace(residual=levels), self._trellis)
 
     def _splits(self) -> list[int]:
         """Return the numbers of leading dimensions that may form the rows, the best first.
@@ -297,7 +299,8 @@ class Encoder:
                 None, codec._encode(self._values, self._seed, before).resolved()
             )
         levels = codec._quantize(self._values, self._seed, before)
-        return Candidate.of_plain(levels, codec._pack(levels).resolved())
+        payload = codec._pack(levels).resolved()
+        return Candidate.of_plain(resolved(levels), payload)
 
     def _expected_nbits(self, nmse: float) -> float:
         """Return the approximate bits of ecsq alone, from a sample of rows."""

@@ -190,7 +190,7 @@ def write_planned(
     listed = LeadingBytes(outliers.view(np.uint8), outliers[:1].view(np.int64), 2 * _WORD, _WORD)
     arrays = scales.which, table.decision, table.ends, scales.rows, scales.columns
     parts = (*arrays, table.frequencies, listed)
-    deferred = [Deferred(device, part, np.array) for part in parts]
+    deferred = [Deferred(device, part, np.asarray) for part in parts]
     for part in deferred:
         prefetch(part)
 

@@ -1,7 +1,7 @@
 // Twin of byte_counts.py: a histogram of bytes.
 #include "kernels/numeric/counting.cuh"
 
-static const i64 PART = 1 << 16;  // bytes that a block counts at a time
+static const i64 PART = 1 << 14;  // bytes that a block counts at a time
 
 extern "C" __global__ void __launch_bounds__(256)
     count_values(const u8* __restrict__ codes, i64 n, u64* __restrict__ counts) {

@@ -6,7 +6,7 @@ import numpy as np
 
 from gcodec.kernels.numeric.log_histogram import BINS
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import device_with, launch_striding
+from gcodec.runtime.cuda_grid import device_with, launch_parts
 from gcodec.runtime.device import Device
 
 PART = 1 << 15  # elements that a block counts before it adds its counts to the total
@@ -15,8 +15,7 @@ PART = 1 << 15  # elements that a block counts before it adds its counts to the 
 def counts_of(device: Device, values: Array) -> Array:
     """Count (n,) float32 values, as a (BINS,) uint64 array that stays on the device."""
     counts, n = device.zeros(BINS, np.uint64), values.size
-    arguments = values, n, counts
-    launch_striding(device, "log_histogram", "count_magnitudes", n, *arguments, per_thread=PART)
+    launch_parts(device, "log_histogram", "count_magnitudes", n, PART, values, n, counts)
     return counts
 
 

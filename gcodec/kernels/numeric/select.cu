@@ -8,7 +8,7 @@
 #include "kernels/numeric/compact.cuh"
 
 static const u32 LOW_BITS = 17;
-static const i64 PART = 4096;  // elements of a warp
+static const i64 PART = 1024;  // elements of a warp
 
 // The state: number of magnitudes that are still to be selected; lower bound of the level; bits of the
 // largest magnitude. After choose_bin, the first two are the number of magnitudes to take that equal

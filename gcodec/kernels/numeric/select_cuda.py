@@ -11,7 +11,7 @@ from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding, striding_blocks
 from gcodec.runtime.device import Device
 
-_PART = 4096  # elements that a warp processes
+_PART = 1024  # elements that a warp processes
 _WIDE = 1024  # threads of a block that sums counts
 _TOP = 2  # index of the largest magnitude's bits in the state
 
@@ -98,4 +98,4 @@ def _write(
 
 
 def _blocks(n: int) -> int:
-    return striding_blocks(n, _PART * THREADS // 32)
+    return striding_blocks(n, _PART // 32)

@@ -10,7 +10,7 @@ import numpy as np
 from gcodec.kernels.numeric.log_histogram import BINS
 from gcodec.kernels.numeric.log_histogram_cuda import PART
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding
+from gcodec.runtime.cuda_grid import THREADS, device_with, launch_parts, launch_striding
 from gcodec.runtime.deferred import Deferred
 
 _SOURCE = "scale_search"
@@ -92,9 +92,9 @@ def search(
     state = device.zeros(_STATE, np.uint8)
     values = sample, sample.size, tensor, size, nonzero
     counts, seen = device.zeros(2 * BINS, np.uint64), device.zeros(3 * BINS, np.uint32)
-    stride("count_picked", size, *values, counts, per_thread=PART)
+    launch_parts(device, _SOURCE, "count_picked", size, PART, *values, counts)
     launch("choose_unit", 1, THREADS, counts, state)
-    stride("count_lifted", size, *values, state, counts, per_thread=PART)
+    launch_parts(device, _SOURCE, "count_lifted", size, PART, *values, state, counts)
     count = runs.size // 2
     near = device.to_device(runs), count, run_length, seen
     stride("note_sample", count * run_length or size, *values, state, *near)

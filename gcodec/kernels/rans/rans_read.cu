@@ -7,6 +7,7 @@ static const u32 LEAST_STATE = 1u << 16;
 static const int THREADS = 128;
 static const int SLOTS = 1 << 15;
 static const int SYMBOLS = 256;
+static const int STAGED = 512;  // classes of a warp in shared memory
 static const i64 LEFT = 64;  // a status is 64 times the run, plus the number of an error
 static const int TRUNCATED = 1, LOW_HEAD = 2, OTHER_END = 3, BROKEN = 4;
 
@@ -47,7 +48,9 @@ struct OneModel {
     const u8* symbol_of;
     const u32* pair_of;
 
-    __device__ __forceinline__ u32 of(i64) const { return 0; }
+    __device__ __forceinline__ void load(i64, i64) {}
+    __device__ __forceinline__ void stage() {}
+    __device__ __forceinline__ u32 of(i32) const { return 0; }
     __device__ __forceinline__ u32 with(u32, u32) const { return 0; }
     __device__ __forceinline__ u32 symbol(u32, u32 slot) const { return symbol_of[slot]; }
     __device__ __forceinline__ u32 pair(u32, u32 symbol) const { return pair_of[symbol]; }
@@ -61,8 +64,26 @@ struct Classes {
     const u32* pair_of;
     i32 log2_total;
     bool trellis;
+    u8* staged;  // of the warp, in shared memory
+    u32 coming[STAGED / WARP] = {};
 
-    __device__ __forceinline__ u32 of(i64 i) const { return classes[i]; }
+    // Loads the classes from `first` on, so that they arrive while others are in use.
+    __device__ __forceinline__ void load(i64 first, i64 stop) {
+#pragma unroll
+        for (int k = 0; k < STAGED / WARP; ++k) {
+            i64 i = first + k * WARP + threadIdx.x % WARP;
+            coming[k] = i < stop ? classes[i] : 0;
+        }
+    }
+    // Moves the loaded classes to shared memory.
+    __device__ __forceinline__ void stage() {
+        __syncwarp();  // all lanes have read the preceding ones
+#pragma unroll
+        for (int k = 0; k < STAGED / WARP; ++k)
+            staged[k * WARP + threadIdx.x % WARP] = (u8)coming[k];
+        __syncwarp();
+    }
+    __device__ __forceinline__ u32 of(i32 k) const { return k < STAGED ? staged[k] : 0; }
     __device__ __forceinline__ u32 with(u32 number, u32 path) const {
         return trellis ? number | above_class(path) : number;
     }
@@ -81,7 +102,7 @@ struct Classes {
 // are whole words from there. One warp reads `together` consecutive runs.
 template <class Model>
 __device__ __forceinline__ void read_runs(
-    const Model& model, int lanes, const u8* data, i64 end, i64* offsets, i64 origin, u32* states,
+    Model& model, int lanes, const u8* data, i64 end, i64* offsets, i64 origin, u32* states,
     i64 n, i32 log2_block, i32 log2_run, i64 together, i32 chained, i32 log2_total, u8* out,
     i64* status
 ) {
@@ -113,29 +134,44 @@ __device__ __forceinline__ void read_runs(
         } else if (chained && !fresh && active) {
             x = states[run * lanes + lane];
         }
-        i64 i = run * size, stop = i + size < n ? i + size : n;
-        if (!wrong) words.seek(place);
-        u32 next = active && i + lane < stop ? model.of(i + lane) : 0;
-        for (; i < stop && !wrong; i += lanes) {  // the same for all lanes
-            bool need = false;
-            if ((i & (RUN - 1)) == 0) path = 0;
-            u32 number = model.with(next, path);
-            if (active && i + lanes + lane < stop) next = model.of(i + lanes + lane);  // prefetched
-            if (active && i + lane < stop) {
-                u32 slot = x & mask, symbol = model.symbol(number, slot);
-                u32 pair = model.pair(number, symbol);
-                out[i + lane] = (u8)symbol;
-                path = path_after(path, symbol);
-                x = (pair & 0xFFFF) * (x >> log2_total) + slot - (pair >> 16);
-                need = x < LEAST_STATE;
+        i64 start = run * size, stop = start + size < n ? start + size : n;
+        if (!wrong) {
+            words.seek(place);
+            model.load(start, stop);
+        }
+        int taken = 0;  // words in registers, below 32
+        for (i64 first = start; first < stop && !wrong; first += STAGED) {
+            model.stage();
+            model.load(first + STAGED, stop);
+            int count = (int)min((i64)STAGED, stop - first), used = 0;
+            int left = (int)min((end - place) >> 1, (i64)1 << 30);  // words, at least 0
+            u32 next = model.of(lane);
+            if ((first & (RUN - 1)) == 0) path = 0;
+            for (int i = 0; i < count && !wrong; i += lanes) {  // the same for all lanes
+                bool need = false;
+                u32 number = model.with(next, path);
+                next = model.of(i + lanes + lane);
+                if (active && i + lane < count) {
+                    u32 slot = x & mask, symbol = model.symbol(number, slot);
+                    u32 pair = model.pair(number, symbol);
+                    out[first + i + lane] = (u8)symbol;
+                    path = path_after(path, symbol);
+                    x = (pair & 0xFFFF) * (x >> log2_total) + slot - (pair >> 16);
+                    need = x < LEAST_STATE;
+                }
+                u32 needed = __ballot_sync(EVERY_LANE, need);
+                // At most 31 words were taken, and 31 lanes come first.
+                u32 word = words.at(taken + __popc(needed & ((1u << lane) - 1)));
+                if (need) x = x << 16 | word;
+                taken += __popc(needed);
+                used += __popc(needed);
+                if (used > left) wrong = TRUNCATED;
+                if (taken >= WARP) {
+                    words.go_on();
+                    taken -= WARP;
+                }
             }
-            u32 needed = __ballot_sync(EVERY_LANE, need);
-            int ahead = (int)((place - words.from) >> 1) + __popc(needed & ((1u << lane) - 1));
-            u32 word = words.at(ahead);  // at most 31 were consumed, and 31 lanes come first
-            if (need) x = x << 16 | word;
-            place += 2 * __popc(needed);
-            if (place > end) wrong = TRUNCATED;
-            if (place - words.from >= 2 * WARP) words.go_on();
+            place += 2 * used;
         }
         bool whole = ((run + 1) & inside) == 0 || stop == n;
         if (!wrong && whole && __any_sync(EVERY_LANE, x != LEAST_STATE)) wrong = OTHER_END;
@@ -178,7 +214,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8) read_classed(
     i32 log2_run, i32 chained, i32 log2_total, const u8* slots, const u32* pairs, const u8* classes,
     i32 lanes, i64 together, i32 trellis, u8* out, i64* status
 ) {
-    Classes model = {classes, slots, pairs, log2_total, trellis != 0};
+    __shared__ u8 staged[THREADS / WARP * STAGED];
+    u8* own = staged + threadIdx.x / WARP * STAGED;
+    Classes model = {classes, slots, pairs, log2_total, trellis != 0, own};
     read_runs(
         model, lanes, data, end, offsets, origin, states, n, log2_block, log2_run, together, chained,
         log2_total, out, status

@@ -5,52 +5,74 @@
 
 static const u32 LEAST_STATE = 1u << 16;
 static const int THREADS = 256;
+static const int STAGED = 512;  // symbols in shared memory
 
 // For the i-th run of 2^log2_run symbols, a multiple of 32, `words` receives the number of words from
 // its first to the end of its block, and `snapshots` the states before it. A slot has `room` words: one
 // for each symbol of a block, and two for each of 2, 8 or 32 states. `sizes` receives the used bits of
 // each slot, 0 for blocks after the last of n symbols. All symbols have a frequency. Symbols with
 // classes have 16 bits, the class above the symbol, and the tables of classes follow each other.
+//
+// A warp has nothing else to do while it waits, so it loads STAGED symbols at once, long before it
+// codes them, and the table entries of a symbol one step before.
 template <class Symbol>
 __device__ __forceinline__ void write_states(
-    const Symbol* symbols, i64 n, i32 lanes, i32 log2_block, i32 log2_run, i32 log2_total,
+    const Symbol* symbols, i64 n, i32 lanes, i32 log2_block, i32 log2_run, u32 log2_total,
     const u64* reciprocals, const u32* pairs, u16* slots, i64 room, i64* sizes, i64* words,
-    u32* snapshots
+    u32* snapshots, Symbol* staged
 ) {
-    int lane = threadIdx.x;
-    bool active = lane < lanes;
-    i64 size = 1ll << log2_block, start = blockIdx.x * size;
-    i64 stop = start + size < n ? start + size : n;
-    u16* end = slots + (blockIdx.x + 1) * room;  // after the slot
-    i64 used = 0;  // words, at most one for each symbol
-    u32 x = LEAST_STATE, total = 1u << log2_total;
-    if (start >= n) {
-        if (lane == 0) sizes[blockIdx.x] = 0;
+    i64 begin = (i64)blockIdx.x << log2_block;
+    if (begin >= n) {
+        if (threadIdx.x == 0) sizes[blockIdx.x] = 0;
         return;
     }
-    i64 i = (stop - 1) & ~(i64)(lanes - 1);  // start is a multiple of 32
-    u32 next = active && i + lane < stop ? symbols[i + lane] : 0;
-    for (; i >= start; i -= lanes) {
-        bool coding = active && i + lane < stop, drop = false;
-        u32 symbol = next;
-        if (active && i > start) next = symbols[i - lanes + lane];  // prefetched
-        u32 pair = pairs[symbol], frequency = pair & 0xFFFF;
-        u64 reciprocal = reciprocals[symbol];
-        if (coding) drop = x >> (32 - log2_total) >= frequency;
-        u32 dropped = __ballot_sync(EVERY_LANE, drop);
-        if (drop) {
-            end[-used - __popc(dropped >> lane)] = (u16)x;
-            x >>= 16;
+    const Symbol* own = symbols + begin;
+    i32 lane = threadIdx.x, size = (i32)min((i64)1 << log2_block, n - begin), used = 0;  // words
+    u16* end = slots + (blockIdx.x + 1) * room;  // after the slot
+    bool active = lane < lanes;
+    u32 x = LEAST_STATE, total = 1u << log2_total, coming[STAGED / WARP];
+    auto load = [&](i32 first) {
+#pragma unroll
+        for (i32 k = 0; k < STAGED / WARP; ++k) {
+            i32 at = first + k * WARP + lane;
+            coming[k] = at < size ? own[at] : 0;
         }
-        used += __popc(dropped);
-        if (coding) {
-            u32 times = (u32)(x * reciprocal >> (32 + log2_total));
-            x += times * (total - frequency) + (pair >> 16);
-        }
-        if ((i & ((1ll << log2_run) - 1)) == 0) {
-            i64 run = i >> log2_run;  // below their number
-            if (active) snapshots[run * lanes + lane] = x;
-            if (lane == 0) words[run] = used;
+    };
+    i32 i = (size - 1) & ~(lanes - 1);  // first symbol of the step
+    load(i & ~(STAGED - 1));
+    for (i32 first = i & ~(STAGED - 1); first >= 0; first -= STAGED) {
+        __syncwarp();  // all lanes have read the preceding symbols
+#pragma unroll
+        for (i32 k = 0; k < STAGED / WARP; ++k) staged[k * WARP + lane] = (Symbol)coming[k];
+        __syncwarp();
+        if (first) load(first - STAGED);
+        auto symbol_of = [&](i32 at) -> u32 {
+            return active && at >= first ? staged[at - first + lane] : 0;
+        };
+        u32 symbol = symbol_of(i), next = symbol_of(i - lanes);
+        u32 next_pair = pairs[symbol];
+        u64 next_reciprocal = reciprocals[symbol];
+        for (; i >= first; i -= lanes) {
+            u32 pair = next_pair, frequency = pair & 0xFFFF;
+            u64 reciprocal = next_reciprocal;
+            next_pair = pairs[next];
+            next_reciprocal = reciprocals[next];
+            next = symbol_of(i - 2 * lanes);
+            bool coding = active && i + lane < size;
+            bool drop = coding && x >> (32 - log2_total) >= frequency;
+            u32 dropped = __ballot_sync(EVERY_LANE, drop);
+            if (drop) {
+                end[-(used + __popc(dropped >> lane))] = (u16)x;
+                x >>= 16;
+            }
+            used += __popc(dropped);
+            u32 times = (u32)(x * reciprocal >> 32) >> log2_total;
+            if (coding) x += times * (total - frequency) + (pair >> 16);
+            if ((i & ((1 << log2_run) - 1)) == 0) {
+                i64 run = (begin + i) >> log2_run;  // below their number
+                if (active) snapshots[run * lanes + lane] = x;
+                if (lane == 0) words[run] = used;
+            }
         }
     }
     used += 2 * lanes;
@@ -58,7 +80,7 @@ __device__ __forceinline__ void write_states(
         end[-used + 2 * lane] = (u16)x;
         end[-used + 2 * lane + 1] = (u16)(x >> 16);
     }
-    if (lane == 0) sizes[blockIdx.x] = 16 * used;
+    if (lane == 0) sizes[blockIdx.x] = 16 * (i64)used;
 }
 
 extern "C" __global__ void __launch_bounds__(WARP) write_block(
@@ -66,9 +88,10 @@ extern "C" __global__ void __launch_bounds__(WARP) write_block(
     const u64* reciprocals, const u32* pairs, u16* slots, i64 room, i64* sizes, i64* words, u32* snapshots
 ) {
     // 256 reciprocals and pairs
+    __shared__ u8 staged[STAGED];
     write_states(
-        symbols, *count, WARP, log2_block, log2_run, (i32)*log2_total, reciprocals, pairs, slots, room, sizes,
-        words, snapshots
+        symbols, *count, WARP, log2_block, log2_run, (u32)*log2_total, reciprocals, pairs, slots, room, sizes,
+        words, snapshots, staged
     );
 }
 
@@ -77,9 +100,10 @@ extern "C" __global__ void __launch_bounds__(WARP) write_classed(
     const u64* reciprocals, const u32* pairs, u16* slots, i64 room, i64* sizes, i64* words, u32* snapshots
 ) {
     // 256 reciprocals and pairs of each class; layout: states, and the log2 of the symbols of a run
+    __shared__ u16 staged[STAGED + WARP];
     write_states(
-        symbols, *count, (i32)layout[0], log2_block, (i32)layout[1], (i32)*log2_total, reciprocals, pairs, slots, room,
-        sizes, words, snapshots
+        symbols, *count, (i32)layout[0], log2_block, (i32)layout[1], (u32)*log2_total, reciprocals, pairs, slots, room,
+        sizes, words, snapshots, staged
     );
 }
 
