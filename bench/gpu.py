@@ -87,10 +87,11 @@ def rows(
     for size in megabytes:
         host = gradient(int(size * 1e6 / 4)).reshape(-1, _COLUMNS)
         x = device.to_device(host)
-        target, nbytes = device.empty(x.size, np.float32), x.nbytes / 1e9
+        flat, nbytes = x.reshape(-1), x.nbytes / 1e9
+        target = device.empty(x.size, np.float32)
 
-        def copy(target: Any = target, x: Any = x.reshape(-1)) -> None:
-            target[:] = x
+        def copy(target: Any = target, flat: Any = flat) -> None:
+            target[:] = flat
 
         copied = nbytes / seconds(copy, wait, rounds)
         for spec in specs:

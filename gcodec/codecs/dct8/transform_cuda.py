@@ -86,12 +86,12 @@ def _blocks(count: int, size: int) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _table(device: Device, n: int, other: Basis | None, *, transposed: bool) -> Array:
-    """Return a basis on a device. A transposed matrix has one row for each point."""
-    if n > TABLED:
-        rows = basis.table(n)
-    else:
-        rows = (other or basis.basis)(n)
-        rows = np.ascontiguousarray(rows.T if transposed else rows).reshape(-1)
-    table = device.to_device(rows)
+    """Return a basis on a device, for n > TABLED as its factors; see `basis.table`.
+
+    A transposed matrix has one row for each point, and transposed factors one for each factor.
+    """
+    rows = basis.table(n).reshape(n, -1) if n > TABLED else (other or basis.basis)(n)
+    rows = np.ascontiguousarray(rows.T if transposed else rows)
+    table = device.to_device(rows.reshape(-1))
     device.to_host(table[:1])  # wait: the next user of the cached table may be on another stream
     return table

@@ -8,6 +8,7 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.context.lane_order import RUN
 from gcodec.kernels.numeric.scan_cuda import sums_before
 from gcodec.kernels.prefix.codewords_cuda import NO_ERROR, check_status
+from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans.rans_string import Layout, Take, refuse_more
 from gcodec.kernels.rans.rans_table import WriteTables
@@ -20,6 +21,7 @@ from gcodec.runtime.device import placed
 _WARPS = 4  # warps of a block of threads that reads runs
 _MOVERS, _MOST = 256, 128  # threads that move words, and their blocks for each rANS block
 _LOG2_RUN = 16  # log2 of the shortest runs of symbols with classes
+_SERIAL = 1 << 14  # symbols of the longest string that one warp reads
 _TRUNCATED, _LOW_HEAD, _OTHER_END = 1, 2, 3
 
 
@@ -86,9 +88,14 @@ def read(
     runs: Runs | None = None,
     bits_follow: bool = False,
 ) -> int:
-    """Read the string of n symbols; `take` receives all at once. Without runs, one warp reads."""
+    """Read the string of n symbols; `take` receives all at once.
+
+    Without runs, one warp would read them, which takes the host much less time if there are many.
+    """
     layout.refuse_short()
     _, first, end, n, *_ = layout
+    if runs is None and n > _SERIAL:
+        return _read_on_host(data, layout, take, bits_follow)
     if runs is not None:
         runs.check(n, end - first, layout.lanes)
     run_index = runs or Runs.empty(LOG2_BLOCK, n, layout.lanes)
@@ -106,6 +113,17 @@ def read(
             after = first + int(device_with(data).to_host(last)[0])
     if not bits_follow:
         refuse_more(after, end)
+    return after
+
+
+def _read_on_host(data: Array, layout: Layout, take: Take, bits_follow: bool) -> int:
+    device, symbols = device_with(data), np.empty(layout.n, np.uint8)
+
+    def put(start: int, part: np.ndarray) -> None:
+        symbols[start : start + part.size] = part
+
+    after = rans_string.read(device.to_host(data), layout, put, None, bits_follow)
+    take(0, device.to_device(symbols))
     return after
 
 

@@ -1,17 +1,52 @@
 // The largest coefficients of the DCT of chunks, which the host computes with BLAS and SciPy.
 //
 // The transform of an axis is a product with its basis in float32, summed in runs of 64 elements. The
-// last bits depend on this order, as they depend on the library on the host.
+// last bits depend on this order, as they depend on the library on the host. Transposed tables let
+// neighboring threads load neighboring words.
 #include "kernels/transform/dct.cuh"
 #include "kernels/transform/dct_select.cuh"
 
-// Entry (u, i) of a basis with a transposed table, which has a row for each i.
-__device__ __forceinline__ f32 turned_entry(const u32* __restrict__ basis, i32 n, i32 u, i32 i) {
-    if (n <= TABLED) return float_of(basis[i * n + u]);
+static const i32 TOGETHER = 8;  // runs that are summed at once
+
+// The sum of entry (u, i)·x(i) over i, where x(i) is column[i * inner]; n <= TABLED.
+__device__ __forceinline__ f32 short_sum(const f32* column, i32 n, i32 inner, i32 u,
+                                         const u32* __restrict__ basis) {
+    f32 total = 0;
+    for (i32 run = 0; run < n; run += SHORT) {
+        f32 sum = 0;
+        for (i32 i = run; i < min(run + SHORT, n); ++i)
+            sum += float_of(basis[i * n + u]) * column[i * inner];
+        total += sum;
+    }
+    return total;
+}
+
+// The same for n > TABLED. An entry is cos α·cos β − sin α·sin β, where α is the same for a run, so
+// the sums of x(i)·cos β and of x(i)·sin β are multiplied by cos α and sin α.
+__device__ __forceinline__ f32 long_sum(const f32* column, i32 n, i32 inner, i32 u,
+                                        const u32* __restrict__ basis) {
     i32 longs = (n + SHORT - 1) / SHORT;
-    const u32* near = basis + u * 2 * (SHORT + longs) + i % SHORT;
-    const u32* far = basis + u * 2 * (SHORT + longs) + 2 * SHORT + i / SHORT;
-    return float_of(far[0]) * float_of(near[0]) - float_of(far[longs]) * float_of(near[SHORT]);
+    const u32 *near = basis + u, *far = near + 2 * SHORT * n;  // a row for each factor
+    f32 total = 0;
+    for (i32 first = 0; first < longs; first += TOGETHER) {
+        f32 cosines[TOGETHER] = {}, sines[TOGETHER] = {};
+        for (i32 r = 0; r < SHORT; ++r) {
+            f32 cosine = float_of(near[r * n]), sine = float_of(near[(SHORT + r) * n]);
+#pragma unroll
+            for (i32 k = 0; k < TOGETHER; ++k) {
+                i32 i = (first + k) * SHORT + r;
+                f32 value = i < n ? column[i * inner] : 0.0f;
+                cosines[k] += cosine * value;
+                sines[k] += sine * value;
+            }
+        }
+#pragma unroll
+        for (i32 k = 0; k < TOGETHER; ++k) {
+            i32 run = min(first + k, longs - 1);  // after the last run, both sums are 0
+            total += float_of(far[run * n]) * cosines[k] - float_of(far[(longs + run) * n]) * sines[k];
+        }
+    }
+    return total;
 }
 
 // Sets out(m, u, j) to the sum of entry (u, i)·x(m, i, j) over i. x, out: `size` elements.
@@ -20,14 +55,8 @@ __device__ void transform(const f32* x, f32* out, i32 size, i32 n, i32 inner,
     for (i32 e = threadIdx.x; e < size; e += blockDim.x) {
         i32 u = e / inner % n;
         const f32* column = x + (e - u * inner);
-        f32 total = 0;
-        for (i32 run = 0; run < n; run += SHORT) {
-            f32 sum = 0;
-            for (i32 i = run; i < min(run + SHORT, n); ++i)
-                sum += turned_entry(basis, n, u, i) * column[i * inner];
-            total += sum;
-        }
-        out[e] = total;
+        out[e] = n <= TABLED ? short_sum(column, n, inner, u, basis)
+                             : long_sum(column, n, inner, u, basis);
     }
     __syncthreads();
 }
