@@ -87,11 +87,19 @@ extern "C" __global__ void __launch_bounds__(WARP) write_block(
     const u8* symbols, const i64* count, i32 log2_block, i32 log2_run, const i64* log2_total,
     const u64* reciprocals, const u32* pairs, u16* slots, i64 room, i64* sizes, i64* words, u32* snapshots
 ) {
-    // 256 reciprocals and pairs
+    // 256 reciprocals and pairs, which are copied to shared memory
     __shared__ u8 staged[STAGED];
+    __shared__ u64 own_reciprocals[256];
+    __shared__ u32 own_pairs[256];
+#pragma unroll 1
+    for (int k = threadIdx.x; k < 256; k += WARP) {
+        own_reciprocals[k] = reciprocals[k];
+        own_pairs[k] = pairs[k];
+    }
+    __syncwarp();
     write_states(
-        symbols, *count, WARP, log2_block, log2_run, (u32)*log2_total, reciprocals, pairs, slots, room, sizes,
-        words, snapshots, staged
+        symbols, *count, WARP, log2_block, log2_run, (u32)*log2_total, own_reciprocals, own_pairs, slots, room,
+        sizes, words, snapshots, staged
     );
 }
 
