@@ -87,7 +87,7 @@ def machines() -> dict[str, Machine]:
     Examples
     --------
     >>> sorted(machines())
-    ['epyc-zen4']
+    ['epyc-zen4', 'h100']
     """
     listed: dict[str, Machine] = {}
     with open(_TABLE, encoding="utf-8", newline="") as file:

@@ -146,7 +146,7 @@ def test_file_that_is_no_bench_document(tmp_path: Path, text: str) -> None:
 
 
 def test_unknown_machine() -> None:
-    with pytest.raises(gcodec.ParameterError, match=r"machine='nix': must be epyc-zen4, or"):
+    with pytest.raises(gcodec.ParameterError, match=r"machine='nix': must be epyc-zen4, h100, or"):
         find_machine("nix")
     with pytest.raises(FileNotFoundError):
         find_machine("nix.json")

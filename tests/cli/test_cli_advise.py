@@ -278,7 +278,11 @@ BASE = ["--params", "10", "--step-time", "1ms", "--bits", "x=1"]
         ([*BASE, "--params", "1e400"], 2, "must be a whole number"),
         ([*BASE, "--params", "many"], 2, "must be a whole number"),
         ([*BASE, "--bits", "x"], 2, "'x': must be a name and bits"),
-        ([*BASE, "--machine", "nix"], 2, "machine='nix': must be epyc-zen4, or a .json file"),
+        (
+            [*BASE, "--machine", "nix"],
+            2,
+            "machine='nix': must be epyc-zen4, h100, or a .json file",
+        ),
         ([*BASE, "--machine", "nix.json"], 3, "nix.json: No such file"),
         ([*BASE, "--bits", "x=-1"], 2, "must be a name and bits"),
         ([*BASE, "--bits", "=1"], 2, "must be a name and bits"),

@@ -195,9 +195,12 @@ class StandIn(types.ModuleType):
         self.asarray = lambda array: own(self.device.to_device(np.asarray(array)))
         self.from_dlpack = lambda x: self.asarray(np.from_dlpack(x))
         self.asnumpy = lambda array: array.array.copy()
-        self.ascontiguousarray = lambda array: (
-            array if array.flags.c_contiguous else own(array.copy())
-        )
+
+        def contiguous(array: ShimArray) -> ndarray:
+            array = own(array if array.flags.c_contiguous else array.copy())
+            return own(array.reshape(-1)) if array.ndim == 0 else array  # at least one dimension
+
+        self.ascontiguousarray = contiguous
         self.may_share_memory = self.device.overlap
 
     @property

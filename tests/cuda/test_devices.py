@@ -46,6 +46,17 @@ def test_cupy(cupy: StandIn) -> None:
 
 
 @needs_compiler
+def test_arrays_without_dimensions(cupy: StandIn) -> None:
+    x = np.array(-2.5, np.float32)
+    on_device = cupy.asarray(x)
+    frame = gcodec.encode(on_device, "raw")
+    assert frame == gcodec.encode(x, "raw")
+    decoded = gcodec.decode(frame, like=on_device)
+    assert decoded.shape == ()
+    assert same(devices.host(decoded), x)
+
+
+@needs_compiler
 def test_old_devices_are_refused(cupy: StandIn) -> None:
     on_device = cupy.asarray(gradient(10))
     cupy.cuda.Device.compute_capability = "70"

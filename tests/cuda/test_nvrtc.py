@@ -41,7 +41,7 @@ def test_kernels(compiler: nvrtc.Compiler, number: int) -> None:
 def test_kernel_names_are_unique() -> None:
     names = [name for _, name in shim.kernels()]
     assert len(names) == len(set(names))
-    lists = {*gate.MORE_REGISTERS, *gate.STACK, *(name for name, _, _ in gate.SPILLS)}
+    lists = {*gate.MORE_REGISTERS, *gate.STACK}
     assert lists <= set(names)  # the lists contain only existing kernels
 
 
@@ -117,9 +117,6 @@ def test_unknown_reports_fail() -> None:
 
 def test_page_lists_the_exceptions_of_the_gate() -> None:
     text = PAGE.read_text("utf-8")
-    for (kernel, _, _), spilled in gate.SPILLS.items():
-        assert f"`{kernel}`" in text
-        assert f"{spilled} bytes" in text
     for kernel in (*gate.MORE_REGISTERS, *gate.STACK):
         assert f"`{kernel}`" in text
     assert "python tests/cuda/gate.py" in text

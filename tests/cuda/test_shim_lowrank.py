@@ -61,3 +61,11 @@ def test_residual(gpu: Device) -> None:
 def test_feedback(gpu: Device) -> None:
     steps = [matrix_of_rank(4, 40, 50, 0.05, seed) for seed in range(3)]
     feedback_agrees(gpu, "lowrank", steps)
+
+
+def test_feedback_without_factors(gpu: Device) -> None:
+    """Vectors, and matrices of noise, have no factors: each step knows the preceding levels."""
+    random = np.random.default_rng(5)
+    for shape in ((1200,), (30, 40)):
+        steps = [random.standard_normal(shape, np.float32) for _ in range(3)]
+        feedback_agrees(gpu, "lowrank", steps)

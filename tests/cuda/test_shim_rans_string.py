@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from samples import LARGE, same
+from samples import LARGE, gradient, same
 from strings import agree, broken, outcome, resolved
 
 import gcodec
@@ -62,6 +62,23 @@ def test_strings(gpu: Device, n: int, spread: float, log2_run: int) -> None:
         actual = rans_string.index(gpu.to_device(data), layout, log2_run)
         assert np.array_equal(actual.offsets, runs.offsets)
         assert np.array_equal(actual.states, runs.states)
+
+
+def test_long_strings_without_runs_are_read_by_the_host(gpu: Device) -> None:
+    """One warp would take much longer."""
+    inputs, *model = symbols_and_model((1 << 14) + 5, 2)
+    data, nbits, _ = rans_string.write(write_tables(*model), inputs, inputs.size, inputs[:0])
+    before = list(getattr(gpu, "launched", []))
+    assert same(read(gpu, read_tables(*model), data, 0, nbits, inputs.size, None), inputs)
+    assert list(getattr(gpu, "launched", [])) == before
+
+
+@pytest.mark.parametrize("spec", ["ecsq:step=0.01", "ecsq:step=0.01,trellis=yes"])
+def test_long_classed_strings_without_runs(gpu: Device, spec: str) -> None:
+    x = 0.02 * gradient(20_000).clip(-9, 9).reshape(100, 200)
+    frame = gcodec.encode(x, spec)
+    decoded = gcodec.decode(frame, like=gpu.to_device(x))
+    assert same(gpu.to_host(decoded), gcodec.decode(frame))
 
 
 @pytest.mark.parametrize("log2_total", [12, 15])

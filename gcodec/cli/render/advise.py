@@ -187,7 +187,6 @@ def show(advice: ClusterAdvice, console: Console, *, quiet: bool) -> None:
         note(f"skipped {text.count(advice.source.skipped, 'tensor')}: no gradients")
     if advice.machine is not None:
         note(f"coding speeds of {advice.machine.name}: {advice.machine.source}")
-        note("nobody has timed coding on a GPU yet; --encode and --decode take speeds of yours")
     others = {way.scheme for way in advice.advice.ways if way.scheme and not way.coding}
     for scheme in others:
         name = text.printable(scheme.name)

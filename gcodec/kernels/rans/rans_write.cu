@@ -5,7 +5,7 @@
 
 static const u32 LEAST_STATE = 1u << 16;
 static const int THREADS = 256;
-static const int STAGED = 512;  // symbols in shared memory
+static const int STAGED = 256;  // symbols in shared memory
 
 // For the i-th run of 2^log2_run symbols, a multiple of 32, `words` receives the number of words from
 // its first to the end of its block, and `snapshots` the states before it. A slot has `room` words: one

@@ -23,13 +23,14 @@ __device__ __forceinline__ f32 short_sum(const f32* column, i32 n, i32 inner, i3
 
 // The same for n > TABLED. An entry is cos α·cos β − sin α·sin β, where α is the same for a run, so
 // the sums of x(i)·cos β and of x(i)·sin β are multiplied by cos α and sin α.
-__device__ __forceinline__ f32 long_sum(const f32* column, i32 n, i32 inner, i32 u,
-                                        const u32* __restrict__ basis) {
+__device__ __noinline__ f32 long_sum(const f32* column, i32 n, i32 inner, i32 u,
+                                     const u32* __restrict__ basis) {
     i32 longs = (n + SHORT - 1) / SHORT;
     const u32 *near = basis + u, *far = near + 2 * SHORT * n;  // a row for each factor
     f32 total = 0;
     for (i32 first = 0; first < longs; first += TOGETHER) {
         f32 cosines[TOGETHER] = {}, sines[TOGETHER] = {};
+#pragma unroll 1
         for (i32 r = 0; r < SHORT; ++r) {
             f32 cosine = float_of(near[r * n]), sine = float_of(near[(SHORT + r) * n]);
 #pragma unroll
