@@ -13,8 +13,7 @@ from gcodec.runtime import Array
 from gcodec.runtime.device import device_of
 
 SEGMENT = 1 << 19  # elements
-_CONVERTED = 1 << 17  # elements of the shortest segment that is worth a call for its conversion
-_IN_CONVERSION = 16  # at most 1/16 of the elements are in conversion at once, in all threads
+_CONVERTED = 1 << 17  # elements of a segment that is converted; longer ones leave the cache
 _PER_THREAD = 4  # segments per thread, at least, because threads may differ in speed
 _THRESHOLD = 1 << 21  # elements of the smallest input that is worth the wait for threads
 
@@ -64,8 +63,7 @@ def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Array = N
         return [task(0, n)]
     length = -(-n // (_PER_THREAD * thread_count() * SEGMENT)) * SEGMENT
     if short:
-        limit = n // (_IN_CONVERSION * thread_count()) // _CONVERTED * _CONVERTED
-        length = min(max(limit, _CONVERTED), SEGMENT)
+        length = _CONVERTED
     length = max(length // unit, 1) * unit
     if is_one(n):
         return [task(start, min(start + length, n)) for start in range(0, n, length)]
