@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import strategies as gs
@@ -148,6 +149,17 @@ def test_large_tensors_have_the_residuals_of_small_ones(
 EXACT = ["raw", "mxnet-2bit:threshold=0.25", "mxnet-2bit", "mxnet-2bit:threshold=4", "mxnet-1bit"]
 
 
+# Codecs whose quantizers leave the errors of float32 and bfloat16 gradients.
+LEFT = (
+    *("minmax", "minmax:bits=4,bucket=64", "minmax:bits=5,bucket=4096,rounding=stochastic"),
+    *("qsgd:form=dense", "qsgd:bucket=64", "qsgd:s=300,form=dense,bucket=100"),
+    *("microscale", "microscale:format=mxfp4", "microscale:format=nvfp4", "blockwise"),
+    *("microscale:format=mxint8,rounding=stochastic", "blockwise:kind=fp8,block=32"),
+    *("blockwise:kind=dynamic8,block=4096", "blockwise:kind=int4,block=48"),
+    *("blockwise:kind=int8,block=0", "blockwise:kind=uniform8", "blockwise:nested=yes"),
+)
+
+
 @pytest.mark.parametrize("spec", EXACT)
 @given(data=st.data())
 def test_decoded_sum_plus_residual_equals_gradient_sum_exactly(
@@ -191,6 +203,7 @@ def test_decoded_sum_plus_residual_equals_gradient_sum(
         *("terngrad", "terngrad:clip=0,pack=terngrad", "terngrad:clip=0.5,pack=base3"),
         *("minmax", "minmax:bits=3,bucket=7", "minmax:bits=2,bucket=100,rounding=stochastic"),
         *("sign", "sign:scale=l2", "sign:scale=none"),
+        *LEFT,
     ],
 )
 def test_residual_is_the_error_of_the_decoded_frame(dtype: str, spec: str) -> None:
@@ -204,6 +217,25 @@ def test_residual_is_the_error_of_the_decoded_frame(dtype: str, spec: str) -> No
         corrected = grad.astype(np.float32) + np.float32(0.9) * kept
         kept = corrected - decoded.astype(np.float32)
         assert gs.same_bits(feedback.residual("w"), kept)
+
+
+@pytest.mark.parametrize("spec", LEFT)
+def test_errors_of_bfloat16_gradients_in_several_segments(spec: str) -> None:
+    """Kernels round decoded values to bfloat16 before they subtract them, in the last block too."""
+    rng = np.random.default_rng(7)
+    for n, scale in ((4133, 1e-2), ((1 << 17) + 77, 1e-30), (700, 3e35)):
+        values = np.clip(rng.standard_normal(n) * np.exp(rng.standard_normal(n)), -9, 9) * scale
+        grad, feedback = values.astype(ml_dtypes.bfloat16), Feedback(spec)
+        in_place, kept = np.zeros(n, np.float32), np.zeros(n, np.float32)
+        for _ in range(2):
+            decoded = gcodec.decode(feedback.compress("w", grad)).astype(np.float32)
+            kept = grad.astype(np.float32) + kept - decoded
+            assert gs.same_bits(feedback.residual("w"), kept)
+        for seed in (3, 4):
+            codec, former = gcodec.parse(spec), in_place.copy()
+            symbols = codec.quantize_residual(grad, in_place, seed=seed)
+            decoded = codec.dequantize(symbols, n).astype(ml_dtypes.bfloat16).astype(np.float32)
+            assert gs.same_bits(in_place, grad.astype(np.float32) + former - decoded)
 
 
 def test_zero_decay_keeps_no_memory() -> None:

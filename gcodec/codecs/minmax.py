@@ -80,6 +80,7 @@ class MinMax(Codec):
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")
+    also_left = ("bfloat16",)
     decoded_factor = 4.0
     reads_segments = True
 
@@ -129,7 +130,7 @@ class MinMax(Codec):
     def _quantize_in_place(
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
     ) -> MinMaxSymbols:
-        return self._quantized(values, seed, extremes, leave=True)
+        return self._quantized(values, seed, extremes, leave=True, rounds=dtype == "bfloat16")
 
     def _quantize_below(
         self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any
@@ -143,10 +144,11 @@ class MinMax(Codec):
         extremes: Extremes | None = None,
         *,
         leave: bool = False,
+        rounds: bool = False,
     ) -> MinMaxSymbols:
         """Quantize values, perhaps given their `Extremes`.
 
-        With `leave`, the values are replaced by their quantization errors.
+        With `leave`, the values are replaced by their quantization errors; see `uniform.quantize`.
         """
         n, known = values.size, extremes and extremes.ranges
         bucket_ranges, finite = known or ranges(values, self._bucket(n))
@@ -155,7 +157,7 @@ class MinMax(Codec):
         write_ranges(bucket_ranges, data)
         codes = data[self._ranges_nbytes(n) :]
         numbers = self._bucket(n), self.bits, self._key(seed)
-        uniform.quantize(values, bucket_ranges, *numbers, codes, leave)
+        uniform.quantize(values, bucket_ranges, *numbers, codes, leave, rounds)
         return MinMaxSymbols(data, n)
 
     def _quantize_sum(

@@ -148,6 +148,24 @@ class Emitter:
                     with writing:
                         self.store(values, pointer)
 
+    def rounded(self, values: Any) -> Any:
+        """Emit float32 lanes, rounded to bfloat16 if the argument "rounds" is true.
+
+        A lane that is NaN may change its payload, or its sign.
+        """
+        builder, word = self.builder, lanes(32, values.type.count)
+
+        def constant(number: int) -> Any:
+            return word([number] * word.count)
+
+        # Without a branch, the lanes of several loads remain interleaved.
+        mask = self.splat(builder.sext(self.args["rounds"], word.element), word.count)
+        bits = builder.bitcast(values, word)
+        odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
+        total = builder.add(bits, builder.and_(builder.add(odd, constant(0x7FFF)), mask))
+        kept = builder.or_(builder.not_(mask), constant(-0x10000))
+        return builder.bitcast(builder.and_(total, kept), values.type)
+
     def larger(self, one: Any, other: Any) -> Any:
         """Emit the maxima of lanes of floats or signed integers; `other` if a float is NaN."""
         return self._chosen(">", one, other)

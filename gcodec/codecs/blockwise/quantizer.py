@@ -164,8 +164,9 @@ def _absmax(
         scaled, one = last / tops[-1], np.ones(1, np.float32)
         loops.quantize(scaled, block, one, _ZERO, table, codes[start:])
         if update is not None:
-            minus = np.float32(-1)
-            blockwise.dequantize(codes[start:], block, tops[-1:], table.values, False, last, minus)
+            decoded, dtype = np.empty_like(last), "bfloat16" if update.rounds else "float32"
+            blockwise.dequantize(codes[start:], block, tops[-1:], table.values, False, decoded)
+            convert.add_rounded(decoded, dtype, np.float32(-1), last)
     return tops
 
 

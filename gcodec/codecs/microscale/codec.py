@@ -104,6 +104,7 @@ class Microscale(Codec):
     keeps_nonfinite = True
     takes_up_to = 2.0**127
     fused_dtypes = ("float32", "float64")
+    also_left = ("bfloat16",)
     decoded_factor = 4.0
     reads_segments = True
     uses_shape = True
@@ -201,7 +202,8 @@ class Microscale(Codec):
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
     ) -> MicroscaleSymbols:
         scale = self._scale_of(values, int(extremes.top_bits))
-        return self._quantized(values, scale, seed, leave=True)[0]
+        rounds = dtype == "bfloat16"
+        return self._quantized(values, scale, seed, leave=True, rounds=rounds)[0]
 
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
@@ -217,17 +219,19 @@ class Microscale(Codec):
         seed: int,
         update: ResidualUpdate | None = None,
         leave: bool = False,
+        rounds: bool = False,
     ) -> tuple[MicroscaleSymbols, int]:
         """Quantize values, or their sum with a residual; also return the largest magnitude.
 
-        With `leave`, the values are replaced by their quantization errors.
+        For `leave` and `rounds`, see `microscale.quantize`.
         """
         n, fmt = values.size, self._format
         data = empty_beside(fmt.blocks(n) + fmt.data_nbytes(n), np.uint8, values)
         scales, elements = data[: fmt.blocks(n)], data[fmt.blocks(n) :]
         quantization = Quantization(fmt, self.scale, np.float32(tensor_scale))
         key = seed if self.rounding == "stochastic" else None
-        top = microscale.quantize(values, quantization, key, scales, elements, update, leave)
+        modes = update, leave, rounds
+        top = microscale.quantize(values, quantization, key, scales, elements, *modes)
         if self.refuses_nonfinite:
             check_top(top, values)
         return MicroscaleSymbols(data, n, tensor_scale, self._bound_shape(n)), top

@@ -82,11 +82,12 @@ class BucketQuantizer:
         _check_norms(scale.norms, s, values)
         return cls(values, scale, coded_mask_of(scale, n), seed, fuses_norms=False)
 
-    def __call__(self, start: int, stop: int, out: np.ndarray, leave: bool = False) -> np.ndarray:
+    def __call__(
+        self, start: int, stop: int, out: np.ndarray, leave: bool = False, rounds: bool = False
+    ) -> np.ndarray:
         """Write and return the symbols of a range, which must begin at a bucket.
 
-        With `leave`, on the host, the values are replaced by their quantization errors; not if
-        `fuses_norms`.
+        For `leave` and `rounds`, see `levels.quantize`; not if `fuses_norms`.
         """
         part, scale = self.values[start:stop], self.scale
         if self.fuses_norms:
@@ -99,19 +100,19 @@ class BucketQuantizer:
             assert self.coded.silent is not None
             self.coded.silent[buckets] = scale.norms[buckets] == 0
         else:
-            levels.quantize(part, scale, self.seed, start, out, leave)
+            levels.quantize(part, scale, self.seed, start, out, leave, rounds)
         return out
 
-    def first(self, n: int, out: np.ndarray, leave: bool = False) -> None:
+    def first(self, n: int, out: np.ndarray, leave: bool = False, rounds: bool = False) -> None:
         """Write the symbols of the first n elements to `out`, on the threads of the pool.
 
-        If `fuses_norms`, n is rounded up to whole buckets. For `leave`, see `__call__`.
+        If `fuses_norms`, n is rounded up to whole buckets. For the rest, see `__call__`.
         """
         if self.fuses_norms:
             n = min(-(-n // self.scale.bucket) * self.scale.bucket, self.values.size)
 
         def task(start: int, stop: int) -> None:
-            self(start, stop, out[start:stop], leave)
+            self(start, stop, out[start:stop], leave, rounds)
 
         pool.run(task, n, beside=self.values)
         if self.update is not None:

@@ -109,6 +109,7 @@ class QSGD(Codec):
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")
+    also_left = ("bfloat16",)
     decoded_factor = 2.0**32
     uses_shape = True
     takes_up_to = 2.0**64  # norms of larger values may exceed float32
@@ -195,7 +196,8 @@ class QSGD(Codec):
     ) -> QSGDSymbols | None:
         if self._fuses_norms(values.size):  # so the kernel does not quantize in place
             return None
-        return self._quantized(values, self._quantizer(values, seed, extremes), leave=True)
+        quantize = self._quantizer(values, seed, extremes)
+        return self._quantized(values, quantize, leave=True, rounds=dtype == "bfloat16")
 
     def _fuses_norms(self, n: int) -> bool:
         return n > 0 and bucket_norms.fuses(self._bucket(n), cast(Norm, self.norm), self.s)
@@ -212,11 +214,16 @@ class QSGD(Codec):
         return symbols, int(most.view(np.uint32))
 
     def _quantized(
-        self, values: np.ndarray, quantize: BucketQuantizer, *, leave: bool = False
+        self,
+        values: np.ndarray,
+        quantize: BucketQuantizer,
+        *,
+        leave: bool = False,
+        rounds: bool = False,
     ) -> QSGDSymbols:
-        """Quantize values; with `leave`, they are replaced by their quantization errors."""
+        """Quantize values; for `leave` and `rounds`, see `levels.quantize`."""
         out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
-        quantize.first(values.size, out, leave)
+        quantize.first(values.size, out, leave, rounds)
         return QSGDSymbols(quantize.scale.norms, out, self._bound_shape(values.size))
 
     def _encode(self, values: np.ndarray, seed: int, prior: Any) -> Payload | Selection[Payload]:

@@ -46,7 +46,7 @@ def log_histogram(values: np.ndarray) -> np.ndarray:
         which the bits of abs(x) are from k·2^17 to (k + 1)·2^17 − 1. Bin 0 counts zeros, and
         subnormals below 2^-132.
     """
-    step = min(_PART, pool.SEGMENT) if is_converted(values) else _PART
+    step = _step(values)
 
     def task(start: int, stop: int) -> np.ndarray:
         counts, tables = np.zeros(BINS, np.int64), _tables(stop - start)
@@ -67,13 +67,13 @@ def add_residual_with_histogram(x: np.ndarray, update: ResidualUpdate) -> tuple[
         See `Extremes`.
     counts : (2**14,) int64 array
     """
-    streaming = streams(update.apart)
+    streaming, step = streams(update.apart), _step(x)
 
     def task(start: int, stop: int) -> tuple[int, np.ndarray]:
         top, counts, tables = 0, np.zeros(BINS, np.int64), _tables(stop - start)
         sums = np.empty(_TILE, np.float32)
-        for at in range(start, stop, _PART):
-            end = min(at + _PART, stop)
+        for at in range(start, stop, step):
+            end = min(at + step, stop)
             own = update.part(at, end)
             terms = x[at:end], own.residual, own.decay, own.left, own.backup, streaming
             largest = _count_sums(*terms, sums, sums.view(np.uint8), tables, counts)
@@ -83,6 +83,11 @@ def add_residual_with_histogram(x: np.ndarray, update: ResidualUpdate) -> tuple[
 
     tops, parts = zip(*pool.run(task, x.size, _PART, x), strict=True)
     return max(tops), sum(parts, np.zeros(BINS, np.int64))
+
+
+def _step(values: np.ndarray) -> int:
+    """Return the number of elements that are counted at a time."""
+    return min(_PART, pool.SEGMENT) if is_converted(values) else _PART
 
 
 def _tables(n: int) -> np.ndarray:

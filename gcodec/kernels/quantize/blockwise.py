@@ -171,17 +171,18 @@ def _run(
     scratch = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
     cells = table.cells.first, table.cells.per_sign
     none = np.empty(0, np.float32)
-    terms, streaming = (x, none, np.float32(0), none, none), False
+    terms, flags = (x, none, np.float32(0), none, none), (False, False)
     if update is not None:
         terms, x = (x, update.residual, update.decay, update.left, update.backup), update.left
+        flags = False, update.rounds
         if block_size <= _CACHED:
             x = np.empty(min(block_size, x.size), np.float32)
-            streaming = block_size % BLOCK == 0 and streams(update.apart)
+            flags = block_size % BLOCK == 0 and streams(update.apart), update.rounds
     numbers = table.placed() if update is not None else none
     loop = _quantizer(table.method, update is not None)
     rule_of = *rule, shift, table.entries, *cells
     rules = tops, factors, *rule_of, *scratch
-    loop(x, *terms, streaming, first, block_size, *rules, numbers, out)
+    loop(x, *terms, *flags, first, block_size, *rules, numbers, out)
 
 
 def dequantize(
@@ -320,7 +321,9 @@ def _quantize_block(method: str, leave: bool) -> Any:
         method, _emit_integers
     )
 
-    @block("x", "i", "factor", "shift", "entries", "first", "count", "size", "values", "out", "at")
+    numbers = "factor", "shift", "entries", "first", "count", "size", "values", "rounds"
+
+    @block("x", "i", *numbers, "out", "at")
     def codes(e: Emitter) -> None:
         builder, source = e.builder, e.address("x", "i")
         e.fetch(source)
@@ -334,7 +337,8 @@ def _quantize_block(method: str, leave: bool) -> Any:
             if leave:
                 number, size = _emit_number(e, method, codes), e.splat(e.args["size"], HALF)
                 scale = builder.fdiv if method == "fp8" else builder.fmul
-                e.store(builder.fsub(x, scale(number, size)), e.element(source, first))
+                value = e.rounded(scale(number, size))
+                e.store(builder.fsub(x, value), e.element(source, first))
             return builder.and_(codes, codes.type([2 * highest + 1] * HALF))
 
         codes = narrow_halves(e, half)
@@ -425,10 +429,11 @@ def _emit_fp8(e: Emitter, r: Any, highest: int) -> Any:
     return e.builder.or_(codes, e.builder.and_(sign, codes.type([0x80] * HALF)))
 
 
-def _dequantize_block(per_byte: int, divides: bool) -> Any:
+def _dequantize_block(per_byte: int, divides: bool, *, may_round: bool = False) -> Any:
     """Make the block that decodes the codes from byte `at` to 32 elements of `out` from i on."""
+    rounds = ("rounds",) if may_round else ()
 
-    @block("codes", "at", "size", "numbers", "store", "scale", "out", "i")
+    @block("codes", "at", "size", "numbers", *rounds, "store", "scale", "out", "i")
     def values(e: Emitter) -> None:
         builder, source = e.builder, e.address("codes", "at")
         count = BLOCK // per_byte
@@ -442,7 +447,7 @@ def _dequantize_block(per_byte: int, divides: bool) -> Any:
             numbers = e.gathered(e.args["numbers"], e.indices(codes), floats())
         size = e.splat(e.args["size"])
         scaled = builder.fdiv(numbers, size) if divides else builder.fmul(numbers, size)
-        e.store_as(scaled, e.address("out", "i"))
+        e.store_as(e.rounded(scaled) if may_round else scaled, e.address("out", "i"))
 
     return values
 
@@ -474,7 +479,7 @@ def _factor(top, numerator, least, resets):
 def _quantizer(method: str, leave: bool) -> Kernel:
     is_apart = leave and method == "cells"  # a block of its own looks numbers up faster
     one_block = _quantize_block(method, leave and not is_apart)
-    error_block = _dequantize_block(1, False)
+    error_block = _dequantize_block(1, False, may_round=True)
     minus = np.float32(-1)
     per_byte = 2 if method in _NARROW else 1
     is_absmax, divides = method in _ABSMAX, method == "fp8"
@@ -488,9 +493,9 @@ def _quantizer(method: str, leave: bool) -> Kernel:
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], in float32[], in float32[], float32, "
-        "out float32[], out float32[], boolean, int64, int64, out float32[], out float32[], "
-        "float32, float32, boolean, float32, in uint32[], int64, int64, out float32[], "
-        "out uint8[], in float32[], out uint8[]",
+        "out float32[], out float32[], boolean, boolean, int64, int64, out float32[], "
+        "out float32[], float32, float32, boolean, float32, in uint32[], int64, int64, "
+        "out float32[], out uint8[], in float32[], out uint8[]",
         variant=f"{method} {leave}",
     )
     def blockwise_codes(
@@ -501,6 +506,7 @@ def _quantizer(method: str, leave: bool) -> Kernel:
         left,
         backup,
         streaming,
+        rounds,
         first,
         block_size,
         tops,
@@ -548,18 +554,18 @@ def _quantizer(method: str, leave: bool) -> Kernel:
             size = size_of(tops[b], factors[b]) if leave else one
             ahead = max(stop - start, AHEAD)
             for i in range(start, whole, BLOCK):
-                one_block(x, i - base, *numbers, size, values, out, i // per_byte)
+                one_block(x, i - base, *numbers, size, values, rounds, out, i // per_byte)
                 if is_apart:
-                    error_block(out, i, size, values, ADD, minus, x, i - base)
+                    error_block(out, i, size, values, rounds, ADD, minus, x, i - base)
                 if leave:
                     leave_block(x, i - base, left, i, backup, streaming)
                     fetch_terms(gradient, residual, i + ahead)  # while this block is coded
             if whole < stop:
                 for k in range(BLOCK):
                     padded[k] = x[whole + k - base] if k < stop - whole else np.float32(0)
-                one_block(padded, 0, *numbers, size, values, last, 0)
+                one_block(padded, 0, *numbers, size, values, rounds, last, 0)
                 if is_apart:
-                    error_block(last, 0, size, values, ADD, minus, padded, 0)
+                    error_block(last, 0, size, values, rounds, ADD, minus, padded, 0)
                 for k in range((stop - whole + per_byte - 1) // per_byte):
                     out[whole // per_byte + k] = last[k]
                 if leave:

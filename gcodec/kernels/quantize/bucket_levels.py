@@ -64,14 +64,15 @@ def quantize(
     numbers = np.uint64(seed), np.uint64(first), np.uint32(scale.s)
     loop = _quantizer(bucket, leave)
     streaming = update is not None and update.saves and streams(update.backup)
-    if loop(x[:whole], *numbers, np.empty(1), *terms, streaming, own_norms, out):
-        levels.quantize_tiny(x[:whole], scale, seed, first, out[:whole], leave)
+    rounds = update is not None and update.rounds
+    if loop(x[:whole], *numbers, np.empty(1), *terms, streaming, rounds, own_norms, out):
+        levels.quantize_tiny(x[:whole], scale, seed, first, out[:whole], leave, rounds)
     if whole < x.size:
         if update is not None:
             rest = update.part(whole, x.size)
             correct(gradient[whole:], rest.copied(), rest.decay, rest.left)
         own_norms[-1:] = norms(x[whole:], bucket, "l2")
-        levels.quantize(x[whole:], scale, seed, first + whole, out[whole:], leave)
+        levels.quantize(x[whole:], scale, seed, first + whole, out[whole:], leave, rounds)
     if update is not None:
         update.mark_saved()
 
@@ -84,7 +85,8 @@ def _quantizer(bucket: int, leave: bool) -> Kernel:
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], uint64, uint64, uint32, out float64[], "
-        "in float32[], in float32[], float32, out float32[], boolean, out float32[], out uint8[]",
+        "in float32[], in float32[], float32, out float32[], boolean, boolean, out float32[], "
+        "out uint8[]",
         variant=f"{bucket} {leave}",
         vectorized=False,
     )
@@ -99,6 +101,7 @@ def _quantizer(bucket: int, leave: bool) -> Kernel:
         decay,
         backup,
         streaming,
+        rounds,
         norms,
         out,
     ):
@@ -121,7 +124,7 @@ def _quantizer(bucket: int, leave: bool) -> Kernel:
             for i in range(start, start + bucket, _PAIR):
                 element = first + np.uint64(i)
                 span = element >> COUNTER_SPAN
-                two_blocks(x, i, factor, step, s, seed, element, span, out, i)
+                two_blocks(x, i, factor, step, rounds, s, seed, element, span, out, i)
                 if leave:
                     fetch_terms(gradient, residual, i + bucket)
                     fetch_terms(gradient, residual, i + bucket + BLOCK)

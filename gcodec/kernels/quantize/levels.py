@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from gcodec.errors import ParameterError
+from gcodec.kernels.numeric.convert import round_to
 from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
 from gcodec.runtime import cover
 from gcodec.runtime.device import device_of, dispatched
@@ -121,7 +122,13 @@ def levels_error(s: int) -> ParameterError:
 
 @dispatched("gcodec.kernels.quantize.levels_cuda")
 def quantize(
-    x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray, leave: bool = False
+    x: np.ndarray,
+    scale: Scale,
+    seed: int,
+    first: int,
+    out: np.ndarray,
+    leave: bool = False,
+    rounds: bool = False,
 ) -> None:
     """Quantize a part of a tensor on the calling thread.
 
@@ -138,9 +145,11 @@ def quantize(
     out : (n,) array of `symbol_dtype(scale.s)`
     leave : bool
         Whether x is replaced by the quantization error x − x̂; only on the host.
+    rounds : bool
+        With `leave`, whether x̂ is rounded to bfloat16 before it is subtracted.
     """
-    loop, numbers = _quantizer(out.dtype, leave), np.empty((2, BLOCK), np.float32)
-    key, whole = np.uint64(seed), x.size - x.size % BLOCK
+    loop, room = _quantizer(out.dtype, leave), np.empty((2, BLOCK), np.float32)
+    key, whole, numbers = np.uint64(seed), x.size - x.size % BLOCK, (rounds, *room)
     tiny = loop(x[:whole], key, np.uint64(first), *scale.part(first), *numbers, out[:whole])
     if whole < x.size:
         padded, last = np.zeros(BLOCK, np.float32), np.empty(BLOCK, out.dtype)
@@ -151,11 +160,17 @@ def quantize(
         if leave:
             x[whole:] = padded[: x.size - whole]
     if tiny:
-        quantize_tiny(x, scale, seed, first, out, leave)
+        quantize_tiny(x, scale, seed, first, out, leave, rounds)
 
 
 def quantize_tiny(
-    x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray, leave: bool
+    x: np.ndarray,
+    scale: Scale,
+    seed: int,
+    first: int,
+    out: np.ndarray,
+    leave: bool,
+    rounds: bool,
 ) -> None:
     """Quantize the elements with tiny norms in float64; see `quantize`."""
     for begin in range(0, x.size, _TINY_PART):
@@ -170,7 +185,8 @@ def quantize_tiny(
         level = np.minimum(level, np.uint32(scale.s))
         out[places] = 2 * level + ((level > 0) & (x[places] < 0))
         if leave:
-            x[places] -= _tiny_values(out[places], of, scale.s)
+            values = _tiny_values(out[places], of, scale.s)
+            x[places] -= round_to(values, "bfloat16" if rounds else "float32")
 
 
 def _tiny_values(symbols: np.ndarray, norms: np.ndarray, s: int) -> np.ndarray:
@@ -259,8 +275,9 @@ def quantize_block(
     It prefetches the elements that lie `ahead` elements further on. With `leave`, x is replaced
     by the quantization error; `step`, a number or an array for "each", is the value of level 1.
     """
+    numbers = *_FACTORS[factors], "step", "rounds", "s"
 
-    @block("x", "i", *_FACTORS[factors], "step", "s", "seed", "start", "span", "out", "at")
+    @block("x", "i", *numbers, "seed", "start", "span", "out", "at")
     def levels_of(e: Emitter) -> None:
         seed, start, span = (e.args[name] for name in ("seed", "start", "span"))
         stream = seed.type(ROUNDING)
@@ -286,7 +303,7 @@ def _emit_left(e: Emitter, x: Any, level: Any, steps: Any) -> Any:
     builder, word = e.builder, lanes(32)
     sign = builder.and_(builder.bitcast(x, word), word([SIGN] * BLOCK))
     size = builder.fmul(builder.sitofp(level, floats()), steps)
-    value = builder.bitcast(builder.or_(builder.bitcast(size, word), sign), floats())
+    value = e.rounded(builder.bitcast(builder.or_(builder.bitcast(size, word), sign), floats()))
     is_zero = builder.icmp_signed("==", level, word([0] * BLOCK))
     return builder.select(is_zero, x, builder.fsub(x, value))
 
@@ -399,11 +416,11 @@ def _quantizer(kind: np.dtype[Any], leave: bool) -> Kernel:
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], uint64, uint64, in float32[], int64, int64, "
-        f"uint32, out float32[], out float32[], out {dtype}[]",
+        f"uint32, boolean, out float32[], out float32[], out {dtype}[]",
         variant=f"{dtype} {leave}",
         vectorized=False,
     )
-    def quantize_part(x, seed, first, norms, phase, bucket, s, numbers, steps, out):
+    def quantize_part(x, seed, first, norms, phase, bucket, s, rounds, numbers, steps, out):
         # out.size == x.size, a multiple of BLOCK, as is `first`. The first bucket begins `phase`
         # elements before x; numbers.size == steps.size == BLOCK. Returns whether any norm is tiny;
         # elements of such buckets get level 0.
@@ -418,10 +435,10 @@ def _quantizer(kind: np.dtype[Any], leave: bool) -> Kernel:
             start = first + np.uint64(i)
             span = start >> COUNTER_SPAN
             if i + pair <= same and start & odd == 0:
-                two_blocks(x, i, numbers[0], steps[0], s, seed, start, span, out, i)
+                two_blocks(x, i, numbers[0], steps[0], rounds, s, seed, start, span, out, i)
                 i += pair
             else:
-                one_block(x, i, numbers, 0, steps, s, seed, start, span, out, i)
+                one_block(x, i, numbers, 0, steps, rounds, s, seed, start, span, out, i)
                 i += BLOCK
         return any_tiny
 

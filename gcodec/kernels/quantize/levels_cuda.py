@@ -11,7 +11,13 @@ from gcodec.runtime.device import placed
 
 
 def quantize(
-    x: Array, scale: Scale, seed: int, first: int, out: Array, leave: bool = False
+    x: Array,
+    scale: Scale,
+    seed: int,
+    first: int,
+    out: Array,
+    leave: bool = False,
+    rounds: bool = False,
 ) -> None:
     """Quantize a part of a tensor from element `first` on, a multiple of 4."""
     n = x.size

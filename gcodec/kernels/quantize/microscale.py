@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, leave_block
+from gcodec.kernels.numeric.convert import add_rounded
 from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.block_format import BLOCK_SIZES, FORMATS, BlockFormat, ScaleRule
@@ -77,6 +78,7 @@ def quantize(
     out: np.ndarray,
     update: ResidualUpdate | None = None,
     leave: bool = False,
+    rounds: bool = False,
 ) -> int:
     """Write the scales and elements of a (n,) float32 array.
 
@@ -92,6 +94,8 @@ def quantize(
         Residual that is added to x; the new one is the sum minus its decoded value.
     leave : bool
         Whether x, to which no residual is added, is replaced by the quantization error x − x̂.
+    rounds : bool
+        With `leave`, whether x̂ is rounded to bfloat16 before it is subtracted.
 
     Returns
     -------
@@ -100,6 +104,7 @@ def quantize(
     """
     fmt, adds, none = quantization.fmt, update is not None, np.empty(0, np.float32)
     leave, streaming = leave or adds, update is not None and streams(update.apart)
+    rounds = rounds or (update is not None and update.rounds)
     loop, numbers = _quantizer(fmt.name, seed is not None, leave), _numbers(quantization)
     keys = np.uint64(seed or 0), np.uint64(_scale_finder(fmt.block).address)
     per_byte, blocks = fmt.per_byte, _TILE // fmt.block
@@ -122,7 +127,7 @@ def quantize(
         own = scales[start // fmt.block : fmt.blocks(stop)]
         data = out[start // per_byte : fmt.data_nbytes(stop)]
         count = whole // fmt.block
-        arrays = left[:whole], backup[:whole], adds, streaming
+        arrays = left[:whole], backup[:whole], adds, streaming, rounds
         terms = part[:whole], residual[:whole], decay, *arrays
         loop(sums, *terms, np.uint64(start), *keys, *numbers, *scratch, own[:count], data)
         if whole < part.size:
@@ -133,7 +138,7 @@ def quantize(
                 rest = update_part.part(whole, part.size)
                 padded[1, : part.size - whole] = rest.copied()
             sums = sums if adds else padded[0]
-            terms = padded[0], padded[1], decay, padded[2], none, adds, False
+            terms = padded[0], padded[1], decay, padded[2], none, adds, False, rounds
             loop(sums, *terms, np.uint64(start + whole), *keys, *numbers, *scratch, ends, last)
             own[count:] = ends[: own.size - count]
             data[whole // per_byte :] = last[: data.size - whole // per_byte]
@@ -146,7 +151,7 @@ def quantize(
     top = max(pool.run(task, x.size, BLOCK, x))
     if top >= INFINITY_BITS:
         of = x if update is None else update.left
-        quantize_nonfinite(of, quantization, seed, scales, out, leave)
+        quantize_nonfinite(of, quantization, seed, scales, out, leave, rounds)
     return top
 
 
@@ -241,6 +246,7 @@ def quantize_nonfinite(
     scales: np.ndarray,
     out: np.ndarray,
     leave: bool,
+    rounds: bool,
 ) -> None:
     """Write the blocks of a tensor that contain NaN or Inf, and are marked; see `quantize`.
 
@@ -255,9 +261,9 @@ def quantize_nonfinite(
         data = out[first // fmt.per_byte : fmt.data_nbytes(stop)]
         scales[b], data[:] = scale, _in_bytes(codes, fmt)
         if leave:
-            with np.errstate(invalid="ignore"):
-                own = scales[b : b + 1]
-                dequantize(own, data, fmt, float(quantization.tensor_scale), part, np.float32(-1))
+            decoded = np.empty(part.size, np.float32)
+            dequantize(scales[b : b + 1], data, fmt, float(quantization.tensor_scale), decoded)
+            add_rounded(decoded, "bfloat16" if rounds else "float32", np.float32(-1), part)
 
 
 def _nonfinite_block(
@@ -522,7 +528,7 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
     Their blocks have the numbers from b on, and their codes begin at byte `at` of `out`.
     """
 
-    @block("x", "i", "seed", "start", "tops", "factors", "sizes", "b", "out", "at")
+    @block("x", "i", "seed", "start", "tops", "factors", "sizes", "b", "rounds", "out", "at")
     def codes(e: Emitter) -> None:
         builder, word = e.builder, lanes(32, HALF)
         source, halves = e.address("x", "i"), None
@@ -558,7 +564,8 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
                 code = builder.or_(code, sign)
             if leave:
                 size = e.splat(number("sizes", k), HALF)
-                error = builder.fsub(x, builder.fmul(emit_values(e, fmt, code), size))
+                value = e.rounded(builder.fmul(emit_values(e, fmt, code), size))
+                error = builder.fsub(x, value)
                 is_finite = builder.icmp_signed(
                     "<", number("tops", k), word.element(INFINITY_BITS)
                 )
@@ -666,7 +673,7 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], in float32[], in float32[], float32, "
-        "out float32[], out float32[], boolean, boolean, uint64, uint64, uint64, "
+        "out float32[], out float32[], boolean, boolean, boolean, uint64, uint64, uint64, "
         f"{_RULE}, {_ROOM}, out uint8[], out uint8[]",
         variant=f"{name} {stochastic} {leave}",
         vectorized=False,
@@ -680,6 +687,7 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         backup,
         updates,
         streaming,
+        rounds,
         first,
         seed,
         find,
@@ -717,7 +725,8 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
             for i in range(tile, stop, BLOCK):
                 start, b = first + np.uint64(i), i // per_scale - before
                 at = i - base
-                code_block(x, at, seed, start, tops, factors, sizes, b, out, i // per_byte)
+                numbers = tops, factors, sizes, b, rounds
+                code_block(x, at, seed, start, *numbers, out, i // per_byte)
                 if leave and updates:
                     leave_block(x, at, left, i, backup, streaming)
                     fetch_terms(gradient, residual, i + _TILE)

@@ -55,6 +55,7 @@ def quantize(
     seed: int | None,
     out: np.ndarray,
     leave: bool = False,
+    rounds: bool = False,
 ) -> None:
     """Quantize a (n,) float32 array and pack the codes, most significant bit first.
 
@@ -72,13 +73,15 @@ def quantize(
     out : (ceil(n * bits / 8),) uint8 array
     leave : bool
         Whether x is replaced by the quantization error x − x̂; only on the host.
+    rounds : bool
+        With `leave`, whether x̂ is rounded to bfloat16 before it is subtracted.
     """
     loop, none = _quantizer(seed is not None, leave), np.empty(0, np.float32)
     numbers = ranges.reshape(-1), bucket, bits, np.uint64(seed or 0), _address(packer, bits)
 
     def task(start: int, stop: int) -> None:
         part = x[start:stop]
-        terms = part, part, none, np.float32(0), none, none, False, np.empty(0, np.int32)
+        terms = part, part, none, np.float32(0), none, none, False, rounds, np.empty(0, np.int32)
         codes = out[start * bits // 8 : -(-stop * bits // 8)]
         loop(*terms, np.uint64(start), *numbers, *_scratch(), np.empty(3 * BLOCK), codes)
 
@@ -122,11 +125,12 @@ def quantize_sum(
         terms = sums, x[start:stop], own.residual, own.decay, own.left, own.backup
         codes = out[start * bits // 8 : -(-stop * bits // 8)]
         numbers = np.uint64(start), *buckets, *_scratch(), np.empty(3 * BLOCK)
-        top = int(loop(*terms, streaming, np.empty(2, np.int32), *numbers, codes))
+        flags = streaming, update.rounds
+        top = int(loop(*terms, *flags, np.empty(2, np.int32), *numbers, codes))
         own.mark_saved()
         return top
 
-    return ranges, max(pool.run(task, x.size, _TILE))
+    return ranges, max(pool.run(task, x.size, _TILE, x))
 
 
 def _address(loop_for: Callable[[int, bool], Kernel], bits: int) -> int:
@@ -280,7 +284,7 @@ def _quantize_block(stochastic: bool, leave: bool) -> Any:
     """
     count = BLOCK // 4 if leave else BLOCK  # lanes whose numbers fit into the registers
 
-    @block("x", "i", "numbers", "ends", "zero", "seed", "start", "codes", "at")
+    @block("x", "i", "numbers", "ends", "zero", "rounds", "seed", "start", "codes", "at")
     def quantize_block(e: Emitter) -> None:
         source, target, halves = e.address("x", "i"), e.address("codes", "at"), None
         e.fetch(source)
@@ -295,7 +299,7 @@ def _quantize_block(stochastic: bool, leave: bool) -> Any:
             narrow = e.builder.trunc(e.builder.fptosi(codes, lanes(32, count)), lanes(8, count))
             e.store(narrow, e.element(target, first), align=1)
             if leave:
-                e.store(e.builder.fsub(x, _decoded(e, codes, first)), place)
+                e.store(e.builder.fsub(x, e.rounded(_decoded(e, codes, first))), place)
 
     def codes_of(e: Emitter, x: Any, halves: Any, first: int) -> Any:
         """Emit the codes of some lanes as float64, given the random words of all, halved."""
@@ -354,7 +358,19 @@ def _quantizer(stochastic: bool, leave: bool) -> Kernel:
 
     @subroutine
     def code_blocks(
-        x, gradient, residual, first, limit, seed, ranges, bucket, levels, ends, numbers, codes
+        x,
+        gradient,
+        residual,
+        first,
+        limit,
+        rounds,
+        seed,
+        ranges,
+        bucket,
+        levels,
+        ends,
+        numbers,
+        codes,
     ):
         # x begins with element `first`; x.size is a multiple of BLOCK, and at most codes.size.
         # The numbers hold for the elements before `limit`; return the new limit. gradient and
@@ -367,13 +383,13 @@ def _quantizer(stochastic: bool, leave: bool) -> Kernel:
                 limit = _fill(numbers, ranges, bucket, start, levels, _factor_of)
                 if leave:
                     _fill(ends, ranges, bucket, start, levels, _end_of)
-            one_block(x, i, numbers, ends, 0, seed, np.uint64(start), codes, i)
+            one_block(x, i, numbers, ends, 0, rounds, seed, np.uint64(start), codes, i)
         return limit
 
     @kernel(
         f"{output} float32[], in float32[], in float32[], float32, out float32[], out float32[], "
-        f"boolean, out int32[], uint64, {output} float32[], int64, int64, uint64, uint64, "
-        "out uint8[], out float32[], out float64[], out float64[], out uint8[]",
+        f"boolean, boolean, out int32[], uint64, {output} float32[], int64, int64, uint64, "
+        "uint64, out uint8[], out float32[], out float64[], out float64[], out uint8[]",
         variant=f"{stochastic} {leave}",
         vectorized=False,
     )
@@ -385,6 +401,7 @@ def _quantizer(stochastic: bool, leave: bool) -> Kernel:
         left,
         backup,
         streaming,
+        rounds,
         keys,
         first,
         ranges,
@@ -407,7 +424,7 @@ def _quantizer(stochastic: bool, leave: bool) -> Kernel:
         # the sums. Return the bit pattern of the largest magnitude of the sums; after one that is
         # not finite, no codes are written.
         limit, levels, top = np.int64(first), np.float64((1 << bits) - 1), np.int32(0)
-        buckets = seed, ranges, bucket, levels, ends, numbers
+        buckets = rounds, seed, ranges, bucket, levels, ends, numbers
         for tile in range(0, gradient.size, _TILE):
             end, start = min(tile + _TILE, gradient.size), np.int64(first) + tile
             values = x[tile:end]

@@ -18,6 +18,7 @@ def quantize(
     seed: int | None,
     out: Array,
     leave: bool = False,
+    rounds: bool = False,
 ) -> None:
     """Quantize and pack the codes."""
     n = x.size
