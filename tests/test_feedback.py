@@ -221,7 +221,7 @@ def test_residual_is_the_error_of_the_decoded_frame(dtype: str, spec: str) -> No
 
 @pytest.mark.parametrize("spec", LEFT)
 def test_errors_of_bfloat16_gradients_in_several_segments(spec: str) -> None:
-    """Kernels round decoded values to bfloat16 before they subtract them, in the last block too."""
+    """Kernels round decoded values before they subtract them, also in the last block."""
     rng = np.random.default_rng(7)
     for n, scale in ((4133, 1e-2), ((1 << 17) + 77, 1e-30), (700, 3e35)):
         values = np.clip(rng.standard_normal(n) * np.exp(rng.standard_normal(n)), -9, 9) * scale
