@@ -153,7 +153,7 @@ class CupyDevice(Device):
 
     def owns(self, x: Any) -> bool:
         """Return whether `x` is a CuPy array on this device."""
-        return isinstance(x, self.cupy.ndarray) and x.device.id == self.number
+        return isinstance(x, self.cupy.ndarray) and x.data.device_id == self.number
 
     def empty(self, n: int, dtype: Any) -> Array:
         """Return an uninitialized (n,) array."""
@@ -355,7 +355,7 @@ def _device_of(x: Any) -> Device | None:
     module = sys.modules.get("cupy")
     types: Any = getattr(module, "ndarray", ())
     if types and isinstance(x, types):
-        return cuda_device(int(x.device.id))
+        return cuda_device(x.data.device_id)
     return None
 
 
@@ -419,16 +419,23 @@ def dispatched(source: str, by: str = "") -> Callable[[Callable[_P, _R]], Callab
             array = args[position] if position < len(args) else kwargs.get(by)
             if type(array) is np.ndarray or _device_of(array) is None:
                 return function(*args, **kwargs)
-            try:
-                twin: Callable[_P, _R] = getattr(importlib.import_module(source), name)
-            except (ModuleNotFoundError, AttributeError) as error:
-                raise no_twin(name) from error
+            twin: Callable[_P, _R] = _twin(source, name)
             return twin(*args, **kwargs)
 
         shell.twin = source  # type: ignore[attr-defined]
         return shell
 
     return declare
+
+
+@functools.cache
+def _twin(source: str, name: str) -> Callable[..., Any]:
+    """Return the twin of a function in another module, or raise `TypeError`."""
+    try:
+        twin: Callable[..., Any] = getattr(importlib.import_module(source), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise no_twin(name) from error
+    return twin
 
 
 def no_twin(name: str) -> TypeError:

@@ -135,6 +135,7 @@ class StandIn(types.ModuleType):
                 self.array = array
                 self.offset = offset
                 self.ptr = array.ctypes.data + offset
+                self.device_id = 0
 
             def __add__(self, offset: int) -> Memory:
                 return Memory(self.array, self.offset + offset)
