@@ -44,7 +44,7 @@ def quantize_sum(
         If the codec refuses the sum, or the new residual exceeds the range of float32.
     """
     x, is_exact = tensor.values, tensor.dtype in ("float32", "float64")
-    if (is_exact or tensor.dtype in codec.also_left) and device_of(x) is None:
+    if (is_exact or tensor.dtype in codec.left_dtypes) and device_of(x) is None:
         try:
             quantized = codec._quantize_sum(x, update._replace(rounds=not is_exact), seed)
             if quantized is not None:
@@ -80,7 +80,7 @@ def quantize_left(
 ) -> Any:
     """Quantize values, and replace them by their quantization errors, values − x̂."""
     symbols = None
-    if dtype in (*codec.fused_dtypes, *codec.also_left) and device_of(values) is None:
+    if dtype in (*codec.fused_dtypes, *codec.left_dtypes) and device_of(values) is None:
         symbols = codec._quantize_in_place(values, extremes, dtype, seed)
     if symbols is not None:
         return symbols

@@ -80,7 +80,7 @@ class MinMax(Codec):
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")
-    also_left = ("bfloat16",)
+    left_dtypes = ("bfloat16",)
     decoded_factor = 4.0
     reads_segments = True
 

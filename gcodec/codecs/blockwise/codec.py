@@ -102,7 +102,7 @@ class Blockwise(Codec):
     refuses_nonfinite = True
     takes_up_to = quantizer.LARGEST
     fused_dtypes = ("float32", "float64")
-    also_left = ("bfloat16",)
+    left_dtypes = ("bfloat16",)
     decoded_factor = 4.0
     reads_segments = True
     uses_shape = True

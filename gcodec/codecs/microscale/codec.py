@@ -104,7 +104,7 @@ class Microscale(Codec):
     keeps_nonfinite = True
     takes_up_to = 2.0**127
     fused_dtypes = ("float32", "float64")
-    also_left = ("bfloat16",)
+    left_dtypes = ("bfloat16",)
     decoded_factor = 4.0
     reads_segments = True
     uses_shape = True

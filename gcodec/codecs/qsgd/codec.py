@@ -109,7 +109,7 @@ class QSGD(Codec):
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")
-    also_left = ("bfloat16",)
+    left_dtypes = ("bfloat16",)
     decoded_factor = 2.0**32
     uses_shape = True
     takes_up_to = 2.0**64  # norms of larger values may exceed float32
