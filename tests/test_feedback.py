@@ -156,6 +156,7 @@ LEFT = (
     *("microscale", "microscale:format=mxfp4", "microscale:format=nvfp4", "blockwise"),
     *("microscale:format=mxint8,rounding=stochastic", "blockwise:kind=fp8,block=32"),
     *("blockwise:kind=dynamic8,block=4096", "blockwise:kind=int4,block=48"),
+    *("minifloat", "minifloat:format=e4m3,code=huffman", "minifloat:style=ieee,scale=co3"),
     *("blockwise:kind=int8,block=0", "blockwise:kind=uniform8", "blockwise:nested=yes"),
 )
 

@@ -52,7 +52,7 @@ def quantize_sum(
                 largest = float_of_bits(most)
                 is_safe = is_exact or codec.decoded_factor * max(largest, 1) < _SAFE
                 if not (largest <= codec.takes_up_to and is_safe):
-                    _check_left(codec, tensor, update)
+                    check_left(codec, tensor, update)
                 return symbols
         except ParameterError:
             if not update.saves:
@@ -71,7 +71,7 @@ def quantize_sum(
     largest = float_of_bits(top_bits) if is_known else math.inf
     bound = codec._decoded_bound(symbols, largest) if largest < _SAFE else math.inf
     if not (bound < _ROUNDED_SAFE[tensor.dtype] and largest + bound < _SAFE):
-        _check_left(codec, tensor, update)
+        check_left(codec, tensor, update)
     return symbols
 
 
@@ -114,7 +114,7 @@ def _corrected(codec: Codec, tensor: Tensor, update: ResidualUpdate) -> tuple[Ex
     return extremes, is_checkable and (bound == math.inf or float_of_bits(top_bits) <= bound)
 
 
-def _check_left(codec: Codec, tensor: Tensor, update: ResidualUpdate) -> None:
+def check_left(codec: Codec, tensor: Tensor, update: ResidualUpdate) -> None:
     """Raise `ParameterError` if a new residual contains NaN or Inf, and the sum does not."""
 
     def check(is_infinite: bool) -> None:

@@ -43,7 +43,7 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import check_corrected, check_finite, nonfinite_error
 from gcodec.arrays.source import Tensor
-from gcodec.codec import Codec, register
+from gcodec.codec import Codec, register, residuals
 from gcodec.codecs.minifloat import codebooks, coding_choice, describe, scale_search
 from gcodec.codecs.minifloat import payload as payload_coding
 from gcodec.codecs.minifloat.gennorm import RULES, Rule
@@ -53,6 +53,7 @@ from gcodec.entropy.coder import BitSpan
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
+from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
@@ -68,6 +69,7 @@ from gcodec.wire.seek import Blocks
 
 _CO3 = MiniFloat("e2m1", "ieee")
 _OVERFLOW = 2.0**128 - 2.0**103  # the least number that float32 rounds to infinity
+_ROUNDED_SAFE = 2.0**127  # magnitudes below this bound remain finite when rounded to bfloat16
 
 
 class MiniFloatSymbols(NamedTuple):
@@ -214,7 +216,8 @@ class MiniFloatCodec(Codec):
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
     ) -> MiniFloatSymbols:
         values = tensor.values
-        if tensor.dtype not in ("float32", "float64") or self.block:
+        rounds = tensor.dtype == "bfloat16" and device_of(values) is None
+        if not (rounds or tensor.dtype in self.fused_dtypes) or self.block:
             # x̂ is rounded to the dtype, or scaled by blocks, before the residual is computed.
             symbols: MiniFloatSymbols
             symbols = super()._replace_residual(tensor, update, seed, prior)
@@ -222,11 +225,15 @@ class MiniFloatCodec(Codec):
         residual, decay = update.residual, update.decay
         if device_of(values) is not None:
             check_corrected(values, residual, decay)
-        n, scale = values.size, self._scale_of(values, residual, decay)
+        values = convert.whole(values)
+        n, scale = values.size, self._scale_of(values, residual, decay, judges_sum=rounds)
         one = Scales.of(scale, 0, NO_FACTORS).one
+        update = update._replace(rounds=rounds)
         codes, finite = minifloat.quantize_tensor(values, one, self._format, update)
         if not finite:
             check_corrected(values, update.former, decay)  # which raises the error
+        if rounds and not abs(scale) * self._format.magnitudes()[-1] < _ROUNDED_SAFE:
+            residuals.check_left(self, tensor, update)
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._bound_shape(n))
 
     def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, MiniFloatSymbols]:
@@ -241,11 +248,14 @@ class MiniFloatCodec(Codec):
             return scale_search.search_block_factors(values, self.block, self._format, self.scale)
         return self._scale_of(values), NO_FACTORS
 
-    def _scale_of(self, values: np.ndarray, *residual: Any) -> Any:
+    def _scale_of(self, values: np.ndarray, *residual: Any, judges_sum: bool = False) -> Any:
         """Return the scale, a number or a `Deferred`: the parameter, or the result of its rule."""
         if not isinstance(self.scale, str):
             return self.scale
-        return scale_search.search_scale(values, self._format, cast(Rule, self.scale), *residual)
+        rule = cast(Rule, self.scale)
+        return scale_search.search_scale(
+            values, self._format, rule, *residual, judges_sum=judges_sum
+        )
 
     # --- dequantize
 

@@ -176,6 +176,8 @@ def search_scale(
     rule: Rule,
     residual: Array | None = None,
     decay: np.float32 | None = None,
+    *,
+    judges_sum: bool = False,
 ) -> Any:
     """Find the scale of a tensor, or of its sum with a multiple of the residual.
 
@@ -191,6 +193,9 @@ def search_scale(
     residual : (n,) float32 array, optional
     decay : float32, optional
         Factor of the residual.
+    judges_sum : bool
+        Whether zeros in the sample of the sum decide, not those in the sample of the tensor; on
+        the host.
 
     Returns
     -------
@@ -200,16 +205,28 @@ def search_scale(
         return _searched_on_device(values, fmt, rule, residual, decay)
     tensors = (values,) if residual is None else (values, residual)
     parts = tuple(map(sample, tensors))
-    if parts[0].size < values.size and np.count_nonzero(parts[0].view(np.int32)) < ENOUGH:
+
+    def is_sparse(part: np.ndarray) -> bool:
+        return part.size < values.size and int(np.count_nonzero(part.view(np.int32))) < ENOUGH
+
+    if not judges_sum and is_sparse(parts[0]):
         parts = tensors
-    part, counts = parts[0], None
-    if residual is not None and decay is not None:
-        part = empty_beside(parts[0].size, np.float32, None)
-        update = ResidualUpdate(parts[1], decay, part)
-        top_bits, counts = add_residual_with_histogram(parts[0], update)
-        if top_bits >= INFINITY_BITS:
-            check_corrected(values, residual, decay)
+    if residual is None or decay is None:
+        return binary32(scale_of(parts[0], fmt, rule))
+    part, top_bits, counts = _sum_of(parts[0], parts[1], decay)
+    if judges_sum and is_sparse(part):
+        part, top_bits, counts = _sum_of(values, residual, decay)
+    if top_bits >= INFINITY_BITS:
+        check_corrected(values, residual, decay)
     return binary32(scale_of(part, fmt, rule, counts))
+
+
+def _sum_of(
+    x: np.ndarray, residual: np.ndarray, decay: np.float32
+) -> tuple[np.ndarray, int, np.ndarray]:
+    """Return x + decay·residual, the bits of its largest magnitude, and its log-histogram."""
+    out = empty_beside(x.size, np.float32, None)
+    return out, *add_residual_with_histogram(x, ResidualUpdate(residual, decay, out))
 
 
 def _searched_on_device(

@@ -174,11 +174,11 @@ def quantize(
     """
     loop, whole = _quantizer(_shared(fmt), update is not None), x.size - x.size % BLOCK
     numbers = scale, *_numbers(scale, fmt), np.zeros(2 * HALF, np.uint32)
-    terms: tuple[Any, ...] = (_NONE, np.float32(0), _NONE, _NONE, False, _NONE)
+    terms: tuple[Any, ...] = (_NONE, np.float32(0), _NONE, _NONE, False, False, _NONE)
     if update is not None:
         residual, decay, left, backup = update[:4]
-        errors = np.empty(BLOCK, np.float32)
-        terms = residual[:whole], decay, left[:whole], backup[:whole], stream, errors
+        modes = update.rounds, np.empty(BLOCK, np.float32)
+        terms = residual[:whole], decay, left[:whole], backup[:whole], stream, *modes
     top = loop(x[:whole], *terms, *numbers, out[: codes_nbytes(whole, fmt)])
     if whole < x.size:
         padded, last = np.zeros(BLOCK, np.float32), np.empty(codes_nbytes(BLOCK, fmt), np.uint8)
@@ -186,7 +186,7 @@ def quantize(
         if update is not None:
             rest, former = update.part(whole, x.size), np.zeros(BLOCK, np.float32)
             former[: x.size - whole] = rest.copied()
-            terms = former, decay, former, _NONE, False, errors
+            terms = former, decay, former, _NONE, False, *modes
         top = max(top, loop(padded, *terms, *numbers, last))
         if update is not None:
             left[whole:] = former[: x.size - whole]
@@ -348,7 +348,7 @@ def _quantize_block(fmt: MiniFloat, leave: bool) -> Any:
     It raises HALF elements of `tops` from `slot` on to the bits of the largest magnitudes. With
     `leave`, it quantizes u = x + decay·residual, and sets `errors` to u − x̂.
     """
-    terms = "x", "residual", "i", "decay", "errors"
+    terms = "x", "residual", "i", "decay", "rounds", "errors"
 
     @block(*terms, "delta", "divisor", "last", *_STEPS, "tops", "slot", "out", "at")
     def codes(e: Emitter) -> None:
@@ -374,8 +374,8 @@ def _quantize_block(fmt: MiniFloat, leave: bool) -> Any:
                 size = emit_magnitudes(e, fmt.elements, placed)
                 size = builder.fmul(e.splat(e.args["delta"], HALF), size)
                 value = builder.or_(builder.bitcast(size, word), sign)
-                error = builder.fsub(x, builder.bitcast(value, size.type))
-                e.store(error, e.element(e.args["errors"], first))
+                value = e.rounded(builder.bitcast(value, size.type))
+                e.store(builder.fsub(x, value), e.element(e.args["errors"], first))
             return builder.or_(code, builder.lshr(sign, word([32 - fmt.width] * HALF)))
 
         codes = narrow_halves(e, half)
@@ -456,13 +456,26 @@ def _quantizer(fmt: MiniFloat, leave: bool) -> Kernel:
     pair = per_byte(fmt)
 
     @kernel(
-        "in float32[], in float32[], float32, out float32[], out float32[], boolean, "
+        "in float32[], in float32[], float32, out float32[], out float32[], boolean, boolean, "
         "out float32[], float32, float32, int32, in int32[], out uint32[], out uint8[]",
         variant=f"{fmt} {leave}",
         vectorized=False,
     )
     def minifloat_codes(
-        x, residual, decay, left, backup, streaming, errors, delta, divisor, last, steps, tops, out
+        x,
+        residual,
+        decay,
+        left,
+        backup,
+        streaming,
+        rounds,
+        errors,
+        delta,
+        divisor,
+        last,
+        steps,
+        tops,
+        out,
     ):
         # x.size is a multiple of BLOCK, out.size == x.size // pair; `last` is the last code;
         # steps.size == MOST_STEPS, tops is 2 * HALF zeros. With `leave`, residual and left are as
@@ -476,7 +489,8 @@ def _quantizer(fmt: MiniFloat, leave: bool) -> Kernel:
             i, slot = _place(k, count), (k & 1) * HALF
             if leave and backup.size:
                 copy_block(residual, i, backup, i, streaming)
-            one_block(x, residual, i, decay, errors, *numbers, tops, slot, out, i // pair)
+            modes = rounds, errors
+            one_block(x, residual, i, decay, *modes, *numbers, tops, slot, out, i // pair)
             if leave:
                 leave_block(errors, 0, left, i, backup, streaming)
         if leave and streaming:
