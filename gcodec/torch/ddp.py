@@ -242,6 +242,7 @@ class DdpState:
     Attributes
     ----------
     settings : Settings
+        Arguments of `ddp_hook` that all ranks must share.
     iteration : int
         Number of steps so far. Of the compressed steps only the valid ones count; see
         ``docs/frameworks.md``.
