@@ -176,7 +176,7 @@ def _layout(result: Result) -> str:
 
 
 def _links(results: Sequence[Result]) -> Iterator[str]:
-    yield "**Links**, as they are meant to be and as they are:\n"
+    yield "**Links**, nominal and measured:\n"
     yield "| nodes | nominal | a message | a step of a ring | two nodes | all nodes at once |"
     yield "|---|---|---:|---:|---:|---:|"
     for result in results:
@@ -199,7 +199,7 @@ def _wire(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _steps(results: Sequence[Result], speed: Speed) -> Iterator[str]:
-    yield f"**A step in ms, {_name(speed)}**: measured, as predicted, and the difference:\n"
+    yield f"**A step in ms, {_name(speed)}**: measured, predicted, and the difference:\n"
     is_near: dict[bool, list[bool]] = {False: [], True: []}  # by whether the processors were busy
 
     def cell(result: Result, hook: Hook) -> str:
@@ -219,8 +219,8 @@ def _steps(results: Sequence[Result], speed: Speed) -> Iterator[str]:
     yield from _grid(results, cell)
     idle, busy = (f"{sum(is_near[key])} of {len(is_near[key])}" for key in (False, True))
     yield (
-        f"Within {100 * _NEAR:.0f} %: {idle} steps without †, and {busy} with it. In those, the "
-        "processors were busy for more than half of the time.\n"
+        f"Within {100 * _NEAR:.0f} %: {idle} steps without †, and {busy} with it. "
+        "In steps with †, the processors were busy for more than half of the time.\n"
     )
 
 
@@ -251,7 +251,7 @@ def _grid(results: Sequence[Result], cell: Callable[[Result, Hook], str]) -> Ite
 
 
 def _simulated(outcomes: Outcomes) -> Iterator[str]:
-    yield "**Simulated workers**, in nodes of 8: kilobytes of a step, counted and as predicted:\n"
+    yield "**Simulated workers**, in nodes of 8: kilobytes of a step, counted and predicted:\n"
     columns = "workers | codec | collective | a worker to its node | a node to others | residual"
     yield f"| {columns} | replicas |"
     yield "|---:|---|---|---:|---:|---|---|"

@@ -19,6 +19,7 @@ REFERENCE = {
     for page in (ROOT / "docs" / "api").glob("*.md")
     for name in re.findall(r"^::: (\S+)$", page.read_text("utf-8"), re.MULTILINE)
 }
+PAGES = [ROOT / page for page in site_pages.ROOT_PAGES] + sorted((ROOT / "docs").rglob("*.md"))
 MODULES = {  # by the library that each needs
     "gcodec": None,
     "gcodec.advisor": None,
@@ -81,6 +82,23 @@ def test_links_suit_the_site() -> None:
     )
     inner = "[f](../README.md) [g](gpu.md#x) [h](#y)\n```python\nx[0](../LICENSE)\n```\n"
     assert site_pages.relinked(inner, "docs") == inner.replace("../README.md", "index.md")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_lists_suit_the_site(page: Path) -> None:
+    """MkDocs nests by four spaces; within a paragraph, it starts no list but continues one."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    numbers: dict[int, int] = {}  # of the latest ordered items, by their indentation
+    for block in re.split(r"\n\s*\n", text):
+        lines = block.strip("\n").splitlines()
+        items = [re.match(r"( *)(?:[-*]|(\d+)\.) ", line) for line in lines]
+        assert items[:1] != [None] or not any(items), block
+        indentations = [len(item[1]) for item in items if item]
+        assert all(n % 4 == 0 and n >= indentations[0] for n in indentations), block
+        for item in filter(None, items):
+            if item[2]:
+                assert int(item[2]) in (1, numbers.get(len(item[1]), 0) + 1), block
+                numbers[len(item[1])] = int(item[2])
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -36,6 +36,7 @@ def blocks_of(text: str) -> list[tuple[str, dict[str, str], int]]:
 
 
 TEXT = PAGE.read_text("utf-8")
+PROSE = " ".join(TEXT.split())
 BLOCKS = blocks_of(TEXT)
 
 
@@ -255,7 +256,7 @@ def test_overhead(spec: str) -> None:
     nbits = codec.max_payload_nbits(1)
     fixed = len(frame) - -(-nbits // 8) - len(primitives.leb128(1)) - len(primitives.leb128(nbits))
     n = 2**42 - 1
-    assert "fewer than 2^42 elements" in TEXT
+    assert "fewer than 2^42 elements" in PROSE
     assert (
         fixed + len(primitives.leb128(n)) + len(primitives.leb128(codec.max_payload_nbits(n)))
         <= 40
@@ -268,7 +269,7 @@ def test_overhead_of_the_sparse_form() -> None:
     codec = gcodec.parse("mxnet-2bit:server=yes,form=sparse,index=eliasfano")
     scalars = codec.write_scalars({"threshold": 0.5, "count": n})
     fixed = 8 + 1 + len(codec.write_parameters()) + 1 + len(scalars) + 4 + 4
-    assert "of fewer than 2^33" in TEXT
+    assert "`mxnet-2bit` fewer than 2^33" in PROSE
     assert fixed + len(primitives.leb128(n)) + len(primitives.leb128(3 * n)) <= 40
 
 
@@ -278,7 +279,7 @@ def test_overhead_of_topk() -> None:
     for chosen in ({"ratio": 0.999}, {"k": 2**62}):
         codec = gcodec.parse({"name": "topk", "index": "eliasfano", **chosen})
         fixed = 8 + 1 + len(codec.write_parameters()) + 1 + 4 + 4
-        assert "`topk`: of fewer than 2^35" in TEXT
+        assert "`topk`, `ecsq` and `lowrank` fewer than 2^35" in PROSE
         assert fixed + len(primitives.leb128(n)) + len(primitives.leb128(34 * n)) <= 40
 
 
@@ -290,7 +291,7 @@ def test_overhead_of_qsgd() -> None:
     assert parameters == qsgd.parameters(setting)
     scalars = codec.write_scalars({"rice": 47, "rice_gap": 47})
     fixed = 8 + 1 + len(parameters) + 1 + len(scalars) + 4 + 4
-    assert "of fewer than 2^28, in buckets of fewer" in TEXT
+    assert "`qsgd` fewer than 2^28, in buckets of fewer" in PROSE
     assert (
         fixed + len(primitives.leb128(n)) + len(primitives.leb128(codec.max_payload_nbits(n)))
         <= 40
@@ -304,7 +305,7 @@ def test_overhead_of_randomk() -> None:
     scalars = codec.write_scalars({"seed": 2**64 - 1})
     fixed = 8 + 1 + len(codec.write_parameters()) + 1 + len(scalars) + 4 + 4
     nbits = gcodec.parse("randomk:ratio=1").max_payload_nbits(n)
-    assert "`randomk`, of fewer than 2^28, at most 48" in TEXT
+    assert "fewer than 2^28 elements, `randomk` takes at most 48" in PROSE
     assert fixed + len(primitives.leb128(n)) + len(primitives.leb128(nbits)) == 48
 
 

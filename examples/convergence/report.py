@@ -127,7 +127,7 @@ def lines(tasks: dict[str, Task], outcomes: list[Outcome]) -> Iterator[str]:
         yield from table(key, task, outcomes)
         yield ""
     worst = [f"{name} ({tasks[key].title})" for key, name in outside_tolerance(tasks, outcomes)]
-    yield f"With feedback and further from dense than that: {', '.join(worst) or 'none'}."
+    yield f"Methods with feedback that are not near dense: {', '.join(worst) or 'none'}."
 
 
 def draw(tasks: dict[str, Task], outcomes: list[Outcome], path: Path) -> None:

@@ -390,7 +390,7 @@ def ways(cluster: Cluster, work: Work, level: Level, schemes: Sequence[Scheme]) 
 
 
 def plan(work: Work, chosen: Sequence[Way]) -> Plan:
-    """Make a plan of one way for each level.
+    """Combine one way for each level into a plan.
 
     Parameters
     ----------
@@ -477,7 +477,7 @@ def balance(cluster: Cluster, work: Work) -> list[Balance]:
 def advise(
     cluster: Cluster, work: Work, schemes: Sequence[Scheme], tolerance: float = 0.05
 ) -> Advice:
-    """Choose a way for each level.
+    """Recommend a collective and a codec for each level of a cluster.
 
     The candidates are all plans whose step with overlap takes at most 1 + tolerance times as long
     as the fastest plan's. Of these, the function recommends the plan with the smallest error, and

@@ -134,7 +134,7 @@ class Code(Parameters):
         Returns
         -------
         uint64 array, flat
-            2**64 - 1 also stands for 2**64, which unary codewords reach.
+            2^64 − 1 also stands for 2^64, which unary codewords reach.
 
         Raises
         ------

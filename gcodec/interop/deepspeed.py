@@ -9,13 +9,14 @@ A message is a dict of NumPy arrays, the two tensors of the symmetric quantizer:
 - ``scales``: (groups, 1) float32: 1/s.
 
 Values are converted to float16 first, as in the original, and decoded to float16 by default.
-`partitions` swizzles the groups of qgZ: that of a device in a node is moved next to those of the
-same device in other nodes.
+`partitions` swizzles the groups of qgZ: it moves the group of a device next to those of the same
+device in other nodes.
 
-The original packs int4 with a C++ struct of bit fields, whose order belongs to the compiler: that
-the first of two elements lies in the high half of a byte is inferred from that of GCC and NVCC on
-x86-64, and was not compared with a GPU. It also compiles with fast approximations of divisions, so
-that its scales may differ in the last bits. A frame of ``blockwise`` has the same numbers.
+The original packs int4 with a C++ struct of bit fields, whose order depends on the compiler. This
+module assumes the order of GCC and NVCC on x86-64, where the first of two elements lies in the
+high half of a byte; nobody has compared this with a GPU. The original is also compiled with fast
+approximations of divisions, so its scales may differ in the last bits. A frame of ``blockwise``
+contains the same numbers.
 
 Source: deepspeedai/DeepSpeed 0.19.8, ``csrc/includes/quantization_utils.h``,
 ``csrc/quantization/swizzled_quantize.cu`` and ``zero/partition_parameters.py`` (Apache-2.0).

@@ -14,7 +14,7 @@ from the original's. A frame of ``dct8:layout=tiles,values=float32`` has the sam
 coefficients as a message, in fewer bits; see `to_frame`.
 
 Source: Peng et al., "DeMo: Decoupled momentum optimization", arXiv 2411.19870. This module was
-written from descriptions of the reference, whose code has no licence. Arrays must be on the host.
+written from descriptions of the reference, whose code has no license. Arrays must be on the host.
 
 Examples
 --------

@@ -12,11 +12,11 @@ leaves out zeros. Integers and floats in ``buffer`` are little-endian:
 - ``BLOCKWISE_8BIT``: int64 number of blocks, int64 256, float32 largest magnitudes of blocks of
   4096, the table of bitsandbytes' ``dynamic8``, a byte each.
 
-The original sums in float32, so that the last bits of its means, deviations and tables differ, and
-with them a code at times; here, sums are float64. So a constant tensor has the code 255 in
-``UNIFORM_8BIT`` here, where the original's mean may differ from the constant. ``BLOCKWISE_8BIT``
-has the codes of bitsandbytes' neutral kernel; see `gcodec.interop.bitsandbytes`. Frames of ``raw``
-and `blockwise` have the same numbers.
+The original sums in float32, and this module in float64, so the last bits of means, deviations and
+tables differ, and sometimes a code. A constant tensor has the code 255 of ``UNIFORM_8BIT`` here;
+in the original, the mean may differ from the constant. ``BLOCKWISE_8BIT`` has the codes of
+bitsandbytes' neutral kernel; see `gcodec.interop.bitsandbytes`. Frames of ``raw`` and
+``blockwise`` contain the same numbers.
 
 Source: learning-at-home/hivemind 1.1.12, ``compression/`` and ``proto/runtime.proto`` (MIT).
 Arrays must be on the host. This module imports neither hivemind, torch nor protobuf.

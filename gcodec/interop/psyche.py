@@ -1,10 +1,10 @@
 """Psyche: DisTrO's messages, with the largest DCT coefficients of each tile of a parameter.
 
 Each of the last two dimensions is cut by its largest divisor up to `chunk`, and each tile has an
-orthonormal DCT-II; a vector is cut into runs. Of each tile, the k coefficients of largest
-magnitude are sent, all if a tile has fewer. A message is postcard's encoding of four fields, in
-which an integer is a little-endian varint of groups of 7 bits, a signed one in zigzag order, and a
-sequence of bytes or integers begins with its length:
+orthonormal DCT-II; a vector is cut into runs. A worker sends the k coefficients of largest
+magnitude of each tile, or all if a tile has fewer. A message is postcard's encoding of four
+fields, in which an integer is a little-endian varint of groups of 7 bits, a signed one in zigzag
+order, and a sequence of bytes or integers begins with its length:
 
 - ``sparse_idx``: a tensor of uint8 with the positions in the flattened tile. For tiles of up to
   256 elements, a position is one byte, up to 65536 two, else four, little-endian. They are bytes
@@ -20,10 +20,11 @@ float64, 11 bool, 15 bfloat16; ``requires_grad``, a byte; and ``data``, a byte w
 elements and 1 for bits, and a sequence of bytes. A sign decodes to 1 or −1, since Psyche applies
 the signs of decoded values only.
 
-The original transforms in the dtype of the parameter, by libtorch; here, the transform is float32
-and its results are rounded. So values differ in their last bits, and among coefficients of nearly
-the same magnitude other ones can be sent. Positions have no defined order in the original; here,
-they ascend. A position that comes twice, which the original averages, is refused.
+The original transforms in the dtype of the parameter, with libtorch; this module transforms in
+float32 and rounds the results. So values differ in their last bits, and among coefficients of
+nearly the same magnitude, other ones may be sent. Positions have no defined order in the original,
+and ascend here. A message with a position that occurs twice, which the original averages, is
+refused.
 
 Messages convert to and from frames of ``dct8:layout=tiles``; see `to_frame`. Source:
 PsycheFoundation/psyche 0bdb13d, ``shared/modeling/src/distro.rs`` and

@@ -1,8 +1,8 @@
 """Templar: SparseLoCo's messages, with the largest values of each tile in four bins.
 
 A message is a dict under the keys that Templar adds to a parameter's name. A vector is cut into
-runs, a matrix into tiles, whose sides are the largest divisors of its own up to `chunk`. Of each
-tile, k elements of largest magnitude are sent; k is even.
+runs, a matrix into tiles, whose sides are the largest divisors of its own up to `chunk`. A worker
+sends the k elements of largest magnitude of each tile; k is even.
 
 - ``idxs``: (3·N/2,) uint8, for the N sent elements in the order of the tiles: the position of each
   in its tile in 12 bits, the low ones first. Three bytes have the positions i and j: ``i & 255``,
@@ -14,14 +14,14 @@ tile, k elements of largest magnitude are sent; k is even.
   lookup[bin] + shift.
 
 The shift is the mean of the sent values, the scale is `sigmas`/B times their standard deviation
-with N − 1, and the lookup has the mean of x − shift in each bin. The original sums float32
-numbers in an order that depends on the device, and sends the positions of a tile in no defined
-order. Here, sums are float64, and positions ascend. So all numbers agree up to the last bits.
-Decoding is exact; of a position that comes twice, which Templar averages, the message is refused.
+with N − 1, and the lookup has the mean of x − shift in each bin. The original sums float32 numbers
+in an order that depends on the device, and sends the positions of a tile in no defined order. This
+module sums in float64, and its positions ascend, so all numbers agree up to the last bits.
+Decoding is exact. A message with a position that occurs twice, which Templar averages, is refused.
 
-The error feedback of SparseLoCo, e ← 0.95·e + Δ, is that of ``gcodec.Feedback(…, decay=0.95)``.
-Frames of `sparseloco` contain the same numbers in less than half of the bits; positions ascend in
-what comes from a frame.
+``gcodec.Feedback(…, decay=0.95)`` is the error feedback of SparseLoCo, e ← 0.95·e + Δ. Frames of
+`sparseloco` contain the same numbers in less than half of the bits; the positions of a message
+that is made from a frame ascend.
 
 Source: one-covenant/templar 2.1.28, ``src/tplr/compress.py`` (MIT); Sarfi et al., "Communication
 efficient LLM pre-training with SparseLoCo", arXiv 2508.15706. Arrays must be on the host. This

@@ -242,7 +242,7 @@ class TorchCommunicator:
             del self.group
 
     def knows(self, slot: str) -> bool:
-        """Tell whether an exchange of this slot has taken place, so that its length is known."""
+        """Return whether an exchange of this slot has taken place, so that its length is known."""
         return slot in self._head_nbytes
 
     def _head_of(self, slot: str | None, head_nbytes: int) -> int:

@@ -242,6 +242,7 @@ class DdpState:
     Attributes
     ----------
     settings : Settings
+        Arguments of `ddp_hook` that all ranks must share.
     iteration : int
         Number of steps so far. Of the compressed steps only the valid ones count; see
         ``docs/frameworks.md``.
@@ -408,27 +409,27 @@ class DdpState:
 
     @property
     def sent_nbytes(self) -> int:
-        """See the attributes."""
+        """Number of bytes of the messages that this rank wrote, each counted once."""
         return self._traffic.message_nbytes
 
     @property
     def received_nbytes(self) -> int:
-        """See the attributes."""
+        """Number of bytes of the messages that this rank received."""
         return self._traffic.received_nbytes
 
     @property
     def inside_nbytes(self) -> int:
-        """See the attributes."""
+        """Number of uncompressed bytes that this rank sent inside of its node."""
         return self._traffic.inside_nbytes
 
     @property
     def encode_seconds(self) -> float:
-        """See the attributes."""
+        """Wall time spent on encoding."""
         return self._traffic.encode_seconds
 
     @property
     def decode_seconds(self) -> float:
-        """See the attributes."""
+        """Wall time spent on decoding and averaging the messages of all ranks."""
         return self._traffic.decode_seconds
 
     def _rank_and_size(self) -> tuple[int, int]:

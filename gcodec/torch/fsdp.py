@@ -214,7 +214,7 @@ class FsdpComm:
 
     @property
     def sent_nbytes(self) -> int:
-        """See the attributes."""
+        """Number of bytes that this rank has sent to other ranks."""
         return self._traffic.sent_nbytes
 
     def register(self, model: torch.nn.Module) -> None:

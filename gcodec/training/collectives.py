@@ -93,6 +93,9 @@ def two_phase_mean(
     for each gradient, however many ranks there are. A share consists of whole rows if there are
     at least as many rows as ranks, else of elements.
 
+    Any exception leaves `worker` and `server` unchanged. So does a mean that contains NaN or Inf,
+    which is returned only if the feedback lets such values pass.
+
     Parameters
     ----------
     communicator : Communicator
@@ -120,9 +123,6 @@ def two_phase_mean(
     FormatError
         If a message is invalid: in the first phase every rank raises, in the second phase those
         that have received it.
-
-    Any exception leaves `worker` and `server` unchanged. So does a mean that contains NaN or Inf,
-    which is returned only if the feedback lets such values pass.
 
     Examples
     --------

@@ -25,6 +25,10 @@ class Simulator:
     threads. Only one worker runs at a time, until it waits for others, because threads that
     compete for the interpreter take longer.
 
+    The communicators of the workers also have a method ``group(ranks)``. It returns the
+    communicator of the group of those ranks, which all of them must name in the same order; its
+    bytes count as well.
+
     Parameters
     ----------
     size : int
@@ -49,10 +53,6 @@ class Simulator:
     ------
     ParameterError
         If `size` or `inside` is out of range.
-
-    The communicators of the workers also have a method ``group(ranks)``. It returns the
-    communicator of the group of those ranks, which all of them must name in the same order; its
-    bytes count as well.
 
     Examples
     --------

@@ -45,7 +45,7 @@ def test_report_tables_and_plot(outcomes: list[Outcome], tmp_path: Path) -> None
     text = "\n".join(report.lines(tasks, [*outcomes, failed]))
     assert "| 1-bit | `sign` | no |" in text
     assert "1 of 1 runs failed" in text
-    assert "With feedback and further from dense than that: DCT (" in text.splitlines()[-1]
+    assert "Methods with feedback that are not near dense: DCT (" in text.splitlines()[-1]
     report.draw(tasks, [*outcomes, failed], tmp_path / "plot.svg")
     assert (tmp_path / "plot.svg").read_text("utf-8").count("PowerSGD") >= 1
 
