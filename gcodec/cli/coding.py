@@ -233,14 +233,14 @@ def target_of(
     return target, True
 
 
-def convert(data: Any, target: Path, limits: Limits) -> dict[str, Any]:
+def convert(data: Any, target: Path, limits: Limits, key: bytes | None) -> dict[str, Any]:
     """Write the tensors of frames to a file, and return a part of the JSON document."""
     tensors = values = 0
 
     def decoded() -> Iterator[tuple[str, Array]]:
         nonlocal tensors, values
         names = TensorNames()
-        for stored in read_frames(data, limits):
+        for stored in read_frames(data, limits, key):
             own = stored.frame.name or ""
             is_structure = stored.number == 0 and own == STRUCTURE_NAME
             if is_structure or own.startswith(FILE_PREFIX):
@@ -268,10 +268,11 @@ def restore(
     force: bool,
     outcome: Outcome,
     decode: Callable[[Frame], Array] = lambda frame: frame.decode(),
+    key: bytes | None = None,
 ) -> dict[str, Any]:
     """Write the original files of frames, a tensor at a time; see `convert`.
 
-    `decode` returns the tensor of a frame.
+    `decode` returns the tensor of a frame, and `key` is that of the tags.
     """
     tensors = values = 0
     output = (
@@ -290,7 +291,7 @@ def restore(
             progress(target.name, len(data), quiet=outcome.quiet) as advance,
             Restorer(path_of, decode) as out,
         ):
-            for stored in read_frames(data, outcome.limits):
+            for stored in read_frames(data, outcome.limits, key):
                 with stored.locate_errors():
                     out.add(stored.frame)
                 if file_name(stored.frame.name) is None:

@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
@@ -23,7 +23,7 @@ from gcodec.analysis.settings import Settings
 from gcodec.cli.kernel_counts import expected
 from gcodec.cli.outcome import EXIT_CODES, Outcome
 from gcodec.cli.render.text import either
-from gcodec.errors import GcodecError
+from gcodec.errors import GcodecError, ParameterError
 from gcodec.limits import Limits
 from gcodec.runtime import compilation_watchers
 
@@ -309,6 +309,28 @@ def sample(default: int, text: str) -> Callable[[Function], Function]:
     return click.option(
         "--sample", "max_values", type=click.IntRange(1), default=default, metavar="N", help=text
     )
+
+
+def _key(ctx: click.Context, param: click.Parameter, file: BinaryIO | None) -> bytes | None:
+    from gcodec.frame import check_key
+
+    if file is None:
+        return None
+    try:
+        with file:
+            return check_key(file.read(65))
+    except ParameterError:
+        raise ParameterError(f"{file.name}: must contain a key of 1 to 64 bytes") from None
+
+
+key = click.option(
+    "--key-file",
+    "key",
+    type=click.File("rb"),
+    callback=_key,
+    metavar="KEY",
+    help="A file that contains the key with which to check the tags of the frames.",
+)
 
 
 def output(text: str) -> Callable[[Function], Function]:

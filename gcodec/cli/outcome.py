@@ -39,6 +39,7 @@ _VERBS = {
     "gcodec.apply_patch": "gcodec apply",
     "gcodec.encode_patch(new, base=old)": "gcodec diff OLD NEW",
 }
+_NEEDS_KEY = "its key is needed to check it"
 _LIMITS_HINT = re.compile(r"pass limits=gcodec\.Limits\(max_(elem|byte)[a-z]*=(\d+)\)")
 
 
@@ -80,7 +81,7 @@ def message_of(error: BaseException) -> str:
     message = _LIMITS_HINT.sub(r"pass --max-\1s \2", str(error))
     for function, verb in _VERBS.items():
         message = message.replace(function, verb)
-    return message
+    return message.replace(_NEEDS_KEY, "pass a file with its key as --key-file")
 
 
 def _file_of(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option("--strip", is_flag=True, help="Remove the tables instead.")
 @options.force
+@options.key
 @options.outcome
 def command(
     paths: tuple[str, ...],
@@ -40,13 +41,15 @@ def command(
     log2_block: int | None,
     strip: bool,
     force: bool,
+    key: bytes | None,
     outcome: Outcome,
 ) -> int:
     """Add seek tables to the frames of .gcf files.
 
     A table contains the offsets of the blocks of a payload, so that several threads can decode it.
     Each frame whose codec has words of variable length gets a table, which replaces a table of
-    other blocks. Payloads do not change. FILE can be a directory or a glob.
+    other blocks. Payloads do not change. With --key-file, gcodec checks the tags of the
+    frames, and writes new ones. FILE can be a directory or a glob.
     """
     from gcodec.cli import files
     from gcodec.cli.render import text
@@ -63,7 +66,7 @@ def command(
     for source, target in zip(sources, targets, strict=True):
         with outcome.of(source, in_frames=True):
             with files.written_file(target, ".gcf") as file:
-                result = _write(source, file, strip, log2_block, outcome.limits)
+                result = _write(source, file, strip, log2_block, outcome.limits, key)
             written.append({"input": str(source), "output": str(target), **result})
             tables = text.count(result["seek_tables"], "seek table")
             if result["seek_tables"]:
@@ -75,7 +78,12 @@ def command(
 
 
 def _write(
-    source: Path, target: Path, strip: bool, log2_block: int | None, limits: Limits
+    source: Path,
+    target: Path,
+    strip: bool,
+    log2_block: int | None,
+    limits: Limits,
+    key: bytes | None,
 ) -> dict[str, Any]:
     """Write one file, and return the numbers of its part of the JSON document."""
     from gcodec.tensorfiles.atomic import atomic_write
@@ -84,7 +92,7 @@ def _write(
     frames = tables = nbytes = seek_nbytes = payload_nbytes = 0
     data = source.read_bytes()
     with atomic_write(target) as file:
-        for stored in read_frames(data, limits):
+        for stored in read_frames(data, limits, key):
             if strip:
                 frame = stored.frame.without_seek()
             else:
