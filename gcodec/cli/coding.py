@@ -31,7 +31,7 @@ from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
 from gcodec.tensorfiles.atomic import atomic_write
 from gcodec.tensorfiles.dumps import write_dump
-from gcodec.tensorfiles.entries import Array, Dump, Entry
+from gcodec.tensorfiles.entries import Array, Dump, Entry, remedy
 from gcodec.tensorfiles.exact_file import Restorer, file_name, originals
 from gcodec.tensorfiles.frame_file import TensorNames, read_frames
 from gcodec.tensorfiles.safetensors_file import INDEX_SUFFIX
@@ -74,10 +74,11 @@ def selected(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
         raise ParameterError(f"no tensor matches --layers {' '.join(layers)}")
     for entry in entries:
         if entry.dtype not in primitives.DTYPE_CODES:
+            advice = remedy(entry.dtype)
             raise Unsupported(
                 f"tensor {entry.name!r} is {entry.dtype}, and frames store "
-                f"{', '.join(primitives.DTYPE_CODES)}; exclude it with -L "
-                + shlex.quote(f"!{glob.escape(entry.name)}")
+                f"{', '.join(primitives.DTYPE_CODES)}; {advice}{', or ' if advice else ''}exclude "
+                "it with -L " + shlex.quote(f"!{glob.escape(entry.name)}")
             )
     return entries
 

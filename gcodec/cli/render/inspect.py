@@ -14,6 +14,7 @@ from gcodec.analysis.trials import Cost, Trial, total_cost
 from gcodec.cli.render import text
 from gcodec.cli.render.output import Column, Table, View, omission_notes
 from gcodec.codec import Codec
+from gcodec.tensorfiles.entries import remedy
 
 if TYPE_CHECKING:  # SciPy is imported for dumps only
     from gcodec.analysis.measure import DumpStats, TensorGroup, TensorStats
@@ -213,7 +214,8 @@ class DumpView(View[DumpRow]):
             "values": tensor.size,
         }
         if summary is None or sample is None:
-            return body | {"note": f"not a gradient: {entry.dtype}"}
+            facts = f"not a gradient: {entry.dtype}", remedy(entry.dtype)
+            return body | {"note": "; ".join(filter(None, facts))}
         return {
             **body,
             "measured": sample.size,
@@ -291,7 +293,8 @@ class DumpView(View[DumpRow]):
     def notes(self) -> list[str]:
         """Return notes on samples, codecs that refuse tensors, the best codec, and a next step."""
         settings = self.settings
-        notes = [*omission_notes(self.dump.omitted), *self.sample_notes(), *self._failure_notes()]
+        notes = [*omission_notes(self.dump.omitted), *self._remedies(), *self.sample_notes()]
+        notes += self._failure_notes()
         notes += self.overhead_notes()
         shares = self._best_shares()
         if shares and (share := max(shares.values())) < 1:
@@ -306,6 +309,14 @@ class DumpView(View[DumpRow]):
         if suggestion := self.suggestion():
             notes.append(f"next: {suggestion}")
         return notes
+
+    def _remedies(self) -> list[str]:
+        """Return what to do about tensors whose dtype hides another one."""
+        names: dict[str, list[str]] = {}
+        for tensor in self.tensors:
+            if advice := remedy(tensor.entry.dtype):
+                names.setdefault(advice, []).append(tensor.entry.name)
+        return [f"{text.listed(same, _MAX_NAMES)}: {advice}" for advice, same in names.items()]
 
     def sample_notes(self) -> list[str]:
         """Return a note on the samples that were measured in place of whole tensors."""
