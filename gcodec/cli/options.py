@@ -39,6 +39,7 @@ FILE = click.Path(readable=False)
 
 _MAX_NAMES = 500  # in a completion
 _BAR = 20  # characters
+_ERASE = "\r\x1b[2K"  # the line of a terminal
 
 
 class Verb(click.Command):
@@ -57,6 +58,7 @@ class Verb(click.Command):
         finally:
             if announce in compilation_watchers:
                 compilation_watchers.remove(announce)
+            announce.erase()  # the line of a compilation that was interrupted
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections after the options."""
@@ -102,17 +104,21 @@ class _Announcement:
 
     def __init__(self, expected: tuple[int, str] | None) -> None:
         self._count, self._expected = 0, expected
+        self._is_shown = False
 
     def __call__(self, kernel: str, done: bool) -> None:
         """Announce that a kernel is about to be compiled, or erase this."""
         self._count += not done
-        if sys.stderr.isatty():
+        if done:
+            self.erase()
+        elif sys.stderr.isatty():
             from rich.console import Console
 
             # A terminal can erase one line, but not one that it has wrapped.
-            line = "" if done else self._position()[: Console(stderr=True).width - 1]
-            click.echo(f"\r\x1b[2K{line}", err=True, nl=False)
-        elif self._count == 1 and not done:
+            line = self._position()[: Console(stderr=True).width - 1]
+            self._is_shown = True
+            click.echo(f"{_ERASE}{line}", err=True, nl=False)
+        elif self._count == 1:
             needs = ""
             if self._expected is not None:
                 number, what = self._expected
@@ -122,6 +128,12 @@ class _Announcement:
                 "(gcodec warmup compiles all of them in advance)",
                 err=True,
             )
+
+    def erase(self) -> None:
+        """Erase the line in a terminal, if it is there."""
+        if self._is_shown:
+            click.echo(_ERASE, err=True, nl=False)
+            self._is_shown = False
 
     def _position(self) -> str:
         """Return the position of the kernel among all that the command needs, cached or not."""

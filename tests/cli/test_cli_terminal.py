@@ -14,7 +14,8 @@ from example_files import DUMP as EXAMPLE
 from example_files import ROOT
 
 from gcodec.analysis.typical import TYPICAL
-from gcodec.cli.options import _Announcement
+from gcodec.cli.options import _Announcement, verb
+from gcodec.runtime import compilation_watchers
 
 fcntl = pytest.importorskip("fcntl")
 termios = pytest.importorskip("termios")
@@ -98,3 +99,18 @@ def test_announcement_of_a_compilation_fits_in_one_line(monkeypatch, capsys):
     begun, erased = capsys.readouterr().err.split("\r\x1b[2K")[1:]
     assert begun.startswith("compiling kernel ") and len(begun) == 39
     assert erased == ""
+
+
+def test_line_of_an_interrupted_compilation_is_erased(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+
+    @verb("verify")
+    def interrupted() -> int:
+        """Stop while a kernel is compiled."""
+        for watch in compilation_watchers:
+            watch("kernel", False)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.invoke(interrupted.make_context("verify", []))
+    assert re.fullmatch(r"\r\x1b\[2Kcompiling kernels?, .*\r\x1b\[2K", capsys.readouterr().err)
