@@ -31,11 +31,11 @@ sys.exit(main(sys.argv[1:], standalone_mode=False))
 """
 
 
-def shown(*args: object, delay: float = 60.0) -> str:
+def shown(*args: object, delay: float = 60.0, columns: int = 80) -> str:
     """Run the command in a terminal; return what it writes, with control sequences."""
     leader, follower = os.openpty()
     # Rows and columns; the other numbers are pixels.
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
     for name in ("COLUMNS", "LINES", "NO_COLOR"):
         environment.pop(name, None)
@@ -75,6 +75,35 @@ def test_dissect_notes_cut_cells():
     actual = lines(shown("dissect", FRAMES, "-L", "fc.bias"))
     assert actual[-1] == "cells with … are cut at 80 columns; use --json"
     assert any("…" in line for line in actual[:-1])
+
+
+@pytest.mark.parametrize(
+    ("columns", "omitted"),
+    [
+        (71, []),
+        (61, ["raw"]),
+        (50, ["raw", "meaning"]),
+        (39, ["bits", "raw", "meaning"]),
+        (30, ["offset", "bits", "raw", "meaning"]),
+    ],
+)
+def test_dissect_shows_values_in_narrow_terminals(columns, omitted):
+    args = ["dissect", FRAMES, "-L", "fc.bias", "--limit", "2"]
+    title, headers, *table = lines(shown(*args, columns=columns))
+    assert title.startswith("fc.gcf   ")
+    names = ["offset", "bits", "field", "raw", "value", "meaning"]
+    assert headers.split() == [name for name in names if name not in omitted]
+    place = headers.index("value")
+    assert [line[place:].split()[0] for line in table[1:4]] == ["1", "1", "2"]  # version and on
+    notes = [line for line in table if line.startswith("not shown at ")]
+    listed = f"not shown at {columns} columns: {', '.join(omitted)}; use --json"
+    assert notes == ([listed] if omitted else [])
+
+
+def test_dissect_shows_bits_in_narrow_terminals_if_they_are_requested():
+    args = ["dissect", FRAMES, "-L", "fc.bias", "--limit", "2", "--bits"]
+    headers = lines(shown(*args, columns=61))[1]
+    assert headers.split() == ["offset", "bits", "field", "raw", "value"]
 
 
 def test_doctor_prints_rows_after_the_bar_has_closed():
