@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,7 +50,7 @@ def command(
     A table contains the offsets of the blocks of a payload, so that several threads can decode it.
     Each frame whose codec has words of variable length gets a table, which replaces a table of
     other blocks. Payloads do not change. With --key-file, gcodec checks the tags of the
-    frames, and writes new ones. FILE can be a directory or a glob.
+    frames, and writes new ones. FILE can be a directory or a glob; - is stdin.
     """
     from gcodec.cli import files
     from gcodec.cli.render import text
@@ -57,8 +58,10 @@ def command(
     if strip and log2_block is not None:
         raise click.UsageError("--strip removes tables, so --log2-block has no effect.")
     files.check_stdout(output, outcome.as_json)
-    targets = sources = files.inputs(paths, ".gcf file", files.is_frames)
+    targets = sources = files.inputs(paths, ".gcf file", files.is_frames, stdin=True)
     if output is None:
+        if sources == [files.STREAM]:
+            raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
         files.check_replaceable(targets, force)
     else:
         targets = files.outputs(sources, output, ".gcf", force)
@@ -86,11 +89,12 @@ def _write(
     key: bytes | None,
 ) -> dict[str, Any]:
     """Write one file, and return the numbers of its part of the JSON document."""
+    from gcodec.cli.files import STREAM
     from gcodec.tensorfiles.atomic import atomic_write
     from gcodec.tensorfiles.frame_file import read_frames
 
     frames = tables = nbytes = seek_nbytes = payload_nbytes = 0
-    data = source.read_bytes()
+    data = sys.stdin.buffer.read() if source == STREAM else source.read_bytes()
     with atomic_write(target) as file:
         for stored in read_frames(data, limits, key):
             if strip:
