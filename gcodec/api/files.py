@@ -23,12 +23,10 @@ from gcodec.policy import Policy
 from gcodec.tensorfiles import structure
 from gcodec.tensorfiles.atomic import atomic_write
 from gcodec.tensorfiles.entries import MAX_ENTRIES
-from gcodec.tensorfiles.frame_file import TensorFile
+from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES, TensorFile
 from gcodec.tensorfiles.tree import take_apart
 
 __all__ = ["TensorFile", "load_file", "open", "save_file"]
-
-_OTHER_FORMATS = (".safetensors", ".npz", ".npy", ".pt", ".pth")
 
 
 def save_file(
@@ -97,7 +95,7 @@ def save_file(
     seed = check_seed(seed)
     check_nonfinite(nonfinite)
     check_key(key)
-    if str(path).lower().endswith(_OTHER_FORMATS):
+    if str(path).lower().endswith(OTHER_SUFFIXES):
         allowed = "a file named .gcf, because it contains frames and no other format"
         raise ParameterError.of("path", str(path), allowed)
     outline, tensors = take_apart(tree)

@@ -34,8 +34,19 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., int])
 
-FILE = click.Path(readable=False)
-"""Type of an argument for a file or a directory, which the verb itself checks."""
+
+class File(click.Path):
+    """The name of a file or a directory, which the verb itself checks; it is not empty."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name, or fail for that of an unset variable of a shell."""
+        if not value:
+            self.fail("a name of a file must not be empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = File(readable=False)
+"""Type of an argument for a file or a directory."""
 
 _MAX_NAMES = 500  # in a completion
 _BAR = 20  # characters

@@ -45,6 +45,9 @@ from gcodec.wire import primitives
 from gcodec.wire.primitives import Reader
 from gcodec.wire.seek import Section
 
+OTHER_SUFFIXES = (".safetensors", ".npz", ".npy", ".pt", ".pth")
+"""Suffixes of other formats, which no file of frames should have."""
+
 _MAX_HEADER_NBYTES = 1 << 26
 
 

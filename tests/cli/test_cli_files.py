@@ -40,6 +40,54 @@ def frames_file(path, *frames):
     return path
 
 
+# --- names
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        *(["inspect", ""], ["dissect", ""], ["verify", ""], ["decode", ""], ["bench", ""]),
+        *(["seek", "", "-o", "x.gcf"], ["encode", "", "-c", "raw"], ["compare", EXAMPLE, ""]),
+        *(["diff", EXAMPLE, ""], ["apply", "", EXAMPLE], ["decode", EXAMPLE, "-o", ""]),
+    ],
+    ids=lambda args: " ".join(map(str, args)),
+)
+def test_empty_names_of_files_are_wrong_usage(args):
+    assert "a name of a file must not be empty" in run(*args, code=2).stderr
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".npy", ".pt", ".PTH"])
+def test_frames_are_not_written_under_the_name_of_another_format(tmp_path, suffix):
+    source, target = dump(tmp_path), tmp_path / f"out{suffix}"
+    frames = frames_file(tmp_path / "x.gcf", gcodec.encode(gaussian(5), "sign"))
+    expected = f"gcodec: {target}: OUT must be a file named .gcf: it contains frames\n"
+    for args in (["encode", source, "-c", "raw"], ["diff", source, source], ["seek", frames]):
+        assert run(*args, "-o", target, "--force", code=2).stderr == expected
+    assert not target.exists()
+
+
+def test_files_of_frames_are_not_encoded(tmp_path):
+    path = frames_file(tmp_path / "x.gcf", gcodec.encode(gaussian(5), "sign"))
+    advice = "contains frames already: gcodec decode turns them into tensors\n"
+    assert run("encode", path, "-c", "raw", "-f", code=2).stderr == f"gcodec: {path}: {advice}"
+    args = ["encode", "-", "-c", "raw", "-o", tmp_path / "y.gcf"]
+    assert run(*args, input=path.read_bytes(), code=2).stderr == f"gcodec: -: {advice}"
+
+
+def test_message_on_the_suffix_names_the_file_once(tmp_path):
+    path = tmp_path / "it's.txt"
+    path.touch()
+    stderr = run("inspect", path, code=2).stderr
+    assert stderr.startswith(f"gcodec: {path}: must be a file named .safetensors, ")
+
+
+def test_output_below_a_file(tmp_path):
+    path = frames_file(tmp_path / "x.gcf", gcodec.encode(gaussian(5), "sign"))
+    target = path / "y.npz"
+    stderr = run("decode", path, "-o", target, code=3).stderr
+    assert stderr == f"gcodec: {target}: Not a directory\n"
+
+
 # --- keys
 
 

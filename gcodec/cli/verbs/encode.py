@@ -108,7 +108,7 @@ def command(
         with (
             outcome.of(source),
             files.local_file(source) as readable,
-            open_dump(readable, limits=outcome.limits) as dump,
+            open_dump(files.tensors_file(readable), limits=outcome.limits) as dump,
         ):
             exact = coding.exact_codec(dump, policy, layers, nonfinite)
             omitted = {n: why for n, why in dump.omitted.items() if selects(layers, n)}
