@@ -91,6 +91,7 @@ def save_file(
     ...     gcodec.load_file(Path(folder, "checkpoint.gcf"))
     {'model': {'fc': array([ 0.5, -2. ], dtype=float32)}, 'betas': (0.9, 0.999)}
     """
+    _check_path(path)
     policy = codec if isinstance(codec, Policy) else Policy([{"codec": parse(codec)}])
     seed = check_seed(seed)
     check_nonfinite(nonfinite)
@@ -219,6 +220,10 @@ def open(
     ...         file.names(), file.shapes(), file.decode_range("w", 2, 4)
     (['w'], {'w': (3, 2)}, array([2., 3.], dtype=float32))
     """
+    _check_path(path)
+    return TensorFile(Path(path), Limits.or_default(limits), key)
+
+
+def _check_path(path: object) -> None:
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"path is a {type(path).__name__}: must be a str or os.PathLike")
-    return TensorFile(Path(path), Limits.or_default(limits), key)

@@ -74,6 +74,12 @@ def test_files_of_frames_are_not_encoded(tmp_path):
     assert run(*args, input=path.read_bytes(), code=2).stderr == f"gcodec: -: {advice}"
 
 
+def test_auto_needs_a_target(tmp_path):
+    for spec in ("auto", "auto:", "auto:x=1"):
+        stderr = run("encode", dump(tmp_path), "-c", spec, code=2).stderr
+        assert stderr.startswith(f"gcodec: codec='{spec}': must be auto:nmse=NMSE or ")
+
+
 def test_message_on_the_suffix_names_the_file_once(tmp_path):
     path = tmp_path / "it's.txt"
     path.touch()
