@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from gcodec.arrays.source import inspect, outlet
 from gcodec.cli import files
 from gcodec.cli.outcome import CheckFailed, Outcome
 from gcodec.cli.render.output import progress
-from gcodec.cli.render.text import ratio
+from gcodec.cli.render.text import command, ratio
 from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError, Unsupported
@@ -78,7 +77,7 @@ def selected(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
             raise Unsupported(
                 f"tensor {entry.name!r} is {entry.dtype}, and frames store "
                 f"{', '.join(primitives.DTYPE_CODES)}; {advice}{', or ' if advice else ''}exclude "
-                "it with -L " + shlex.quote(f"!{glob.escape(entry.name)}")
+                "it with -L " + command([f"!{glob.escape(entry.name)}"])
             )
     return entries
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import math
-import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -385,7 +384,7 @@ class DumpView(View[DumpRow]):
         layers = [word for pattern in settings.layers for word in ("-L", pattern)]
         if settings.budget is None and not settings.codecs:
             words = ["gcodec", "inspect", path, "--max-nmse", f"{settings.error:g}"]
-            return shlex.join(words + layers)
+            return text.command(words + layers)
         spec = self._common_codec(total)
         if spec is None:
             return None
@@ -395,7 +394,7 @@ class DumpView(View[DumpRow]):
         if total.nonfinite:
             words += ["--nonfinite", "zero"]
         excluded = [word for name in self._excluded_globs() for word in ("-L", f"!{name}")]
-        return shlex.join(words + layers + excluded)
+        return text.command(words + layers + excluded)
 
     def _common_codec(self, total: TensorGroup) -> str | None:
         """Return one codec: the best for most values, or the smallest one of the settings."""
