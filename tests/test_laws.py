@@ -168,6 +168,61 @@ def test_bare_payload_names_missing_arguments(codec: Codec) -> None:
         codec.decode(payload, 3, nbits=payload.nbits)
 
 
+@pytest.mark.parametrize(
+    ("shape", "allowed"),
+    [
+        *((shape, "non-negative integers") for shape in (-1, (2, -3), 6.0, (2.5,), True, None)),
+        *(((1,) * ndim, f"at most {MAX_NDIM} sizes") for ndim in (MAX_NDIM + 1, 65)),
+        *((shape, "below 2^59") for shape in (2**59, 2**63, 10**30, (2**40, 2**40), (2**70, 0))),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+@each_class
+def test_shapes_that_no_array_has_are_refused(codec: Codec, shape: Any, allowed: str) -> None:
+    symbols = codec.quantize(np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3))
+    payload = codec.pack(symbols)
+    for call in (
+        lambda: codec.decode(payload, shape),
+        lambda: codec.decode(payload.tobytes(), shape, **payload.scalars),
+        lambda: codec.unpack(payload, shape),
+        lambda: codec.dequantize(symbols, shape),
+    ):
+        with pytest.raises(gcodec.ParameterError, match=r"^shape=.*: must be ") as caught:
+            call()
+        assert allowed in str(caught.value)
+
+
+@each_class
+def test_numbers_of_elements_that_no_array_has_are_refused(codec: Codec) -> None:
+    for n in (-1, 1.0, True, (2, 3), 2**59, 10**30):
+        with pytest.raises(gcodec.ParameterError, match=r"^n=.*an integer from 0 to 2\^59 - 1$"):
+            codec.max_encoded_nbytes(n)  # type: ignore[arg-type]
+    assert codec.max_encoded_nbytes(2**59 - 1) > 0
+
+
+@each_codec
+def test_shapes_of_any_kind(codec: Codec) -> None:
+    payload = codec.encode(np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3))
+    expected = codec.decode(payload, (2, 3))
+    for shape in ([2, 3], np.array([2, 3]), iter([2, 3]), (np.int64(2), np.uint8(3))):
+        assert gs.same_bits(codec.decode(payload, shape), expected)
+
+
+@each_class
+def test_payloads_with_wrong_numbers_are_refused(codec: Codec) -> None:
+    payload = codec.encode(np.linspace(-1, 1, 6, dtype=np.float32))
+    for nbits in (-1, True, 1.5, "3", None, [payload.nbits], 10**30):
+        with pytest.raises(gcodec.ParameterError, match=r"^payload\.nbits="):
+            codec.decode(payload._replace(nbits=nbits), 6)
+    for name in payload.scalars:
+        for value in ("x", None, [1, 2], np.zeros(3)):
+            wrong = payload._replace(scalars=payload.scalars | {name: value})
+            with pytest.raises(gcodec.ParameterError, match=rf"^{name}=.*: must be "):
+                codec.decode(wrong, 6)
+            with pytest.raises(gcodec.ParameterError, match=rf"^{name}=.*: must be "):
+                codec.unpack(wrong, 6)
+
+
 FEW_SENT = ("topk", "randomk", "dct8")
 
 

@@ -23,12 +23,10 @@ from gcodec.policy import Policy
 from gcodec.tensorfiles import structure
 from gcodec.tensorfiles.atomic import atomic_write
 from gcodec.tensorfiles.entries import MAX_ENTRIES
-from gcodec.tensorfiles.frame_file import TensorFile
+from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES, TensorFile
 from gcodec.tensorfiles.tree import take_apart
 
 __all__ = ["TensorFile", "load_file", "open", "save_file"]
-
-_OTHER_FORMATS = (".safetensors", ".npz", ".npy", ".pt", ".pth")
 
 
 def save_file(
@@ -93,11 +91,12 @@ def save_file(
     ...     gcodec.load_file(Path(folder, "checkpoint.gcf"))
     {'model': {'fc': array([ 0.5, -2. ], dtype=float32)}, 'betas': (0.9, 0.999)}
     """
+    _check_path(path)
     policy = codec if isinstance(codec, Policy) else Policy([{"codec": parse(codec)}])
     seed = check_seed(seed)
     check_nonfinite(nonfinite)
     check_key(key)
-    if str(path).lower().endswith(_OTHER_FORMATS):
+    if str(path).lower().endswith(OTHER_SUFFIXES):
         allowed = "a file named .gcf, because it contains frames and no other format"
         raise ParameterError.of("path", str(path), allowed)
     outline, tensors = take_apart(tree)
@@ -221,6 +220,10 @@ def open(
     ...         file.names(), file.shapes(), file.decode_range("w", 2, 4)
     (['w'], {'w': (3, 2)}, array([2., 3.], dtype=float32))
     """
+    _check_path(path)
+    return TensorFile(Path(path), Limits.or_default(limits), key)
+
+
+def _check_path(path: object) -> None:
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"path is a {type(path).__name__}: must be a str or os.PathLike")
-    return TensorFile(Path(path), Limits.or_default(limits), key)

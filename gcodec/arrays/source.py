@@ -19,7 +19,7 @@ from gcodec.kernels.numeric.convert import ConvertedArray
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import one_wait
 from gcodec.runtime.device import Device, adopted, device_of, host
-from gcodec.wire.primitives import DTYPE_CODES, FLOATS, INTEGERS, MAX_NDIM
+from gcodec.wire.primitives import DTYPE_CODES, FLOATS, INTEGERS, LOG2_ADDRESSABLE, MAX_NDIM
 
 NUMPY_DTYPES = {
     "float32": np.dtype(np.float32),
@@ -495,6 +495,23 @@ def dimensions(shape: Any) -> tuple[int, ...]:
         if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 0:
             raise ParameterError.of("shape", shape, "non-negative integers")
     return tuple(map(int, sizes))
+
+
+def possible_shape(shape: Any) -> tuple[int, ...]:
+    """Return a shape as a tuple; see `dimensions`.
+
+    Raises
+    ------
+    ParameterError
+        If no array can have this shape.
+    """
+    sizes = dimensions(shape)
+    if len(sizes) > MAX_NDIM:
+        raise ParameterError.of("shape", shape, f"at most {MAX_NDIM} sizes")
+    if math.prod(filter(None, sizes)) >> LOG2_ADDRESSABLE:
+        allowed = f"sizes whose product, without zeros, is below 2^{LOG2_ADDRESSABLE}"
+        raise ParameterError.of("shape", shape, allowed)
+    return sizes
 
 
 def size_of(shape: Any) -> int:

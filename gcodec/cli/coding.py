@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from gcodec.arrays.source import inspect, outlet
 from gcodec.cli import files
 from gcodec.cli.outcome import CheckFailed, Outcome
 from gcodec.cli.render.output import progress
-from gcodec.cli.render.text import ratio
+from gcodec.cli.render.text import command, ratio
 from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError, Unsupported
@@ -31,7 +30,7 @@ from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
 from gcodec.tensorfiles.atomic import atomic_write
 from gcodec.tensorfiles.dumps import write_dump
-from gcodec.tensorfiles.entries import Array, Dump, Entry
+from gcodec.tensorfiles.entries import Array, Dump, Entry, remedy
 from gcodec.tensorfiles.exact_file import Restorer, file_name, originals
 from gcodec.tensorfiles.frame_file import TensorNames, read_frames
 from gcodec.tensorfiles.safetensors_file import INDEX_SUFFIX
@@ -74,10 +73,11 @@ def selected(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
         raise ParameterError(f"no tensor matches --layers {' '.join(layers)}")
     for entry in entries:
         if entry.dtype not in primitives.DTYPE_CODES:
+            advice = remedy(entry.dtype)
             raise Unsupported(
                 f"tensor {entry.name!r} is {entry.dtype}, and frames store "
-                f"{', '.join(primitives.DTYPE_CODES)}; exclude it with -L "
-                + shlex.quote(f"!{glob.escape(entry.name)}")
+                f"{', '.join(primitives.DTYPE_CODES)}; {advice}{', or ' if advice else ''}exclude "
+                "it with -L " + command([f"!{glob.escape(entry.name)}"])
             )
     return entries
 
@@ -233,14 +233,14 @@ def target_of(
     return target, True
 
 
-def convert(data: Any, target: Path, limits: Limits) -> dict[str, Any]:
+def convert(data: Any, target: Path, limits: Limits, key: bytes | None) -> dict[str, Any]:
     """Write the tensors of frames to a file, and return a part of the JSON document."""
     tensors = values = 0
 
     def decoded() -> Iterator[tuple[str, Array]]:
         nonlocal tensors, values
         names = TensorNames()
-        for stored in read_frames(data, limits):
+        for stored in read_frames(data, limits, key):
             own = stored.frame.name or ""
             is_structure = stored.number == 0 and own == STRUCTURE_NAME
             if is_structure or own.startswith(FILE_PREFIX):
@@ -268,10 +268,11 @@ def restore(
     force: bool,
     outcome: Outcome,
     decode: Callable[[Frame], Array] = lambda frame: frame.decode(),
+    key: bytes | None = None,
 ) -> dict[str, Any]:
     """Write the original files of frames, a tensor at a time; see `convert`.
 
-    `decode` returns the tensor of a frame.
+    `decode` returns the tensor of a frame, and `key` is that of the tags.
     """
     tensors = values = 0
     output = (
@@ -290,7 +291,7 @@ def restore(
             progress(target.name, len(data), quiet=outcome.quiet) as advance,
             Restorer(path_of, decode) as out,
         ):
-            for stored in read_frames(data, outcome.limits):
+            for stored in read_frames(data, outcome.limits, key):
                 with stored.locate_errors():
                     out.add(stored.frame)
                 if file_name(stored.frame.name) is None:

@@ -15,6 +15,8 @@ import click
 from gcodec.cli.render import text
 from gcodec.errors import ParameterError
 from gcodec.tensorfiles.dumps import SUFFIXES, find, matching, recognized_suffix
+from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES
+from gcodec.tensorfiles.safetensors_file import INDEX_SUFFIX
 
 STREAM = Path("-")
 """Name of standard input and of standard output."""
@@ -49,7 +51,8 @@ def written_file(target: Path, suffix: str) -> Iterator[Path]:
     nothing follows from an input that cannot be read.
     """
     if target != STREAM:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # a file, with which opening the target fails
+            target.parent.mkdir(parents=True, exist_ok=True)
         yield target
         return
     with tempfile.TemporaryDirectory(prefix="gcodec-") as folder:
@@ -88,6 +91,28 @@ def is_frames(path: Path) -> bool:
 def is_dump(path: Path) -> bool:
     """Tell by its name whether a file is a dump rather than a file of frames."""
     return not is_frames(path)
+
+
+def tensors_file(path: Path) -> Path:
+    """Return the path of a file to encode; raise `ParameterError` for a file of frames."""
+    if is_frames(path):
+        raise ParameterError("contains frames already: gcodec decode turns them into tensors")
+    return path
+
+
+def original(name: str) -> Path:
+    """Return the path of an existing file whose bytes are preserved.
+
+    Raises
+    ------
+    ParameterError
+        If there is no file of this name, or the name is that of another format.
+    """
+    path = existing(name)
+    other = next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
+    if other not in ("", INDEX_SUFFIX, ".safetensors"):
+        raise ParameterError(f"{name}: must be a .safetensors file, or the index of a model")
+    return path
 
 
 def existing(name: str) -> Path:
@@ -178,7 +203,8 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
     Raises
     ------
     ParameterError
-        If two inputs have the same output, or an output exists and `force` is false.
+        If two inputs have the same output, an output has the suffix of another format, or it
+        exists and `force` is false.
     """
     if output == str(STREAM):
         if len(sources) > 1:
@@ -188,9 +214,12 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
     if output is not None and len(sources) == 1 and not is_directory:
         targets = [_file(Path(output))]
     else:
-        targets = [_with_suffix(path, suffix) for path in sources]
+        named = [Path("stdin") if path == STREAM else path for path in sources]
+        targets = [_with_suffix(path, suffix) for path in named]
         if output is not None:
             targets = [Path(output) / target.name for target in targets]
+    if suffix == ".gcf":
+        _check_suffixes(targets)
     sources_by_target: dict[Path, Path] = {}
     for source, target in zip(sources, targets, strict=True):
         if target in sources_by_target:
@@ -209,6 +238,13 @@ def check_replaceable(targets: Sequence[Path], force: bool) -> None:
         # Devices and pipes, such as /dev/null, are written to without asking.
         if not force and (target.is_file() or target.is_dir()):
             raise ParameterError(f"{target}: exists already; pass --force to replace it")
+
+
+def _check_suffixes(targets: Sequence[Path]) -> None:
+    """Raise `ParameterError` for an output of frames that has the name of another format."""
+    for target in targets:
+        if target.name.lower().endswith(OTHER_SUFFIXES):
+            raise ParameterError(f"{target}: OUT must be a file named .gcf: it contains frames")
 
 
 def _file(path: Path) -> Path:

@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
@@ -23,7 +23,7 @@ from gcodec.analysis.settings import Settings
 from gcodec.cli.kernel_counts import expected
 from gcodec.cli.outcome import EXIT_CODES, Outcome
 from gcodec.cli.render.text import either
-from gcodec.errors import GcodecError
+from gcodec.errors import GcodecError, ParameterError
 from gcodec.limits import Limits
 from gcodec.runtime import compilation_watchers
 
@@ -34,11 +34,23 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., int])
 
-FILE = click.Path(readable=False)
-"""Type of an argument for a file or a directory, which the verb itself checks."""
+
+class File(click.Path):
+    """The name of a file or a directory, which the verb itself checks; it is not empty."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name, or fail for that of an unset variable of a shell."""
+        if not value:
+            self.fail("a name of a file must not be empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = File(readable=False)
+"""Type of an argument for a file or a directory."""
 
 _MAX_NAMES = 500  # in a completion
 _BAR = 20  # characters
+_ERASE = "\r\x1b[2K"  # the line of a terminal
 
 
 class Verb(click.Command):
@@ -57,6 +69,7 @@ class Verb(click.Command):
         finally:
             if announce in compilation_watchers:
                 compilation_watchers.remove(announce)
+            announce.erase()  # the line of a compilation that was interrupted
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections after the options."""
@@ -102,17 +115,21 @@ class _Announcement:
 
     def __init__(self, expected: tuple[int, str] | None) -> None:
         self._count, self._expected = 0, expected
+        self._is_shown = False
 
     def __call__(self, kernel: str, done: bool) -> None:
         """Announce that a kernel is about to be compiled, or erase this."""
         self._count += not done
-        if sys.stderr.isatty():
+        if done:
+            self.erase()
+        elif sys.stderr.isatty():
             from rich.console import Console
 
             # A terminal can erase one line, but not one that it has wrapped.
-            line = "" if done else self._position()[: Console(stderr=True).width - 1]
-            click.echo(f"\r\x1b[2K{line}", err=True, nl=False)
-        elif self._count == 1 and not done:
+            line = self._position()[: Console(stderr=True).width - 1]
+            self._is_shown = True
+            click.echo(f"{_ERASE}{line}", err=True, nl=False)
+        elif self._count == 1:
             needs = ""
             if self._expected is not None:
                 number, what = self._expected
@@ -122,6 +139,12 @@ class _Announcement:
                 "(gcodec warmup compiles all of them in advance)",
                 err=True,
             )
+
+    def erase(self) -> None:
+        """Erase the line in a terminal, if it is there."""
+        if self._is_shown:
+            click.echo(_ERASE, err=True, nl=False)
+            self._is_shown = False
 
     def _position(self) -> str:
         """Return the position of the kernel among all that the command needs, cached or not."""
@@ -309,6 +332,28 @@ def sample(default: int, text: str) -> Callable[[Function], Function]:
     return click.option(
         "--sample", "max_values", type=click.IntRange(1), default=default, metavar="N", help=text
     )
+
+
+def _key(ctx: click.Context, param: click.Parameter, file: BinaryIO | None) -> bytes | None:
+    from gcodec.frame import check_key
+
+    if file is None:
+        return None
+    try:
+        with file:
+            return check_key(file.read(65))
+    except ParameterError:
+        raise ParameterError(f"{file.name}: must contain a key of 1 to 64 bytes") from None
+
+
+key = click.option(
+    "--key-file",
+    "key",
+    type=click.File("rb"),
+    callback=_key,
+    metavar="KEY",
+    help="A file that contains the key with which to check the tags of the frames.",
+)
 
 
 def output(text: str) -> Callable[[Function], Function]:

@@ -39,6 +39,8 @@ _VERBS = {
     "gcodec.apply_patch": "gcodec apply",
     "gcodec.encode_patch(new, base=old)": "gcodec diff OLD NEW",
 }
+_NEEDS_KEY = "its key is needed to check it"
+_PATH = re.compile(r"^path=.*?: (?=must be )", re.DOTALL)  # `complain` prints the path
 _LIMITS_HINT = re.compile(r"pass limits=gcodec\.Limits\(max_(elem|byte)[a-z]*=(\d+)\)")
 
 
@@ -77,10 +79,10 @@ def message_of(error: BaseException) -> str:
         return "there is not enough memory"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror  # without the file name, which `complain` prints
-    message = _LIMITS_HINT.sub(r"pass --max-\1s \2", str(error))
+    message = _LIMITS_HINT.sub(r"pass --max-\1s \2", _PATH.sub("", str(error)))
     for function, verb in _VERBS.items():
         message = message.replace(function, verb)
-    return message
+    return message.replace(_NEEDS_KEY, "pass a file with its key as --key-file")
 
 
 def _file_of(

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 
 from gcodec.arrays import source as sources
-from gcodec.arrays.source import NUMPY_DTYPES, Tensor, inspect, size_of
+from gcodec.arrays.source import NUMPY_DTYPES, Tensor, inspect, possible_shape
 from gcodec.codec import residuals
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.fields.walker import FieldSpan, FieldWalker
@@ -31,9 +31,15 @@ from gcodec.runtime.deferred import one_wait, resolved
 from gcodec.runtime.device import device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, clear, empty_beside, flattened, release
 from gcodec.runtime.reuse import result_beside
-from gcodec.wire.kinds import binary32, check_number
+from gcodec.wire.kinds import binary32, check_integer, check_number
 from gcodec.wire.params import Parameters
-from gcodec.wire.primitives import FLOATS, INTEGERS, encode_name, max_header_nbytes
+from gcodec.wire.primitives import (
+    FLOATS,
+    INTEGERS,
+    LOG2_ADDRESSABLE,
+    encode_name,
+    max_header_nbytes,
+)
 from gcodec.wire.seek import Blocks, SeekTable, most_nbytes
 
 Symbols = Any  # each codec declares its own NamedTuple
@@ -224,9 +230,10 @@ class Codec(Parameters):
         ParameterError
             If the number of symbols does not match the shape.
         """
-        out = result_beside(size_of(shape), self._values_dtype, None)
-        self._with_shape(shape)._dequantize(symbols, out)
-        return out.reshape(shape)
+        sizes = possible_shape(shape)
+        out = result_beside(math.prod(sizes), self._values_dtype, None)
+        self._with_shape(sizes)._dequantize(symbols, out)
+        return out.reshape(sizes)
 
     def pack(self, symbols: Symbols) -> Payload:
         """Write symbols as the bytes that the paper or system defines.
@@ -248,10 +255,11 @@ class Codec(Parameters):
         FormatError
             If the bytes are damaged, or belong to a tensor of another size.
         """
-        n = size_of(shape)
+        sizes = possible_shape(shape)
+        n = math.prod(sizes)
         payload = self._checked(payload, n)
         with one_wait():
-            return payload.codec._with_shape(shape)._unpack(payload, n)
+            return payload.codec._with_shape(sizes)._unpack(payload, n)
 
     def encode(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
         """Quantize and pack; see `quantize`."""
@@ -296,19 +304,20 @@ class Codec(Parameters):
         Raises
         ------
         ParameterError
-            If a scalar is missing, unknown or out of range.
+            If a scalar is missing, unknown or out of range, or no array can have the shape.
         FormatError
             If the bytes are damaged, or belong to a tensor of another size.
         """
-        n = size_of(shape)
+        sizes = possible_shape(shape)
+        n = math.prod(sizes)
         if not isinstance(payload, Payload):
-            payload = self._with_shape(shape)._bare_payload(payload, n, nbits, scalars)
+            payload = self._with_shape(sizes)._bare_payload(payload, n, nbits, scalars)
         elif nbits is not None or scalars:
             raise ParameterError("nbits and scalars belong to bare bytes; a Payload has its own")
         payload = self._checked(payload, n)
         with one_wait():
-            values: np.ndarray = payload.codec._with_shape(shape)._decode(payload, n)
-        return values.reshape(shape)
+            values: np.ndarray = payload.codec._with_shape(sizes)._decode(payload, n)
+        return values.reshape(sizes)
 
     def max_encoded_nbytes(
         self, n: int, name: str | None = None, *, dtype: str = "float32"
@@ -327,9 +336,11 @@ class Codec(Parameters):
         Raises
         ------
         ParameterError
-            If the codec does not support the dtype.
+            If the codec does not support the dtype, or no array can have `n` elements.
         """
-        payload = -(-self._with_dtype(dtype).max_payload_nbits(size_of(n)) // 8)
+        allowed = f"an integer from 0 to 2^{LOG2_ADDRESSABLE} - 1"
+        n = check_integer("n", n, 0, (1 << LOG2_ADDRESSABLE) - 1, allowed)
+        payload = -(-self._with_dtype(dtype).max_payload_nbits(n) // 8)
         name_nbytes = 0 if name is None else len(encode_name(name))
         header = max_header_nbytes(n, name_nbytes, self.fields_nbytes())
         # Ask the class: an instance with an unresolved "auto" cannot know.
@@ -753,10 +764,12 @@ class Codec(Parameters):
         for field in codec.message_fields():
             if field.name not in payload.scalars:
                 raise ParameterError(f"payload.scalars: {field.name} is missing")
+            field.kind.check(field.name, payload.scalars[field.name])
         self._check_device(payload.data)
         data = flattened(host(payload.data) if codec.symbols_on_host else payload.data)
         if data.dtype != np.uint8:
             raise ParameterError.of("payload.data", str(data.dtype), "uint8")
+        _check_nbits("payload.nbits", payload.nbits)
         if data.size != -(-payload.nbits // 8):
             error = Truncated if 8 * data.size < payload.nbits else Corrupt
             raise error(f"the payload has {data.size} bytes for {payload.nbits} bits")
@@ -786,9 +799,12 @@ class Codec(Parameters):
             raise TypeError(f"payload is a {type(data).__name__}: must be bytes-like") from error
         if nbits is None:
             nbits = codec._bare_nbits(n, flat, values)
-        if not isinstance(nbits, (int, np.integer)) or nbits < 0:
-            raise ParameterError.of("nbits", nbits, "a non-negative integer")
-        return Payload(codec, values, flat, int(nbits))
+        return Payload(codec, values, flat, _check_nbits("nbits", nbits))
+
+
+def _check_nbits(name: str, nbits: Any) -> int:
+    """Return a number of bits as an int, or raise `ParameterError`."""
+    return check_integer(name, nbits, 0, (1 << 64) - 1, "a non-negative integer")
 
 
 CodecLike: TypeAlias = str | Mapping[str, Any] | Codec

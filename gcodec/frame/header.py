@@ -20,7 +20,6 @@ from gcodec.wire import primitives
 from gcodec.wire.primitives import Reader, leb128
 from gcodec.wire.seek import Section
 
-_ADDRESSABLE = 1 << 59  # elements of the largest array that NumPy creates, even an empty one
 _DTYPE_NAMES = {code: name for name, code in primitives.DTYPE_CODES.items()}
 
 
@@ -237,5 +236,5 @@ def dtype_named(code: int, offset: int, codec: type[Codec] | None = None) -> str
 
 def check_shape(shape: tuple[int, ...], offset: int) -> None:
     """Raise `Corrupt`, with a byte offset, if no empty array can have this shape."""
-    if 0 in shape and math.prod(filter(None, shape)) >= _ADDRESSABLE:
+    if 0 in shape and math.prod(filter(None, shape)) >> primitives.LOG2_ADDRESSABLE:
         raise Corrupt("no array has such a shape", offset)

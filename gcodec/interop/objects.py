@@ -9,15 +9,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gcodec.arrays.frameworks import FAILURES, first_line
-from gcodec.arrays.source import Tensor, byte_buffer, dimensions, inspect
+from gcodec.arrays.source import Tensor, byte_buffer, inspect, possible_shape
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
-from gcodec.wire.primitives import FLOATS, MAX_NDIM
+from gcodec.wire.primitives import FLOATS
 
 FrameLike: TypeAlias = Frame | bytes | bytearray | memoryview
-
-_MAX_ELEMENTS = 1 << 59  # NumPy makes no larger array, not even with a dimension of size 0
 
 
 def host_tensor(x: Any, peer: str, dtypes: tuple[str, ...] | None = None) -> Tensor:
@@ -69,9 +67,7 @@ def checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], i
     LimitExceeded
         If the shape has more elements than the limits allow.
     """
-    sizes = dimensions(shape)
-    if len(sizes) > MAX_NDIM or math.prod(filter(None, sizes)) >= _MAX_ELEMENTS:
-        raise ParameterError.of("shape", shape, f"at most {MAX_NDIM} sizes of an array")
+    sizes = possible_shape(shape)
     n = math.prod(sizes)
     Limits.or_default(limits).check("the tensor", n, 4 * n)
     return sizes, n

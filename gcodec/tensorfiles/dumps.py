@@ -43,6 +43,9 @@ _READERS: dict[str, Callable[[Path, Limits], Dump]] = {
 SUFFIXES = (*_READERS, ".gcf")
 """Suffixes of all files of tensors."""
 
+_SEPARATORS = "[" + re.escape(os.sep + (os.altsep or "")) + "]"
+_ANY_DEPTH = re.compile(rf"(?:^|(?<={_SEPARATORS}))\*\*(?={_SEPARATORS}|\Z)")
+
 
 def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> Dump:
     """Open a file of tensors, whose format follows from the suffix of its name.
@@ -124,8 +127,9 @@ def find(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
     Parameters
     ----------
     patterns : sequence of str or os.PathLike
-        Files, directories or globs, where ``**`` matches any depth. A directory matches the
-        dumps and .gcf files directly inside; a glob matches dumps and .gcf files. A folder of
+        Files, directories or globs, where ``**`` matches any depth, but enters no hidden
+        directory and no directory behind a symbolic link. A directory matches the dumps and .gcf
+        files directly inside; a glob matches dumps and .gcf files. A folder of
         torch.distributed.checkpoint is one dump.
 
     Returns
@@ -159,7 +163,25 @@ def matching(pattern: str) -> list[Path]:
         return _dumps(path.iterdir())
     if pattern and path.exists():
         return [path]
-    return _dumps(Path(name) for name in glob.iglob(pattern, recursive=True))
+    return _dumps(map(Path, _names(pattern)))
+
+
+def _names(pattern: str) -> Iterator[str]:
+    """Yield the names that a glob matches.
+
+    In contrast to `glob`, ``**`` does not follow symbolic links to directories, which can lead out
+    of the directory, or back into it without end.
+    """
+    start, *rest = _ANY_DEPTH.split(pattern, 1)
+    if not rest:
+        yield from glob.iglob(pattern)
+        return
+    for directory in glob.iglob(start) if start else [os.curdir]:
+        if not rest[0]:
+            yield directory
+        for folder, folders, _ in os.walk(directory):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            yield from _names(glob.escape(folder) + (rest[0] or os.sep + "*"))
 
 
 def _dumps(paths: Iterable[Path]) -> list[Path]:

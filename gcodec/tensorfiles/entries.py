@@ -32,6 +32,23 @@ READABLE: dict[str, np.dtype[np.generic]] = {
 """Dtypes that can be loaded, by name."""
 
 
+_OF_ML_DTYPES = ("<V1", "|V1", "float8")
+
+
+def remedy(dtype: str) -> str:
+    """Return what to do about a dtype of .npy files that hides another one; empty for the others.
+
+    numpy.save writes all types of ml_dtypes with one byte as V1, except float8_e5m2, whose code is
+    f1. The files do not contain the names of the types.
+    """
+    if dtype not in _OF_ML_DTYPES:
+        return ""
+    return (
+        "numpy.save stores float8 and other types of ml_dtypes as bytes without a name; convert "
+        "the array before you save it, as in x.astype('float32'), which keeps every value"
+    )
+
+
 class Entry(NamedTuple):
     """Description of one tensor of a dump, from the header of the file.
 

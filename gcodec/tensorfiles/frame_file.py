@@ -45,6 +45,9 @@ from gcodec.wire import primitives
 from gcodec.wire.primitives import Reader
 from gcodec.wire.seek import Section
 
+OTHER_SUFFIXES = (".safetensors", ".npz", ".npy", ".pt", ".pth")
+"""Suffixes of other formats, which no file of frames should have."""
+
 _MAX_HEADER_NBYTES = 1 << 26
 
 
@@ -286,7 +289,7 @@ def _read_header(data: Any, start: int, number: int, limits: Limits) -> FrameHea
     return frame
 
 
-def read_frames(data: bytes, limits: Limits) -> Iterator[StoredFrame]:
+def read_frames(data: bytes, limits: Limits, key: bytes | None = None) -> Iterator[StoredFrame]:
     """Read and verify the frames of a file one by one.
 
     Parameters
@@ -295,6 +298,8 @@ def read_frames(data: bytes, limits: Limits) -> Iterator[StoredFrame]:
         The file.
     limits : Limits
         Bounds on each tensor.
+    key : bytes, optional
+        Key of the frames' tags.
 
     Yields
     ------
@@ -307,7 +312,7 @@ def read_frames(data: bytes, limits: Limits) -> Iterator[StoredFrame]:
     """
 
     def read(at: int, number: int) -> StoredFrame:
-        frame, end = Frame.read(data, at, limits, None)
+        frame, end = Frame.read(data, at, limits, key)
         return StoredFrame(frame, number, at, end)
 
     return _consecutive(data, read)
@@ -521,9 +526,9 @@ class FrameDump(Dump):
 
     format = "gcf"
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: Limits, key: bytes | None = None) -> None:
         super().__init__(path, limits)
-        self._file = TensorFile(path, limits)
+        self._file = TensorFile(path, limits, key)
         self._set_entries(
             Entry(name, header.dtype, header.shape)
             for name, header in self._file.headers().items()

@@ -25,6 +25,7 @@ from gcodec.tensorfiles.entries import (
     FileDump,
     element_count,
     native,
+    remedy,
     shown,
 )
 
@@ -151,7 +152,8 @@ def _load(entry: Entry, header: Header, limits: Limits, packed: int, reader: Rea
     if header.dtype == "object":
         raise Unsafe(f"{name} holds Python objects: unpickling them could run code")
     if header.stored is None:
-        raise Unsupported(f"{name} has dtype {shown(header.dtype)}, which cannot be loaded")
+        message = f"{name} has dtype {shown(header.dtype)}, which cannot be loaded"
+        raise Unsupported("; ".join(filter(None, (message, remedy(header.dtype)))))
     limits.check(name, header.elements, header.nbytes, packed)
     data = reader.read_array(header.nbytes)
     # A Fortran array is the transpose of a C array of the reversed shape.

@@ -11,6 +11,7 @@ MAGIC = b"GCF"
 VERSION = 1
 HAS_NAME, HAS_SEEK, HAS_TAG = 1, 2, 4  # bits of the flags byte
 MAX_NDIM = 32
+LOG2_ADDRESSABLE = 59  # NumPy makes no larger array, even if another size is 0
 TAG_NBYTES = 16
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")

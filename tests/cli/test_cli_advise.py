@@ -297,7 +297,7 @@ BASE = ["--params", "10", "--step-time", "1ms", "--bits", "x=1"]
         ([*BASE, "--steps", "0"], 2, "must be a whole number"),
         ([*BASE, "-c", "nix"], 2, "codec='nix'"),
         (["nix.npz", "--step-time", "1ms"], 2, "nix.npz: no such file"),
-        ([__file__, "--step-time", "1ms"], 2, "path="),
+        ([__file__, "--step-time", "1ms"], 2, ".py: must be a file named .safetensors,"),
         ([EXAMPLE, "--step-time", "1ms", "-L", "nix"], 2, "no values of a gradient"),
         ([EXAMPLE, "--step-time", "1ms", "--max-elems", "10"], 4, "--max-elems"),
     ],

@@ -40,6 +40,114 @@ def frames_file(path, *frames):
     return path
 
 
+# --- names
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        *(["inspect", ""], ["dissect", ""], ["verify", ""], ["decode", ""], ["bench", ""]),
+        *(["seek", "", "-o", "x.gcf"], ["encode", "", "-c", "raw"], ["compare", EXAMPLE, ""]),
+        *(["diff", EXAMPLE, ""], ["apply", "", EXAMPLE], ["decode", EXAMPLE, "-o", ""]),
+    ],
+    ids=lambda args: " ".join(map(str, args)),
+)
+def test_empty_names_of_files_are_wrong_usage(args):
+    assert "a name of a file must not be empty" in run(*args, code=2).stderr
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".npy", ".pt", ".PTH"])
+def test_frames_are_not_written_under_the_name_of_another_format(tmp_path, suffix):
+    source, target = dump(tmp_path), tmp_path / f"out{suffix}"
+    frames = frames_file(tmp_path / "x.gcf", gcodec.encode(gaussian(5), "sign"))
+    expected = f"gcodec: {target}: OUT must be a file named .gcf: it contains frames\n"
+    for args in (["encode", source, "-c", "raw"], ["diff", source, source], ["seek", frames]):
+        assert run(*args, "-o", target, "--force", code=2).stderr == expected
+    assert not target.exists()
+
+
+def test_files_of_frames_are_not_encoded(tmp_path):
+    path = frames_file(tmp_path / "x.gcf", gcodec.encode(gaussian(5), "sign"))
+    advice = "contains frames already: gcodec decode turns them into tensors\n"
+    assert run("encode", path, "-c", "raw", "-f", code=2).stderr == f"gcodec: {path}: {advice}"
+    args = ["encode", "-", "-c", "raw", "-o", tmp_path / "y.gcf"]
+    assert run(*args, input=path.read_bytes(), code=2).stderr == f"gcodec: -: {advice}"
+
+
+def test_auto_needs_a_target(tmp_path):
+    for spec in ("auto", "auto:", "auto:x=1"):
+        stderr = run("encode", dump(tmp_path), "-c", spec, code=2).stderr
+        assert stderr.startswith(f"gcodec: codec='{spec}': must be auto:nmse=NMSE or ")
+
+
+def test_message_on_the_suffix_names_the_file_once(tmp_path):
+    path = tmp_path / "it's.txt"
+    path.touch()
+    stderr = run("inspect", path, code=2).stderr
+    assert stderr.startswith(f"gcodec: {path}: must be a file named .safetensors, ")
+
+
+def test_output_below_a_file(tmp_path):
+    path = frames_file(tmp_path / "x.gcf", gcodec.encode(gaussian(5), "sign"))
+    target = path / "y.npz"
+    stderr = run("decode", path, "-o", target, code=3).stderr
+    assert stderr == f"gcodec: {target}: Not a directory\n"
+
+
+# --- keys
+
+
+def keyed_file(folder):
+    """Write a tree of keyed frames, and files that contain the key and another one."""
+    tree = {"w": gaussian(40, 50), "more": [gaussian(3)]}
+    gcodec.save_file(tree, folder / "keyed.gcf", "qsgd:bucket=512", key=b"secret")
+    keys = {"key": b"secret", "other": b"other", "empty": b"", "long": b"k" * 65}
+    for name, key in keys.items():
+        (folder / name).write_bytes(key)
+    return folder / "keyed.gcf"
+
+
+@pytest.mark.parametrize("verb", ["verify", "decode", "seek", "compare"])
+def test_frames_with_a_tag_are_read_with_their_key_only(tmp_path, verb):
+    path, out = keyed_file(tmp_path), tmp_path / "out.npz"
+    args = {"decode": ["-o", out], "seek": ["-o", tmp_path], "compare": [path]}.get(verb, [])
+    args = [verb, path, *args, *(["--force"] if verb in ("decode", "seek") else [])]
+    before = path.read_bytes()
+    message = "the frame is authenticated: pass a file with its key as --key-file"
+    assert message in run(*args, code=3).stderr
+    stderr = run(*args, "--key-file", tmp_path / "other", code=1).stderr
+    assert "the frame does not bear the tag of this key" in stderr
+    for name in ("empty", "long"):
+        wrong = tmp_path / name
+        stderr = run(*args, "--key-file", wrong, code=2).stderr
+        assert stderr == f"gcodec: {wrong}: must contain a key of 1 to 64 bytes\n"
+    assert path.read_bytes() == before and not out.exists()
+    run(*args, "--key-file", tmp_path / "key")
+
+
+def test_decode_and_seek_with_a_key(tmp_path):
+    path, key = keyed_file(tmp_path), tmp_path / "key"
+    run("decode", path, "-o", tmp_path / "out.npz", "--key-file", key)
+    tensors = load(tmp_path / "out.npz")
+    with gcodec.open(path, key=b"secret") as file:
+        assert all((file[name] == tensors[name]).all() for name in file)
+        plain = file.frame("w")
+    for name, option in (("seek.gcf", "--log2-block=8"), ("strip.gcf", "--strip")):
+        run("seek", path, option, "-o", tmp_path / name, "--key-file", key)
+        with gcodec.open(tmp_path / name, key=b"secret") as file:
+            assert (file["w"] == tensors["w"]).all()
+            frame = file.frame("w")
+            assert bytes(frame.payload.data) == bytes(plain.payload.data)
+            assert (frame.seek is None) == (option == "--strip")
+
+
+def test_frames_without_a_tag_are_refused_if_there_is_a_key(tmp_path):
+    keyed_file(tmp_path)
+    path = frames_file(tmp_path / "plain.gcf", gcodec.encode(gaussian(5), "sign"))
+    stderr = run("verify", path, "--key-file", tmp_path / "key", code=1).stderr
+    assert "the frame does not bear the tag of this key" in stderr
+
+
 # --- encode
 
 

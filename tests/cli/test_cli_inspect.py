@@ -6,6 +6,7 @@ import json
 import re
 from functools import partial
 
+import ml_dtypes
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -202,6 +203,26 @@ def test_integer_tensors_are_no_gradients(tmp_path):
     rows = {row["name"]: row for row in inspected(path)["files"][0]["tensors"]}
     assert rows["bn1.steps"]["note"] == "not a gradient: int64"
     assert "rms" not in rows["bn1.steps"]
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int4"])
+def test_small_types_of_ml_dtypes_in_npy_files(tmp_path, dtype):
+    path = tmp_path / "x.npz"
+    np.savez(path, w=gaussian(), x=gaussian().astype(getattr(ml_dtypes, dtype)))
+    advice = (
+        "numpy.save stores float8 and other types of ml_dtypes as bytes without a name; convert "
+        "the array before you save it, as in x.astype('float32'), which keeps every value"
+    )
+    shown = "float8" if dtype == "float8_e5m2" else "<V1"
+    result = run("inspect", path)
+    assert f"not a gradient: {shown}" in result.stdout
+    assert f"x: {advice}" in result.stderr.splitlines()
+    rows = {row["name"]: row for row in inspected(path)["files"][0]["tensors"]}
+    assert rows["x"]["note"] == f"not a gradient: {shown}; {advice}"
+    stderr = run("encode", path, "-c", "raw", code=3).stderr
+    assert stderr.endswith(f"; {advice}, or exclude it with -L '!x'\n")
+    with open_dump(path) as opened, pytest.raises(gcodec.Unsupported, match="cannot be loaded; n"):
+        opened.load(opened.entries[1])
 
 
 def test_degenerate_tensors_cause_no_division_by_zero(tmp_path):

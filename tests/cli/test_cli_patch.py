@@ -139,10 +139,27 @@ def test_damage_names_its_file(files: tuple[Path, Path, Path], tmp_path: Path) -
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes(b"x" * 99)
     expected = f"gcodec: {damaged}: the header has {int.from_bytes(b'x' * 8, 'little')} bytes\n"
-    back = tmp_path / "back.safetensors"
     for args in (["diff", damaged, new], ["diff", old, damaged], ["apply", step, damaged]):
+        back = tmp_path / ("back.gcf" if args[0] == "diff" else "back.safetensors")
         refused = run(*args, "-o", back, code=3)
         assert refused.stderr == expected
         document = json_of(*args, "-o", back, code=3)
         assert [error["file"] for error in document["errors"]] == [str(damaged)]
-    assert not back.exists()
+        assert not back.exists()
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.npy", "x.pt", "x.bin", "x.gcf"])
+def test_other_formats_are_refused_by_their_names(
+    files: tuple[Path, Path, Path], tmp_path: Path, name: str
+) -> None:
+    old, new, step = files
+    run("diff", old, new, "-o", step)
+    other = tmp_path / name
+    other.write_bytes(bytes(99))
+    expected = f"gcodec: {other}: must be a .safetensors file, or the index of a model\n"
+    for args in (["diff", other, new], ["diff", old, other], ["apply", step, other]):
+        assert run(*args, "-o", "-", code=2).stderr == expected
+    out = tmp_path / "out.npz"
+    refused = run("apply", step, old, "-o", out, code=2)
+    assert refused.stderr == f"gcodec: {out}: OUT must be a file named .safetensors\n"
+    assert not out.exists()

@@ -23,6 +23,17 @@ def codec() -> Iterator[None]:
         yield
 
 
+def test_stdin_and_stdout(tmp_path, source):
+    """Bytes on stdin get the tables that the file gets."""
+    run("seek", source, "-o", tmp_path / "b.gcf")
+    result = run("seek", "-", "-o", "-", input=source.read_bytes())
+    assert result.stdout_bytes == (tmp_path / "b.gcf").read_bytes()
+    assert result.stderr.startswith("- -> -   ")
+    assert "pass -o OUT" in run("seek", "-", input=b"", code=2).stderr
+    run("seek", "-", "-o", f"{tmp_path}/", input=source.read_bytes())
+    assert (tmp_path / "stdin.gcf").read_bytes() == (tmp_path / "b.gcf").read_bytes()
+
+
 def frames_of(path):
     return list(gcodec.iter_frames(path.read_bytes()))
 

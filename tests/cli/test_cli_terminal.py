@@ -14,7 +14,8 @@ from example_files import DUMP as EXAMPLE
 from example_files import ROOT
 
 from gcodec.analysis.typical import TYPICAL
-from gcodec.cli.options import _Announcement
+from gcodec.cli.options import _Announcement, verb
+from gcodec.runtime import compilation_watchers
 
 fcntl = pytest.importorskip("fcntl")
 termios = pytest.importorskip("termios")
@@ -30,11 +31,11 @@ sys.exit(main(sys.argv[1:], standalone_mode=False))
 """
 
 
-def shown(*args: object, delay: float = 60.0) -> str:
+def shown(*args: object, delay: float = 60.0, columns: int = 80) -> str:
     """Run the command in a terminal; return what it writes, with control sequences."""
     leader, follower = os.openpty()
     # Rows and columns; the other numbers are pixels.
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
     for name in ("COLUMNS", "LINES", "NO_COLOR"):
         environment.pop(name, None)
@@ -76,6 +77,35 @@ def test_dissect_notes_cut_cells():
     assert any("…" in line for line in actual[:-1])
 
 
+@pytest.mark.parametrize(
+    ("columns", "omitted"),
+    [
+        (71, []),
+        (61, ["raw"]),
+        (50, ["raw", "meaning"]),
+        (39, ["bits", "raw", "meaning"]),
+        (30, ["offset", "bits", "raw", "meaning"]),
+    ],
+)
+def test_dissect_shows_values_in_narrow_terminals(columns, omitted):
+    args = ["dissect", FRAMES, "-L", "fc.bias", "--limit", "2"]
+    title, headers, *table = lines(shown(*args, columns=columns))
+    assert title.startswith("fc.gcf   ")
+    names = ["offset", "bits", "field", "raw", "value", "meaning"]
+    assert headers.split() == [name for name in names if name not in omitted]
+    place = headers.index("value")
+    assert [line[place:].split()[0] for line in table[1:4]] == ["1", "1", "2"]  # version and on
+    notes = [line for line in table if line.startswith("not shown at ")]
+    listed = f"not shown at {columns} columns: {', '.join(omitted)}; use --json"
+    assert notes == ([listed] if omitted else [])
+
+
+def test_dissect_shows_bits_in_narrow_terminals_if_they_are_requested():
+    args = ["dissect", FRAMES, "-L", "fc.bias", "--limit", "2", "--bits"]
+    headers = lines(shown(*args, columns=61))[1]
+    assert headers.split() == ["offset", "bits", "field", "raw", "value"]
+
+
 def test_doctor_prints_rows_after_the_bar_has_closed():
     text = shown("doctor", delay=0)
     assert "self-test" in text and text.rindex("self-test") < text.index("codec raw")
@@ -98,3 +128,18 @@ def test_announcement_of_a_compilation_fits_in_one_line(monkeypatch, capsys):
     begun, erased = capsys.readouterr().err.split("\r\x1b[2K")[1:]
     assert begun.startswith("compiling kernel ") and len(begun) == 39
     assert erased == ""
+
+
+def test_line_of_an_interrupted_compilation_is_erased(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+
+    @verb("verify")
+    def interrupted() -> int:
+        """Stop while a kernel is compiled."""
+        for watch in compilation_watchers:
+            watch("kernel", False)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.invoke(interrupted.make_context("verify", []))
+    assert re.fullmatch(r"\r\x1b\[2Kcompiling kernels?, .*\r\x1b\[2K", capsys.readouterr().err)

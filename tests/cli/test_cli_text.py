@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import shutil
+import subprocess
 import sys
 import time
 
@@ -18,6 +20,16 @@ def test_printable_escapes_control_characters():
         r"a\x1b[31m\n\t\x9b\u202e\u200b\ud800"
     )
     assert text.printable("h.0 ü 漢 [b]") == "h.0 ü 漢 [b]"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_commands_are_read_by_a_shell_as_they_were_joined():
+    words = ["plain", "two words", "it's", "new\nline", "\x1b[31m", "a\\b\n", "'\t'", "$x", "é\n"]
+    joined = text.command(words)
+    assert joined.isprintable()
+    script = f"printf '%s\\0' {joined}"
+    read = subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout
+    assert read.decode().split("\0")[:-1] == words
 
 
 def test_shorten_keeps_both_ends():

@@ -51,6 +51,42 @@ def error_of(x: np.ndarray, spec: str, **options: int) -> tuple[float, int]:
     return nmse_of(gcodec.decode(frame), x), len(frame)
 
 
+CENTROIDS = {
+    "above 255": np.array([300, 128, 128]),
+    "below 0": np.array([-1, 128, 128]),
+    "fractions": np.array([128.5, 128, 128]),
+    "two": np.zeros(2, np.uint8),
+    "four": np.zeros(4, np.uint8),
+    "column": np.zeros((3, 1), np.uint8),
+    "list": [128, 128, 128],
+    "none": None,
+}
+"""What cannot be the centroids of symbols."""
+
+
+@pytest.mark.parametrize("setting", ["rounding=nearest", "rounding=stochastic", "trellis=yes"])
+@pytest.mark.parametrize("wrong", CENTROIDS)
+def test_symbols_with_other_centroids_are_refused(setting: str, wrong: str) -> None:
+    codec = gcodec.parse(f"ecsq:step=0.003,{setting}")
+    x = matrix(40, 30)
+    symbols = codec.quantize(x)._replace(centroids=CENTROIDS[wrong])  # type: ignore[attr-defined]
+    for call in (lambda: codec.pack(symbols), lambda: codec.dequantize(symbols, x.shape)):
+        with pytest.raises(ParameterError, match=r"(?s)^centroids=.*: must be 3 integers"):
+            call()
+
+
+@pytest.mark.parametrize("spec", ["ecsq:step=0.003", "ecsq:step=0.003,trellis=yes"])
+@pytest.mark.parametrize("wrong", [-1, 256, 10**30, 1.5, math.nan, None, "128", [128]])
+def test_payloads_with_other_centroids_are_refused(spec: str, wrong: Any) -> None:
+    codec = gcodec.parse(spec)
+    payload = codec.encode(matrix(40, 30))
+    for name in ("centroid1", "centroid2", "centroid3"):
+        changed = payload._replace(scalars=payload.scalars | {name: wrong})
+        for call in (lambda p: codec.decode(p, (40, 30)), lambda p: codec.unpack(p, (40, 30))):
+            with pytest.raises(ParameterError, match=rf"^{name}=.* an integer from 0 to 255$"):
+                call(changed)
+
+
 @pytest.mark.parametrize("target", [1e-5, 0.002, 0.02, 0.1, 0.5])
 def test_meets_target_error(target: float) -> None:
     for x in [matrix(300, 200), matrix(2, 5000), matrix(500, 300, 0.0), *example(4096)]:

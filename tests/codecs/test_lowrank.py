@@ -156,6 +156,27 @@ def test_rank_without_step_is_refused() -> None:
         gcodec.encode(matrix_of(20, 30), "lowrank:rank=3")
 
 
+def test_symbols_with_other_centroids_are_refused() -> None:
+    x = matrix_of(60, 50)
+    codec = gcodec.parse("lowrank:rank=2,step=0.01")
+    symbols = codec.quantize(x)
+    for part in ("right", "left"):
+        levels = getattr(symbols, part)._replace(centroids=np.array([300, 128, 128]))
+        wrong = symbols._replace(**{part: levels})  # type: ignore[attr-defined]
+        for call in (codec.pack, lambda symbols: codec.dequantize(symbols, x.shape)):
+            with pytest.raises(gcodec.ParameterError, match=r"^centroids=.*: must be 3 integers"):
+                call(wrong)
+
+
+def test_payloads_with_other_centroids_are_refused() -> None:
+    codec = gcodec.parse("lowrank:nmse=0.02")
+    payload = codec.encode(np.linspace(-1, 1, 9, dtype=np.float32))
+    assert "centroid1" in payload.scalars, "a message of ecsq alone"
+    wrong = payload._replace(scalars=payload.scalars | {"centroid1": 256})
+    with pytest.raises(gcodec.ParameterError, match=r"^centroid1=256: must be an integer"):
+        codec.decode(wrong, 9)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_nonfinite_values_are_refused(value: float) -> None:
     x = matrix_of(20, 30)

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import struct
+import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -346,6 +347,42 @@ def test_find(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     assert Path("bad.safetensors.index.json") in find(["."])
+
+
+def test_globs_of_any_depth(tmp_path, monkeypatch):
+    for name in ("a.npz", "run/b.npy", "run/one/c.npy", "run/one/c.txt", ".hidden/d.npy"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    below = [Path("run/b.npy"), Path("run/one/c.npy")]
+    assert find(["**"]) == [Path("a.npz"), *below]
+    assert find(["**/*"]) == find(["./**"]) == find(["**/**"]) == find(["**"])
+    assert find(["run/**"]) == find(["run/**/*.npy"]) == find(["**/*.npy"]) == below
+    assert find([str(tmp_path / "r*" / "**")]) == [tmp_path / path for path in below]
+    assert find(["**/one/*"]) == find(["**/one/**"]) == below[1:]
+    assert find([".hidden/**"]) == [Path(".hidden/d.npy")]
+    with pytest.raises(ParameterError):
+        find(["none/**"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege")
+def test_globs_of_any_depth_follow_no_links_to_directories(tmp_path, monkeypatch):
+    for name in ("in/a.npy", "in/deep/b.npy", "outside/c.npy", "[x]/d.npy"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "in" / "loop").symlink_to(".")
+    (tmp_path / "in" / "deep" / "loop").symlink_to("..")
+    (tmp_path / "in" / "out").symlink_to("../outside")
+    (tmp_path / "in" / "file.npy").symlink_to("../outside/c.npy")
+    (tmp_path / "link").symlink_to("in")
+    monkeypatch.chdir(tmp_path)
+    names = ["a.npy", "deep/b.npy", "file.npy"]
+    for pattern in ("in/**", "in/**/*.npy", "in/**/**/*"):
+        assert find([pattern]) == [Path("in", name) for name in names]
+    assert find(["[[]x]/**"]) == [Path("[x]/d.npy")]
+    # A link that the caller names is followed, as are links that other wildcards match.
+    assert find(["link/**"]) == [Path("link", name) for name in names]
+    assert find(["in/o*/*"]) == [Path("in/out/c.npy")]
 
 
 # --- atomic_write

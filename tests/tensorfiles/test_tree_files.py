@@ -255,8 +255,11 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         with pytest.raises(gcodec.ParameterError, match=r"must be a file named \.gcf"):
             gcodec.save_file({"a": array(1)}, tmp_path / name, "raw")
         assert not (tmp_path / name).exists()
-    with pytest.raises(TypeError, match="path is a int"):
-        gcodec.open(3)  # type: ignore[arg-type]
+    for wrong, kind in ((3, "int"), (None, "NoneType"), (b"x.gcf", "bytes")):
+        with pytest.raises(TypeError, match=f"path is a {kind}"):
+            gcodec.save_file({}, wrong, "raw")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=f"path is a {kind}"):
+            gcodec.open(wrong)  # type: ignore[arg-type]
     assert not path.exists()
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from gcodec.analysis.dissect import Dissection
 from gcodec.arrays.source import outlet
 from gcodec.cli.render import text
-from gcodec.cli.render.output import note, print_line
+from gcodec.cli.render.output import note, note_hidden, print_line
 from gcodec.fields.walker import FieldSpan
 from gcodec.tensorfiles.frame_file import message_of
 from gcodec.wire import primitives
@@ -25,8 +25,11 @@ KINDS = ("header", "index", "sign", "level", "table", "pad")
 
 _MAX_RAW, _MAX_RAW_OF_SEVERAL = 16, 2  # bytes shown of one field, and of several
 _NARROW = 110  # columns
-_WIDTHS = {"offset": 10, "bits": 6, "field": 22, "raw": 26, "value": 14}
-_NARROW_WIDTHS = {"offset": 8, "bits": 5, "field": 15, "raw": 12, "value": 11}
+# The last column, meaning, takes the rest of the line, at least 10 columns of a terminal.
+_WIDTHS = {"offset": 10, "bits": 6, "field": 22, "raw": 26, "value": 14, "meaning": 10}
+_NARROW_WIDTHS = {"offset": 8, "bits": 5, "field": 15, "raw": 12, "value": 11, "meaning": 10}
+_OMITTED_FIRST = ("raw", "meaning", "bits", "offset")  # where the terminal is too narrow
+_GAP = "  "
 
 
 def title(dissection: Dissection, number: int) -> str:
@@ -138,7 +141,14 @@ class Printer:
 
     def __init__(self, console: Console, name: str, data: Any, digits: str | None) -> None:
         self._console, self._data, self._digits = console, data, digits
-        self._widths = _NARROW_WIDTHS if console.width < _NARROW else _WIDTHS
+        widths = _NARROW_WIDTHS if console.width < _NARROW else _WIDTHS
+        self._widths = dict(widths)  # of the columns that are shown
+        for column in _OMITTED_FIRST:
+            if len(_GAP.join(" " * width for width in self._widths.values())) <= console.width:
+                break
+            if column != "raw" or digits is None:  # an option asks for the raw data
+                del self._widths[column]
+        self._omitted = [column for column in widths if column not in self._widths]
         self._headline = f"{name}   {text.count(len(data), 'byte')}"
         self._is_cut = False
 
@@ -146,21 +156,22 @@ class Printer:
         """Print the fields of a frame that end after bit `first`."""
         print_line(self._console, self._headline, "bold")
         self._headline = ""
-        self._print(["offset", "bits", "field", "raw", "value", "meaning"], "bold")
+        self._print({name: name for name in self._widths}, "bold")
         for field in _fields_after(dissection, first):
-            cells = [
-                offset_text(field.first),
-                f"{field.nbits:,}" if field.nbits < 10**6 else f"{field.nbits}",
-                field.name if field.number is None else f"[{field.number}] {field.name}",
-                raw_text(self._data, field, self._digits),
-                value_text(field),
-                meaning_text(field, dissection.dtype),
-            ]
+            cells = {
+                "offset": offset_text(field.first),
+                "bits": f"{field.nbits:,}" if field.nbits < 10**6 else f"{field.nbits}",
+                "field": field.name if field.number is None else f"[{field.number}] {field.name}",
+                "raw": raw_text(self._data, field, self._digits),
+                "value": value_text(field),
+                "meaning": meaning_text(field, dissection.dtype),
+            }
             self._print(cells, "dim" if field.symbols > 1 else "")
         if dissection.error is not None:
             message = text.printable(f"!! {message_of(dissection.error)}")
-            offset = offset_text(dissection.bad).ljust(self._widths["offset"])
-            print_line(self._console, f"{offset}  {'':{self._widths['bits']}}  {message}", "red")
+            lead = {"offset": offset_text(dissection.bad), "bits": ""}
+            parts = [lead[name].ljust(self._widths[name]) for name in lead if name in self._widths]
+            print_line(self._console, _GAP.join([*parts, message]), "red")
         print_line(self._console, _summary(dissection, number), "bold")
 
     def show_totals(self, dissections: list[Dissection]) -> None:
@@ -170,23 +181,24 @@ class Printer:
             print_line(self._console, f"{text.count(len(dissections), 'frame')}: {split}", "bold")
 
     def note_cut(self) -> None:
-        """Print a note if cells did not fit into the terminal."""
+        """Print notes if columns or cells did not fit into the terminal."""
+        note_hidden(self._console, self._omitted)
         if self._is_cut:
             mark = text.either("…", "...")
             note(f"cells with {mark} are cut at {self._console.width} columns; use --json")
 
-    def _print(self, cells: list[str], style: str) -> None:
-        safe = [text.printable(cell) for cell in cells]
+    def _print(self, cells: dict[str, str], style: str) -> None:
         parts: list[str] = []
-        for cell, (name, width) in zip(safe, self._widths.items(), strict=False):
+        for name, width in self._widths.items():
+            cell = safe = text.printable(cells[name])
             if self._console.is_terminal and name == "raw":
                 cell = text.shorten_end(cell, width)
             elif self._console.is_terminal and name in ("field", "value"):
                 cell = text.shorten(cell, width)
-            self._is_cut |= cell != safe[len(parts)]
+            self._is_cut |= cell != safe
             blank = " " * (width - cell_len(cell))
             parts.append(blank + cell if name == "bits" else cell + blank)
-        line = "  ".join([*parts, safe[-1]]).rstrip()
+        line = _GAP.join(parts).rstrip()
         if self._console.is_terminal:
             self._is_cut |= cell_len(line) > self._console.width
             line = text.shorten_end(line, self._console.width)

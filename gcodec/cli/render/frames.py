@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ class FrameView(View[dict[str, Any]]):
 
     def notes(self) -> list[str]:
         """Return the next step."""
-        command = shlex.join(["gcodec", "verify", text.argument(self.path)])
+        command = text.command(["gcodec", "verify", text.argument(self.path)])
         return [f"payloads were not read; next: {command}"]
 
     def document(self) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import math
-import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +13,7 @@ from gcodec.analysis.trials import Cost, Trial, total_cost
 from gcodec.cli.render import text
 from gcodec.cli.render.output import Column, Table, View, omission_notes
 from gcodec.codec import Codec
+from gcodec.tensorfiles.entries import remedy
 
 if TYPE_CHECKING:  # SciPy is imported for dumps only
     from gcodec.analysis.measure import DumpStats, TensorGroup, TensorStats
@@ -213,7 +213,8 @@ class DumpView(View[DumpRow]):
             "values": tensor.size,
         }
         if summary is None or sample is None:
-            return body | {"note": f"not a gradient: {entry.dtype}"}
+            facts = f"not a gradient: {entry.dtype}", remedy(entry.dtype)
+            return body | {"note": "; ".join(filter(None, facts))}
         return {
             **body,
             "measured": sample.size,
@@ -291,7 +292,8 @@ class DumpView(View[DumpRow]):
     def notes(self) -> list[str]:
         """Return notes on samples, codecs that refuse tensors, the best codec, and a next step."""
         settings = self.settings
-        notes = [*omission_notes(self.dump.omitted), *self.sample_notes(), *self._failure_notes()]
+        notes = [*omission_notes(self.dump.omitted), *self._remedies(), *self.sample_notes()]
+        notes += self._failure_notes()
         notes += self.overhead_notes()
         shares = self._best_shares()
         if shares and (share := max(shares.values())) < 1:
@@ -306,6 +308,14 @@ class DumpView(View[DumpRow]):
         if suggestion := self.suggestion():
             notes.append(f"next: {suggestion}")
         return notes
+
+    def _remedies(self) -> list[str]:
+        """Return what to do about tensors whose dtype hides another one."""
+        names: dict[str, list[str]] = {}
+        for tensor in self.tensors:
+            if advice := remedy(tensor.entry.dtype):
+                names.setdefault(advice, []).append(tensor.entry.name)
+        return [f"{text.listed(same, _MAX_NAMES)}: {advice}" for advice, same in names.items()]
 
     def sample_notes(self) -> list[str]:
         """Return a note on the samples that were measured in place of whole tensors."""
@@ -374,7 +384,7 @@ class DumpView(View[DumpRow]):
         layers = [word for pattern in settings.layers for word in ("-L", pattern)]
         if settings.budget is None and not settings.codecs:
             words = ["gcodec", "inspect", path, "--max-nmse", f"{settings.error:g}"]
-            return shlex.join(words + layers)
+            return text.command(words + layers)
         spec = self._common_codec(total)
         if spec is None:
             return None
@@ -384,7 +394,7 @@ class DumpView(View[DumpRow]):
         if total.nonfinite:
             words += ["--nonfinite", "zero"]
         excluded = [word for name in self._excluded_globs() for word in ("-L", f"!{name}")]
-        return shlex.join(words + layers + excluded)
+        return text.command(words + layers + excluded)
 
     def _common_codec(self, total: TensorGroup) -> str | None:
         """Return one codec: the best for most values, or the smallest one of the settings."""

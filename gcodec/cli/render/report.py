@@ -6,7 +6,6 @@ import hashlib
 import html
 import platform
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -243,7 +242,7 @@ def _reproduction(
     """Yield the facts that reproduce the page."""
     settings = views[0].settings
     size = settings.max_values
-    yield "command", shlex.join(_command(path, settings, files))
+    yield "command", text.command(_command(path, settings, files))
     yield "seed", str(settings.seed)
     yield "sample", "all values" if size is None else f"{size:,} values of a tensor"
     for view in views:

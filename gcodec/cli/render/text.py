@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -68,6 +69,17 @@ def argument(path: Path | str) -> str:
     """Return a path as an argument of a command, which must not resemble an option."""
     name = str(path)
     return f"./{name}" if name.startswith("-") and name != "-" else name
+
+
+def command(words: Iterable[str]) -> str:
+    """Join words to a command of a shell, which reads escaped characters between $' and '."""
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + escape(word.replace("\\", r"\\").replace("'", r"\'")) + "'"
 
 
 def listed(names: Sequence[str], limit: int, total: int | None = None) -> str:

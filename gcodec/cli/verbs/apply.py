@@ -42,12 +42,14 @@ def command(source: str, base: str, output: str | None, force: bool, outcome: Ou
     from gcodec.tensorfiles.frame_file import mapped
 
     files.check_stdout(output, outcome.as_json)
-    path, base_path = files.existing(source), files.existing(base)
+    path, base_path = files.existing(source), files.original(base)
     data = mapped(path)
     original = original_name(data)
     if original is None:
         raise ParameterError(f"{path}: is no file that gcodec diff wrote")
     target, is_folder = coding.target_of(path, output, original, force)
+    if not is_folder and target != files.STREAM and target.suffix.lower() != ".safetensors":
+        raise ParameterError(f"{target}: OUT must be a file named .safetensors")
     document: dict[str, Any] = {"input": source, "base": base, "output": str(target)}
     with outcome.of(base_path):
         tensors = BaseFile(base_path, outcome.limits)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     help="Order of the rows: most values, largest nmse, or name. Default: as in A.",
 )
 @options.top
+@options.key
 @options.outcome
 def command(
     a: str,
@@ -55,6 +56,7 @@ def command(
     max_nmse: float | None,
     order: str | None,
     top: int | None,
+    key: bytes | None,
     outcome: Outcome,
 ) -> int:
     """Show the differences between the tensors of A and B.
@@ -72,7 +74,7 @@ def command(
     from gcodec.cli.render.output import stdout
 
     paths = [files.inputs([name])[0] for name in (a, b)]
-    view = _compare(paths, layers, max_nmse, outcome)
+    view = _compare(paths, layers, max_nmse, key, outcome)
     if view is not None:
         view.sort(order)
         if not outcome.as_json:
@@ -87,6 +89,7 @@ def _compare(
     paths: list[Path],
     layers: tuple[str, ...],
     max_nmse: float | None,
+    key: bytes | None,
     outcome: Outcome,
 ) -> ComparisonView | None:
     """Compare two files, one tensor of each in memory at a time; None if a file is unreadable."""
@@ -103,8 +106,12 @@ def _compare(
         dumps: list[Dump] = []
         for path in paths:
             with outcome.of(path, in_frames=is_frames(path)):
-                read = FrameDump if is_frames(path) else open_dump
-                dumps.append(stack.enter_context(read(path, limits=outcome.limits)))
+                opened: Dump = (
+                    FrameDump(path, outcome.limits, key)
+                    if is_frames(path)
+                    else open_dump(path, limits=outcome.limits)
+                )
+                dumps.append(stack.enter_context(opened))
         if len(dumps) < 2:
             return None
         selected = [[e for e in dump.entries if selects(layers, e.name)] for dump in dumps]

@@ -28,8 +28,11 @@ from gcodec.errors import ParameterError
     ".safetensors."
 )
 @options.force
+@options.key
 @options.outcome
-def command(source: str, output: str | None, force: bool, outcome: Outcome) -> int:
+def command(
+    source: str, output: str | None, force: bool, key: bytes | None, outcome: Outcome
+) -> int:
     """Decode a .gcf file to a file of tensors.
 
     The tensors have the names, shapes and dtypes of those that were encoded. Frames without a name
@@ -57,8 +60,8 @@ def command(source: str, output: str | None, force: bool, outcome: Outcome) -> i
     document: dict[str, Any] = {"input": source, "output": str(target)}
     with outcome.of(path, in_frames=True):
         if original is None or name.endswith(".npz"):
-            document |= coding.convert(data, target, outcome.limits)
+            document |= coding.convert(data, target, outcome.limits, key)
         else:
-            document |= coding.restore(data, target, is_folder, force, outcome)
+            document |= coding.restore(data, target, is_folder, force, outcome, key=key)
         outcome.line(*files.summary(str(path), target, document), err=target == files.STREAM)
     return outcome.finish(document)

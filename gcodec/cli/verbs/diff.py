@@ -41,7 +41,7 @@ def command(old: str, new: str, output: str | None, force: bool, outcome: Outcom
     from gcodec.tensorfiles.atomic import atomic_write
 
     files.check_stdout(output, outcome.as_json)
-    old_path, new_path = files.existing(old), files.existing(new)
+    old_path, new_path = files.original(old), files.original(new)
     (target,) = files.outputs([new_path], output, ".gcf", force)
     document: dict[str, Any] = {"old": old, "new": new, "output": str(target)}
     with outcome.of(old_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -63,12 +63,7 @@ _OFFSET = options.Parsed(
     flag_value="hex",
     help="Show all raw data in hexadecimal; default: only whole bytes.",
 )
-@click.option(
-    "--key-file",
-    type=click.File("rb"),
-    metavar="KEY",
-    help="A file that contains the key with which to check the tags of the frames.",
-)
+@options.key
 @options.outcome
 def command(
     file: str,
@@ -77,7 +72,7 @@ def command(
     full: bool,
     first: int,
     digits: str | None,
-    key_file: BinaryIO | None,
+    key: bytes | None,
     outcome: Outcome,
 ) -> int:
     """Show the bits of frames, field by field.
@@ -94,10 +89,8 @@ def command(
     from gcodec.cli.files import existing
     from gcodec.cli.render import dissect as view
     from gcodec.cli.render.output import stdout
-    from gcodec.frame import check_key
     from gcodec.tensorfiles.frame_file import mapped, relocated
 
-    key = check_key(key_file.read(65)) if key_file else None
     options = {"most": None if full else max_symbols, "limits": outcome.limits, "key": key}
     path = Path("stdin") if file == "-" else existing(file)
     data = sys.stdin.buffer.read() if file == "-" else mapped(path)

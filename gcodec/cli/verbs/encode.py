@@ -108,7 +108,7 @@ def command(
         with (
             outcome.of(source),
             files.local_file(source) as readable,
-            open_dump(readable, limits=outcome.limits) as dump,
+            open_dump(files.tensors_file(readable), limits=outcome.limits) as dump,
         ):
             exact = coding.exact_codec(dump, policy, layers, nonfinite)
             omitted = {n: why for n, why in dump.omitted.items() if selects(layers, n)}
@@ -168,7 +168,8 @@ def _target_or_policy(spec: str | None, file: BinaryIO | None) -> Target | Polic
     from gcodec.policy import Policy
 
     if spec is not None and file is None:
-        return Target.parse(spec) if spec.startswith("auto:") else Policy([{"codec": parse(spec)}])
+        is_target = spec.partition(":")[0] == "auto"
+        return Target.parse(spec) if is_target else Policy([{"codec": parse(spec)}])
     if spec is not None or file is None:
         raise click.UsageError("Pass either --codec SPEC or --policy FILE.json.")
     data = file.read(_MAX_POLICY_BYTES + 1)

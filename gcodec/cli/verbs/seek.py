@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 )
 @click.option("--strip", is_flag=True, help="Remove the tables instead.")
 @options.force
+@options.key
 @options.outcome
 def command(
     paths: tuple[str, ...],
@@ -40,13 +42,15 @@ def command(
     log2_block: int | None,
     strip: bool,
     force: bool,
+    key: bytes | None,
     outcome: Outcome,
 ) -> int:
     """Add seek tables to the frames of .gcf files.
 
     A table contains the offsets of the blocks of a payload, so that several threads can decode it.
     Each frame whose codec has words of variable length gets a table, which replaces a table of
-    other blocks. Payloads do not change. FILE can be a directory or a glob.
+    other blocks. Payloads do not change. With --key-file, gcodec checks the tags of the
+    frames, and writes new ones. FILE can be a directory or a glob; - is stdin.
     """
     from gcodec.cli import files
     from gcodec.cli.render import text
@@ -54,8 +58,10 @@ def command(
     if strip and log2_block is not None:
         raise click.UsageError("--strip removes tables, so --log2-block has no effect.")
     files.check_stdout(output, outcome.as_json)
-    targets = sources = files.inputs(paths, ".gcf file", files.is_frames)
+    targets = sources = files.inputs(paths, ".gcf file", files.is_frames, stdin=True)
     if output is None:
+        if sources == [files.STREAM]:
+            raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
         files.check_replaceable(targets, force)
     else:
         targets = files.outputs(sources, output, ".gcf", force)
@@ -63,7 +69,7 @@ def command(
     for source, target in zip(sources, targets, strict=True):
         with outcome.of(source, in_frames=True):
             with files.written_file(target, ".gcf") as file:
-                result = _write(source, file, strip, log2_block, outcome.limits)
+                result = _write(source, file, strip, log2_block, outcome.limits, key)
             written.append({"input": str(source), "output": str(target), **result})
             tables = text.count(result["seek_tables"], "seek table")
             if result["seek_tables"]:
@@ -75,16 +81,22 @@ def command(
 
 
 def _write(
-    source: Path, target: Path, strip: bool, log2_block: int | None, limits: Limits
+    source: Path,
+    target: Path,
+    strip: bool,
+    log2_block: int | None,
+    limits: Limits,
+    key: bytes | None,
 ) -> dict[str, Any]:
     """Write one file, and return the numbers of its part of the JSON document."""
+    from gcodec.cli.files import STREAM
     from gcodec.tensorfiles.atomic import atomic_write
     from gcodec.tensorfiles.frame_file import read_frames
 
     frames = tables = nbytes = seek_nbytes = payload_nbytes = 0
-    data = source.read_bytes()
+    data = sys.stdin.buffer.read() if source == STREAM else source.read_bytes()
     with atomic_write(target) as file:
-        for stored in read_frames(data, limits):
+        for stored in read_frames(data, limits, key):
             if strip:
                 frame = stored.frame.without_seek()
             else:

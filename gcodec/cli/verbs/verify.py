@@ -21,14 +21,16 @@ from gcodec.cli.outcome import Outcome
     ("Print errors and their offsets for a program.", "gcodec verify --json grads.gcf"),
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...", type=options.FILE)
+@options.key
 @options.outcome
-def command(files: tuple[str, ...], outcome: Outcome) -> int:
+def command(files: tuple[str, ...], key: bytes | None, outcome: Outcome) -> int:
     """Check that .gcf files are undamaged.
 
     For each frame, gcodec checks the structure and both checksums, unpacks the payload, and
     compares the seek table with it. It decodes no tensor. If the file contains a tree, gcodec
-    compares the names of the tensors with it. FILE can be a directory or a glob; - is stdin. The
-    exit code is 1 if a file is damaged.
+    compares the names of the tensors with it. With --key-file, gcodec also checks the tags: each
+    frame must bear that of the key. FILE can be a directory or a glob; - is stdin. The exit code
+    is 1 if a file is damaged or bears another tag.
     """
     from gcodec.cli.files import STREAM, inputs, is_frames
     from gcodec.cli.render import text
@@ -44,7 +46,7 @@ def command(files: tuple[str, ...], outcome: Outcome) -> int:
         with outcome.of(path, in_frames=True):
             data = sys.stdin.buffer.read() if path == STREAM else mapped(path)
             structure, names = None, []
-            for stored in read_frames(data, outcome.limits):
+            for stored in read_frames(data, outcome.limits, key):
                 frame = stored.frame
                 if stored.number == 0 and frame.name == STRUCTURE_NAME:
                     structure, tensor_names = frame, TensorNames()

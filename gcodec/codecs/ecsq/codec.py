@@ -374,6 +374,7 @@ class ECSQ(Codec):
         """Return the map from symbols to values; `step` may be deferred, except with a trellis."""
         if type(step) is not Deferred:
             step = float(np.float32(step)) / (2 if self._has_trellis else 1)
+        reconstruction.check_centroids(centroids)
         return Reconstruction(step, centroids, transform)
 
     # --- pack
@@ -385,6 +386,7 @@ class ECSQ(Codec):
     def _pack(self, levels: QuantizedLevels, held: Drainable | None = None) -> Payload:
         """Return the message of levels, whose symbols are released if a `Drainable` has them."""
         symbols = levels.symbols if held is None else held
+        reconstruction.check_centroids(levels.centroids)
         scalars: dict[str, Any] = {
             field.name: map_deferred(lambda centroids, k=k: int(centroids[k]), levels.centroids)
             for k, field in enumerate(self.scalar_fields())

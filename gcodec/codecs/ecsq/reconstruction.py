@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from gcodec.entropy.context import models
 from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.entropy.context.table_choice import Plan
-from gcodec.errors import Corrupt
+from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldValue
 from gcodec.kernels.context import escapes
 from gcodec.kernels.context.escapes import symbols_from
@@ -34,6 +34,7 @@ from gcodec.kernels.quantize.rated_levels import Errors
 from gcodec.kernels.quantize.scalar_quantize import CENTER, ESCAPE, FINE, points_of
 from gcodec.payload import MissedTarget
 from gcodec.runtime import Array, pool
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.memory import empty_beside
 
 _MINUS_ZERO = 0x80000000
@@ -120,6 +121,16 @@ def all_zeros(n: int, beside: np.ndarray) -> QuantizedLevels:
 def default_centroids() -> np.ndarray:
     """Return centroids that reconstruct each level at k·Δ exactly."""
     return np.full(3, CENTER, np.uint8)
+
+
+def check_centroids(centroids: Any) -> None:
+    """Raise `ParameterError` unless these are centroids; a device may not have sent them yet."""
+    if type(centroids) is Deferred:
+        return
+    is_array = isinstance(centroids, np.ndarray)
+    if not is_array or centroids.dtype != np.uint8 or centroids.shape != (3,):
+        allowed = "3 integers from 0 to 255, as a uint8 array"
+        raise ParameterError.of("centroids", centroids, allowed)
 
 
 def point_table(unit: float, centroids: np.ndarray) -> np.ndarray:
