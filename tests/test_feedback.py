@@ -220,13 +220,16 @@ def test_residual_is_the_error_of_the_decoded_frame(dtype: str, spec: str) -> No
         assert gs.same_bits(feedback.residual("w"), kept)
 
 
+@pytest.mark.parametrize("dtype", (np.float16, ml_dtypes.bfloat16))
 @pytest.mark.parametrize("spec", LEFT)
-def test_errors_of_bfloat16_gradients_in_several_segments(spec: str) -> None:
+def test_errors_of_16_bit_gradients_in_several_segments(spec: str, dtype: Any) -> None:
     """Kernels round decoded values before they subtract them, also in the last block."""
     rng = np.random.default_rng(7)
     for n, scale in ((4133, 1e-2), ((1 << 17) + 77, 1e-30), (700, 3e35)):
         values = np.clip(rng.standard_normal(n) * np.exp(rng.standard_normal(n)), -9, 9) * scale
-        grad, feedback = values.astype(ml_dtypes.bfloat16), Feedback(spec)
+        if dtype is np.float16:
+            values *= 1e-4 / scale if scale < 1e-9 else 3e2 / scale
+        grad, feedback = values.astype(dtype), Feedback(spec)
         in_place, kept = np.zeros(n, np.float32), np.zeros(n, np.float32)
         for _ in range(2):
             decoded = gcodec.decode(feedback.compress("w", grad)).astype(np.float32)
@@ -235,8 +238,25 @@ def test_errors_of_bfloat16_gradients_in_several_segments(spec: str) -> None:
         for seed in (3, 4):
             codec, former = gcodec.parse(spec), in_place.copy()
             symbols = codec.quantize_residual(grad, in_place, seed=seed)
-            decoded = codec.dequantize(symbols, n).astype(ml_dtypes.bfloat16).astype(np.float32)
+            decoded = codec.dequantize(symbols, n).astype(dtype).astype(np.float32)
             assert gs.same_bits(in_place, grad.astype(np.float32) + former - decoded)
+
+
+@pytest.mark.parametrize("spec", LEFT)
+def test_sums_beyond_the_range_of_float16_are_refused(spec: str) -> None:
+    """A value that decodes to more than 65504 has no float16; the residual then stays as it is."""
+    rng = np.random.default_rng(8)
+    for n in (33, 5000):
+        grad = (rng.choice((-1, 1), n) * 65000).astype(np.float16)
+        residual = (rng.choice((-1, 1), n) * 30000).astype(np.float32)
+        kept = residual.copy()
+        try:
+            gcodec.parse(spec).quantize_residual(grad, residual)
+        except ParameterError as error:
+            assert "must not exceed the range" in str(error)
+            assert gs.same_bits(residual, kept)
+        else:
+            assert np.isfinite(residual).all()
 
 
 def test_zero_decay_keeps_no_memory() -> None:

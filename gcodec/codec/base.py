@@ -102,9 +102,9 @@ class Codec(Parameters):
     # Dtypes for which `_dequantize_into` can add values to an array. A codec with such dtypes
     # implements it in place of `_dequantize`.
     fused_dtypes: ClassVar[Sequence[str]] = ()
-    # Dtypes besides `fused_dtypes` to which `_quantize_sum` and `_quantize_in_place` can round x̂
-    # before they leave the errors.
-    left_dtypes: ClassVar[Sequence[str]] = ()
+    # Whether `_quantize_sum` and `_quantize_in_place` can round x̂ to dtypes other than those of
+    # `fused_dtypes` before they leave the errors; see `Emitter.rounded`.
+    leaves_rounded: ClassVar[bool] = False
     # Whether the codec's kernels have CUDA twins.
     has_cuda_kernels: ClassVar[bool] = False
     # Whether payloads, being small, are read on the host even for a tensor on a device.
@@ -678,7 +678,7 @@ class Codec(Parameters):
         """Quantize values on the host, and replace them by their quantization errors, values − x̂.
 
         This takes one pass over the values; the result is None if that is impossible. `dtype` is
-        one of `fused_dtypes` or `left_dtypes`, to which x̂ is rounded first.
+        the dtype to which x̂ is rounded first.
         """
         return None
 

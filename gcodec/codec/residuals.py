@@ -17,17 +17,19 @@ from gcodec.arrays.nonfinite import check_top
 from gcodec.arrays.source import Tensor
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.convert import rounding
 from gcodec.kernels.numeric.reduce import float_of_bits, newly_infinite
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import prefetch, when_known
 from gcodec.runtime.device import device_of
+from gcodec.runtime.lanes import can_round
 
 if TYPE_CHECKING:
     from gcodec.codec.base import Codec
 
 _SAFE = 2.0**127  # sums of magnitudes below this bound are finite in float32
 # Bounds of magnitudes that remain finite when they are rounded to a dtype.
-_ROUNDED_SAFE = {"float32": _SAFE, "float64": _SAFE, "bfloat16": _SAFE, "float16": 2.0**15}
+ROUNDED_SAFE = {"float32": _SAFE, "float64": _SAFE, "bfloat16": _SAFE, "float16": 2.0**15}
 
 
 def quantize_sum(
@@ -44,13 +46,15 @@ def quantize_sum(
         If the codec refuses the sum, or the new residual exceeds the range of float32.
     """
     x, is_exact = tensor.values, tensor.dtype in ("float32", "float64")
-    if (is_exact or tensor.dtype in codec.left_dtypes) and device_of(x) is None:
+    if (is_exact or _leaves_rounded(codec, tensor.dtype)) and device_of(x) is None:
         try:
-            quantized = codec._quantize_sum(x, update._replace(rounds=not is_exact), seed)
+            rounded = update._replace(rounds=rounding(tensor.dtype))
+            quantized = codec._quantize_sum(x, rounded, seed)
             if quantized is not None:
                 symbols, most = quantized
                 largest = float_of_bits(most)
-                is_safe = is_exact or codec.decoded_factor * max(largest, 1) < _SAFE
+                bound = ROUNDED_SAFE[tensor.dtype]
+                is_safe = is_exact or codec.decoded_factor * max(largest, 1) < bound
                 if not (largest <= codec.takes_up_to and is_safe):
                     check_left(codec, tensor, update)
                 return symbols
@@ -70,7 +74,7 @@ def quantize_sum(
     symbols = quantize_left(codec, values, extremes, tensor.dtype, seed, prior)
     largest = float_of_bits(top_bits) if is_known else math.inf
     bound = codec._decoded_bound(symbols, largest) if largest < _SAFE else math.inf
-    if not (bound < _ROUNDED_SAFE[tensor.dtype] and largest + bound < _SAFE):
+    if not (bound < ROUNDED_SAFE[tensor.dtype] and largest + bound < _SAFE):
         check_left(codec, tensor, update)
     return symbols
 
@@ -80,7 +84,8 @@ def quantize_left(
 ) -> Any:
     """Quantize values, and replace them by their quantization errors, values − x̂."""
     symbols = None
-    if dtype in (*codec.fused_dtypes, *codec.left_dtypes) and device_of(values) is None:
+    is_fused = dtype in codec.fused_dtypes or _leaves_rounded(codec, dtype)
+    if is_fused and device_of(values) is None:
         symbols = codec._quantize_in_place(values, extremes, dtype, seed)
     if symbols is not None:
         return symbols
@@ -88,6 +93,11 @@ def quantize_left(
     # u − x̂ is u + (−1)·x̂, bit for bit.
     codec._dequantize_add(symbols, dtype, np.float32(-1), values)
     return symbols
+
+
+def _leaves_rounded(codec: Codec, dtype: str) -> bool:
+    """Return whether a quantizer on the host rounds x̂ to a dtype before it leaves the errors."""
+    return codec.leaves_rounded and can_round(dtype)
 
 
 def _corrected(codec: Codec, tensor: Tensor, update: ResidualUpdate) -> tuple[Extremes, bool]:

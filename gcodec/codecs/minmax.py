@@ -31,6 +31,7 @@ from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_ea
 from gcodec.kernels.bits.pack import FieldLayout, check_length, pack_fields
 from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.convert import rounding
 from gcodec.kernels.numeric.ranges import (
     RANGE_NBYTES,
     check_ranges,
@@ -80,7 +81,7 @@ class MinMax(Codec):
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")
-    left_dtypes = ("bfloat16",)
+    leaves_rounded = True
     decoded_factor = 4.0
     reads_segments = True
 
@@ -130,7 +131,7 @@ class MinMax(Codec):
     def _quantize_in_place(
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
     ) -> MinMaxSymbols:
-        return self._quantized(values, seed, extremes, leave=True, rounds=dtype == "bfloat16")
+        return self._quantized(values, seed, extremes, leave=True, rounds=rounding(dtype))
 
     def _quantize_below(
         self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any
@@ -144,7 +145,7 @@ class MinMax(Codec):
         extremes: Extremes | None = None,
         *,
         leave: bool = False,
-        rounds: bool = False,
+        rounds: int = 0,
     ) -> MinMaxSymbols:
         """Quantize values, perhaps given their `Extremes`.
 

@@ -16,6 +16,7 @@ from gcodec.runtime.jit import intrinsic, named_intrinsic
 from gcodec.runtime.memory import emit_prefetch
 
 BLOCK = 32  # elements
+ROUNDED = ("float32", "bfloat16", "float16")  # dtypes to which `Emitter.rounded` rounds lanes
 SIGN = 0x80000000  # sign bit of a float32
 AHEAD = 256  # elements between a block and the block that it prefetches
 STREAMED = 16  # alignment in bytes of streaming stores, which all arrays of NumPy have
@@ -149,22 +150,32 @@ class Emitter:
                         self.store(values, pointer)
 
     def rounded(self, values: Any) -> Any:
-        """Emit float32 lanes, rounded to bfloat16 if the argument "rounds" is true.
+        """Emit float32 lanes, rounded to the dtype that the argument "rounds" is the index of.
 
-        A lane that is NaN may change its payload, or its sign.
+        See `ROUNDED`. A lane that is NaN may change its payload, or its sign.
         """
+        from llvmlite import ir
+
         builder, word = self.builder, lanes(32, values.type.count)
 
         def constant(number: int) -> Any:
             return word([number] * word.count)
 
+        def is_index(name: str) -> Any:
+            index = self.args["rounds"]
+            return builder.icmp_signed("==", index, index.type(ROUNDED.index(name)))
+
         # Without a branch, the lanes of several loads remain interleaved.
-        mask = self.splat(builder.sext(self.args["rounds"], word.element), word.count)
+        mask = self.splat(builder.sext(is_index("bfloat16"), word.element), word.count)
         bits = builder.bitcast(values, word)
         odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
         total = builder.add(bits, builder.and_(builder.add(odd, constant(0x7FFF)), mask))
         kept = builder.or_(builder.not_(mask), constant(-0x10000))
-        return builder.bitcast(builder.and_(total, kept), values.type)
+        nearest = builder.bitcast(builder.and_(total, kept), values.type)
+        if not can_round("float16"):
+            return nearest
+        half = builder.fptrunc(values, ir.VectorType(ir.HalfType(), word.count))
+        return builder.select(is_index("float16"), builder.fpext(half, values.type), nearest)
 
     def larger(self, one: Any, other: Any) -> Any:
         """Emit the maxima of lanes of floats or signed integers; `other` if a float is NaN."""
@@ -409,6 +420,11 @@ class Emitter:
 def compiles_for(feature: str) -> bool:
     """Return whether kernels are compiled for processors with a feature, such as ``avx2``."""
     return processor.target().has(feature)
+
+
+def can_round(dtype: str) -> bool:
+    """Return whether kernels can round lanes to a dtype; see `Emitter.rounded`."""
+    return dtype == "bfloat16" or (dtype == "float16" and compiles_for("f16c"))
 
 
 def floats_in_registers() -> int:

@@ -102,7 +102,7 @@ class Blockwise(Codec):
     refuses_nonfinite = True
     takes_up_to = quantizer.LARGEST
     fused_dtypes = ("float32", "float64")
-    left_dtypes = ("bfloat16",)
+    leaves_rounded = True
     decoded_factor = 4.0
     reads_segments = True
     uses_shape = True
@@ -176,14 +176,15 @@ class Blockwise(Codec):
     # --- quantize
 
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> BlockwiseSymbols:
-        return self._quantized(values)
+        return self._quantized(values)[0]
 
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
     ) -> tuple[BlockwiseSymbols, int] | None:
         if not quantizer.accepts_update(self._layout(x.size)):
             return None
-        return self._quantized(x, update), 0  # the quantizer refuses what the codec does
+        symbols, top = self._quantized(x, update)
+        return symbols, int(np.float32(top).view(np.uint32))
 
     def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
         is_uniform = self.kind == "uniform8"
@@ -193,20 +194,20 @@ class Blockwise(Codec):
     def _quantize_below(
         self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any
     ) -> BlockwiseSymbols:
-        return self._quantized(values, extremes=extremes)
+        return self._quantized(values, extremes=extremes)[0]
 
     def _quantized(
         self,
         values: np.ndarray,
         update: ResidualUpdate | None = None,
         extremes: Extremes | None = None,
-    ) -> BlockwiseSymbols:
-        """Quantize values, or their sum with a residual."""
+    ) -> tuple[BlockwiseSymbols, float]:
+        """Quantize values, or their sum with a residual, whose largest magnitude is returned."""
         layout = self._layout(values.size)
         data = empty_beside(layout.nbytes, np.uint8, values)
         moments = extremes and extremes.moments
-        quantizer.quantize(values, layout, data, update=update, known=moments)
-        return BlockwiseSymbols(data, layout.n, layout.block)
+        top = quantizer.quantize(values, layout, data, update=update, known=moments)
+        return BlockwiseSymbols(data, layout.n, layout.block), top
 
     def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, BlockwiseSymbols]:
         layout = self._layout(values.size)

@@ -21,6 +21,7 @@ from gcodec.kernels.numeric.reduce import Moments, float_of_bits, max_abs_bits, 
 from gcodec.kernels.quantize import blockwise, quantiles, standard_scores
 from gcodec.kernels.quantize.value_table import ValueTable
 from gcodec.runtime import pool
+from gcodec.runtime.lanes import ROUNDED
 
 LARGEST = 2.0**126  # magnitudes up to this decode to finite numbers
 
@@ -74,7 +75,7 @@ def quantize(
     loops: Loops = KERNELS,
     update: ResidualUpdate | None = None,
     known: Moments | None = None,
-) -> None:
+) -> float:
     """Write the payload of (n,) float32 values with ``code=none`` to `data`.
 
     `known` has the moments of the values, if they are known.
@@ -82,13 +83,18 @@ def quantize(
     With an `update`, which only kernels accept, the payload is that of the sum; see
     `accepts_update`. An error leaves the new residual undefined.
 
+    Returns
+    -------
+    float
+        Largest magnitude of the values, or of the sum; 0 for layouts that accept no update.
+
     Raises
     ------
     ParameterError
         If a value is NaN or Inf, or above 2^126.
     """
     if not x.size:
-        return
+        return 0.0
     front, codes = data[: layout.front_nbytes], data[layout.front_nbytes :]
     if layout.kind == "uniform8":
         _put(_uniform(x, codes, loops, known), front)
@@ -102,7 +108,7 @@ def quantize(
         scales = _absmax(x, layout.block, layout.table(), codes, loops, update)
         if not layout.nested:
             _put(scales, front)
-            return
+            return float(scales.max())
         offset = np.float32(moments(scales).total / scales.size)
         inner = front[4 + 4 * layout.outer_blocks :]
         table = ValueTable.of("dynamic8")
@@ -113,8 +119,11 @@ def quantize(
         largest = np.float32(448 if layout.is_multiplier else table.values.size // 2)
         rule = blockwise.FactorRule(largest, _ZERO, layout.is_multiplier)
         tops, factors = loops.quantize_relative(x, layout.block, rule, table, codes, update)
-        _check_largest(x, float(tops.max()), update)
+        top = float(tops.max())
+        _check_largest(x, top, update)
         _put(factors if layout.is_multiplier else _ONE / factors, front)
+        return top
+    return 0.0
 
 
 def _put(numbers: np.ndarray, out: np.ndarray) -> None:
@@ -164,7 +173,7 @@ def _absmax(
         scaled, one = last / tops[-1], np.ones(1, np.float32)
         loops.quantize(scaled, block, one, _ZERO, table, codes[start:])
         if update is not None:
-            decoded, dtype = np.empty_like(last), "bfloat16" if update.rounds else "float32"
+            decoded, dtype = np.empty_like(last), ROUNDED[update.rounds]
             blockwise.dequantize(codes[start:], block, tops[-1:], table.values, False, decoded)
             convert.add_rounded(decoded, dtype, np.float32(-1), last)
     return tops

@@ -43,6 +43,7 @@ from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.convert import rounding
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, float_of_bits, max_abs_bits
 from gcodec.kernels.quantize import microscale
 from gcodec.kernels.quantize.block_format import FORMATS, LEAST_TENSOR_SCALE, RULES, BlockFormat
@@ -104,7 +105,7 @@ class Microscale(Codec):
     keeps_nonfinite = True
     takes_up_to = 2.0**127
     fused_dtypes = ("float32", "float64")
-    left_dtypes = ("bfloat16",)
+    leaves_rounded = True
     decoded_factor = 4.0
     reads_segments = True
     uses_shape = True
@@ -202,7 +203,7 @@ class Microscale(Codec):
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
     ) -> MicroscaleSymbols:
         scale = self._scale_of(values, int(extremes.top_bits))
-        rounds = dtype == "bfloat16"
+        rounds = rounding(dtype)
         return self._quantized(values, scale, seed, leave=True, rounds=rounds)[0]
 
     def _quantize_sum(
@@ -219,7 +220,7 @@ class Microscale(Codec):
         seed: int,
         update: ResidualUpdate | None = None,
         leave: bool = False,
-        rounds: bool = False,
+        rounds: int = 0,
     ) -> tuple[MicroscaleSymbols, int]:
         """Quantize values, or their sum with a residual; also return the largest magnitude.
 

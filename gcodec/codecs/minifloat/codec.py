@@ -61,6 +61,7 @@ from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime.deferred import Deferred, map_deferred, require
 from gcodec.runtime.device import device_of
+from gcodec.runtime.lanes import can_round
 from gcodec.runtime.memory import Drainable, drainable, empty_beside
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
@@ -69,7 +70,6 @@ from gcodec.wire.seek import Blocks
 
 _CO3 = MiniFloat("e2m1", "ieee")
 _OVERFLOW = 2.0**128 - 2.0**103  # the least number that float32 rounds to infinity
-_ROUNDED_SAFE = 2.0**127  # magnitudes below this bound remain finite when rounded to bfloat16
 
 
 class MiniFloatSymbols(NamedTuple):
@@ -216,7 +216,7 @@ class MiniFloatCodec(Codec):
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
     ) -> MiniFloatSymbols:
         values = tensor.values
-        rounds = tensor.dtype == "bfloat16" and device_of(values) is None
+        rounds = can_round(tensor.dtype) and device_of(values) is None
         if not (rounds or tensor.dtype in self.fused_dtypes) or self.block:
             # x̂ is rounded to the dtype, or scaled by blocks, before the residual is computed.
             symbols: MiniFloatSymbols
@@ -228,11 +228,12 @@ class MiniFloatCodec(Codec):
         values = convert.whole(values)
         n, scale = values.size, self._scale_of(values, residual, decay, judges_sum=rounds)
         one = Scales.of(scale, 0, NO_FACTORS).one
-        update = update._replace(rounds=rounds)
+        update = update._replace(rounds=convert.rounding(tensor.dtype))
         codes, finite = minifloat.quantize_tensor(values, one, self._format, update)
         if not finite:
             check_corrected(values, update.former, decay)  # which raises the error
-        if rounds and not abs(scale) * self._format.magnitudes()[-1] < _ROUNDED_SAFE:
+        bound = residuals.ROUNDED_SAFE[tensor.dtype]
+        if rounds and not abs(scale) * self._format.magnitudes()[-1] < bound:
             residuals.check_left(self, tensor, update)
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._bound_shape(n))
 

@@ -83,7 +83,7 @@ class BucketQuantizer:
         return cls(values, scale, coded_mask_of(scale, n), seed, fuses_norms=False)
 
     def __call__(
-        self, start: int, stop: int, out: np.ndarray, leave: bool = False, rounds: bool = False
+        self, start: int, stop: int, out: np.ndarray, leave: bool = False, rounds: int = 0
     ) -> np.ndarray:
         """Write and return the symbols of a range, which must begin at a bucket.
 
@@ -103,7 +103,7 @@ class BucketQuantizer:
             levels.quantize(part, scale, self.seed, start, out, leave, rounds)
         return out
 
-    def first(self, n: int, out: np.ndarray, leave: bool = False, rounds: bool = False) -> None:
+    def first(self, n: int, out: np.ndarray, leave: bool = False, rounds: int = 0) -> None:
         """Write the symbols of the first n elements to `out`, on the threads of the pool.
 
         If `fuses_norms`, n is rounded up to whole buckets. For the rest, see `__call__`.

@@ -49,6 +49,7 @@ from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_ea
 from gcodec.kernels.bits.coded_mask import refuse_nonzero
 from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.convert import rounding
 from gcodec.kernels.numeric.norms import Norm, read_norms, write_norms
 from gcodec.kernels.prefix import level_codes
 from gcodec.kernels.prefix.run_level_place import place, place_values
@@ -109,7 +110,7 @@ class QSGD(Codec):
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")
-    left_dtypes = ("bfloat16",)
+    leaves_rounded = True
     decoded_factor = 2.0**32
     uses_shape = True
     takes_up_to = 2.0**64  # norms of larger values may exceed float32
@@ -197,7 +198,7 @@ class QSGD(Codec):
         if self._fuses_norms(values.size):  # so the kernel does not quantize in place
             return None
         quantize = self._quantizer(values, seed, extremes)
-        return self._quantized(values, quantize, leave=True, rounds=dtype == "bfloat16")
+        return self._quantized(values, quantize, leave=True, rounds=rounding(dtype))
 
     def _fuses_norms(self, n: int) -> bool:
         return n > 0 and bucket_norms.fuses(self._bucket(n), cast(Norm, self.norm), self.s)
@@ -219,7 +220,7 @@ class QSGD(Codec):
         quantize: BucketQuantizer,
         *,
         leave: bool = False,
-        rounds: bool = False,
+        rounds: int = 0,
     ) -> QSGDSymbols:
         """Quantize values; for `leave` and `rounds`, see `levels.quantize`."""
         out = empty_beside(values.size, levels.symbol_dtype(self.s), values)

@@ -49,8 +49,9 @@ class ResidualUpdate(NamedTuple):
         default, it has no elements.
     saved : list of pairs of arrays, optional
         Parts of the residual that have been replaced, and their backups.
-    rounds : bool
-        Whether decoded values are rounded to bfloat16 before they are subtracted.
+    rounds : int
+        Index in `ROUNDED` of the dtype to which decoded values are rounded before they are
+        subtracted.
     """
 
     residual: np.ndarray
@@ -58,7 +59,7 @@ class ResidualUpdate(NamedTuple):
     left: np.ndarray
     backup: np.ndarray = _NONE
     saved: list[tuple[np.ndarray, np.ndarray]] | None = None
-    rounds: bool = False
+    rounds: int = 0
 
     @property
     def is_in_place(self) -> bool:

@@ -17,6 +17,7 @@ from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.runtime import pool
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.jit import Kernel, inline, kernel
+from gcodec.runtime.lanes import ROUNDED
 from gcodec.runtime.memory import aligned_empty, bits_float, float_bits
 from gcodec.runtime.reuse import result_beside
 
@@ -166,6 +167,11 @@ def round_to(x: np.ndarray, dtype: str) -> np.ndarray:
     if dtype in ("float32", "float64"):
         return x
     return from_16_bits(to_16_bits(x, dtype), dtype)
+
+
+def rounding(dtype: str) -> int:
+    """Return the index in `ROUNDED` of the dtype to which `round_to` rounds."""
+    return 0 if dtype == "float64" else ROUNDED.index(dtype)
 
 
 def add_rounded(x: np.ndarray, dtype: str, scale: np.float32, out: np.ndarray) -> None:

@@ -171,7 +171,7 @@ def _run(
     scratch = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
     cells = table.cells.first, table.cells.per_sign
     none = np.empty(0, np.float32)
-    terms, flags = (x, none, np.float32(0), none, none), (False, False)
+    terms, flags = (x, none, np.float32(0), none, none), (False, 0)
     if update is not None:
         terms, x = (x, update.residual, update.decay, update.left, update.backup), update.left
         flags = False, update.rounds
@@ -493,7 +493,7 @@ def _quantizer(method: str, leave: bool) -> Kernel:
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], in float32[], in float32[], float32, "
-        "out float32[], out float32[], boolean, boolean, int64, int64, out float32[], "
+        "out float32[], out float32[], boolean, int64, int64, int64, out float32[], "
         "out float32[], float32, float32, boolean, float32, in uint32[], int64, int64, "
         "out float32[], out uint8[], in float32[], out uint8[]",
         variant=f"{method} {leave}",

@@ -64,7 +64,7 @@ def quantize(
     numbers = np.uint64(seed), np.uint64(first), np.uint32(scale.s)
     loop = _quantizer(bucket, leave)
     streaming = update is not None and update.saves and streams(update.backup)
-    rounds = update is not None and update.rounds
+    rounds = 0 if update is None else update.rounds
     if loop(x[:whole], *numbers, np.empty(1), *terms, streaming, rounds, own_norms, out):
         levels.quantize_tiny(x[:whole], scale, seed, first, out[:whole], leave, rounds)
     if whole < x.size:
@@ -85,7 +85,7 @@ def _quantizer(bucket: int, leave: bool) -> Kernel:
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], uint64, uint64, uint32, out float64[], "
-        "in float32[], in float32[], float32, out float32[], boolean, boolean, out float32[], "
+        "in float32[], in float32[], float32, out float32[], boolean, int64, out float32[], "
         "out uint8[]",
         variant=f"{bucket} {leave}",
         vectorized=False,

@@ -26,6 +26,7 @@ from gcodec.runtime.lanes import (
     ADD,
     AHEAD,
     BLOCK,
+    ROUNDED,
     SIGN,
     STREAM,
     Emitter,
@@ -128,7 +129,7 @@ def quantize(
     first: int,
     out: np.ndarray,
     leave: bool = False,
-    rounds: bool = False,
+    rounds: int = 0,
 ) -> None:
     """Quantize a part of a tensor on the calling thread.
 
@@ -145,8 +146,9 @@ def quantize(
     out : (n,) array of `symbol_dtype(scale.s)`
     leave : bool
         Whether x is replaced by the quantization error x − x̂; only on the host.
-    rounds : bool
-        With `leave`, whether x̂ is rounded to bfloat16 before it is subtracted.
+    rounds : int
+        With `leave`, the index in `ROUNDED` of the dtype to which x̂ is rounded before it is
+        subtracted.
     """
     loop, room = _quantizer(out.dtype, leave), np.empty((2, BLOCK), np.float32)
     key, whole, numbers = np.uint64(seed), x.size - x.size % BLOCK, (rounds, *room)
@@ -170,7 +172,7 @@ def quantize_tiny(
     first: int,
     out: np.ndarray,
     leave: bool,
-    rounds: bool,
+    rounds: int,
 ) -> None:
     """Quantize the elements with tiny norms in float64; see `quantize`."""
     for begin in range(0, x.size, _TINY_PART):
@@ -186,7 +188,7 @@ def quantize_tiny(
         out[places] = 2 * level + ((level > 0) & (x[places] < 0))
         if leave:
             values = _tiny_values(out[places], of, scale.s)
-            x[places] -= round_to(values, "bfloat16" if rounds else "float32")
+            x[places] -= round_to(values, ROUNDED[rounds])
 
 
 def _tiny_values(symbols: np.ndarray, norms: np.ndarray, s: int) -> np.ndarray:
@@ -416,7 +418,7 @@ def _quantizer(kind: np.dtype[Any], leave: bool) -> Kernel:
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], uint64, uint64, in float32[], int64, int64, "
-        f"uint32, boolean, out float32[], out float32[], out {dtype}[]",
+        f"uint32, int64, out float32[], out float32[], out {dtype}[]",
         variant=f"{dtype} {leave}",
         vectorized=False,
     )

@@ -17,7 +17,7 @@ def quantize(
     first: int,
     out: Array,
     leave: bool = False,
-    rounds: bool = False,
+    rounds: int = 0,
 ) -> None:
     """Quantize a part of a tensor from element `first` on, a multiple of 4."""
     n = x.size

@@ -34,6 +34,7 @@ from gcodec.runtime.jit import Kernel, calling, factory, kernel
 from gcodec.runtime.lanes import (
     ADD,
     BLOCK,
+    ROUNDED,
     STREAM,
     Emitter,
     block,
@@ -78,7 +79,7 @@ def quantize(
     out: np.ndarray,
     update: ResidualUpdate | None = None,
     leave: bool = False,
-    rounds: bool = False,
+    rounds: int = 0,
 ) -> int:
     """Write the scales and elements of a (n,) float32 array.
 
@@ -94,8 +95,9 @@ def quantize(
         Residual that is added to x; the new one is the sum minus its decoded value.
     leave : bool
         Whether x, to which no residual is added, is replaced by the quantization error x − x̂.
-    rounds : bool
-        With `leave`, whether x̂ is rounded to bfloat16 before it is subtracted.
+    rounds : int
+        With `leave`, the index in `ROUNDED` of the dtype to which x̂ is rounded before it is
+        subtracted.
 
     Returns
     -------
@@ -104,7 +106,7 @@ def quantize(
     """
     fmt, adds, none = quantization.fmt, update is not None, np.empty(0, np.float32)
     leave, streaming = leave or adds, update is not None and streams(update.apart)
-    rounds = rounds or (update is not None and update.rounds)
+    rounds = rounds if update is None else update.rounds
     loop, numbers = _quantizer(fmt.name, seed is not None, leave), _numbers(quantization)
     keys = np.uint64(seed or 0), np.uint64(_scale_finder(fmt.block).address)
     per_byte, blocks = fmt.per_byte, _TILE // fmt.block
@@ -246,7 +248,7 @@ def quantize_nonfinite(
     scales: np.ndarray,
     out: np.ndarray,
     leave: bool,
-    rounds: bool,
+    rounds: int,
 ) -> None:
     """Write the blocks of a tensor that contain NaN or Inf, and are marked; see `quantize`.
 
@@ -263,7 +265,7 @@ def quantize_nonfinite(
         if leave:
             decoded = np.empty(part.size, np.float32)
             dequantize(scales[b : b + 1], data, fmt, float(quantization.tensor_scale), decoded)
-            add_rounded(decoded, "bfloat16" if rounds else "float32", np.float32(-1), part)
+            add_rounded(decoded, ROUNDED[rounds], np.float32(-1), part)
 
 
 def _nonfinite_block(
@@ -673,7 +675,7 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], in float32[], in float32[], float32, "
-        "out float32[], out float32[], boolean, boolean, boolean, uint64, uint64, uint64, "
+        "out float32[], out float32[], boolean, boolean, int64, uint64, uint64, uint64, "
         f"{_RULE}, {_ROOM}, out uint8[], out uint8[]",
         variant=f"{name} {stochastic} {leave}",
         vectorized=False,

@@ -174,7 +174,7 @@ def quantize(
     """
     loop, whole = _quantizer(_shared(fmt), update is not None), x.size - x.size % BLOCK
     numbers = scale, *_numbers(scale, fmt), np.zeros(2 * HALF, np.uint32)
-    terms: tuple[Any, ...] = (_NONE, np.float32(0), _NONE, _NONE, False, False, _NONE)
+    terms: tuple[Any, ...] = (_NONE, np.float32(0), _NONE, _NONE, False, 0, _NONE)
     if update is not None:
         residual, decay, left, backup = update[:4]
         modes = update.rounds, np.empty(BLOCK, np.float32)
@@ -456,7 +456,7 @@ def _quantizer(fmt: MiniFloat, leave: bool) -> Kernel:
     pair = per_byte(fmt)
 
     @kernel(
-        "in float32[], in float32[], float32, out float32[], out float32[], boolean, boolean, "
+        "in float32[], in float32[], float32, out float32[], out float32[], boolean, int64, "
         "out float32[], float32, float32, int32, in int32[], out uint32[], out uint8[]",
         variant=f"{fmt} {leave}",
         vectorized=False,

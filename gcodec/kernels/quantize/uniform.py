@@ -55,7 +55,7 @@ def quantize(
     seed: int | None,
     out: np.ndarray,
     leave: bool = False,
-    rounds: bool = False,
+    rounds: int = 0,
 ) -> None:
     """Quantize a (n,) float32 array and pack the codes, most significant bit first.
 
@@ -73,8 +73,9 @@ def quantize(
     out : (ceil(n * bits / 8),) uint8 array
     leave : bool
         Whether x is replaced by the quantization error x − x̂; only on the host.
-    rounds : bool
-        With `leave`, whether x̂ is rounded to bfloat16 before it is subtracted.
+    rounds : int
+        With `leave`, the index in `ROUNDED` of the dtype to which x̂ is rounded before it is
+        subtracted.
     """
     loop, none = _quantizer(seed is not None, leave), np.empty(0, np.float32)
     numbers = ranges.reshape(-1), bucket, bits, np.uint64(seed or 0), _address(packer, bits)
@@ -388,7 +389,7 @@ def _quantizer(stochastic: bool, leave: bool) -> Kernel:
 
     @kernel(
         f"{output} float32[], in float32[], in float32[], float32, out float32[], out float32[], "
-        f"boolean, boolean, out int32[], uint64, {output} float32[], int64, int64, uint64, "
+        f"boolean, int64, out int32[], uint64, {output} float32[], int64, int64, uint64, "
         "uint64, out uint8[], out float32[], out float64[], out float64[], out uint8[]",
         variant=f"{stochastic} {leave}",
         vectorized=False,

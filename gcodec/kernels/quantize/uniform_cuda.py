@@ -18,7 +18,7 @@ def quantize(
     seed: int | None,
     out: Array,
     leave: bool = False,
-    rounds: bool = False,
+    rounds: int = 0,
 ) -> None:
     """Quantize and pack the codes."""
     n = x.size
