@@ -25,7 +25,9 @@ import gcodec
 from fuzz.fork import fork
 from gcodec import Feedback, ParameterError
 from gcodec.arrays.source import Tensor
+from gcodec.codec import residuals
 from gcodec.codec.residuals import quantize_left
+from gcodec.codecs.minifloat import codec as minifloat_codec
 from gcodec.feedback import derive_seed
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.runtime import cover
@@ -240,6 +242,23 @@ def test_errors_of_16_bit_gradients_in_several_segments(spec: str, dtype: Any) -
             symbols = codec.quantize_residual(grad, in_place, seed=seed)
             decoded = codec.dequantize(symbols, n).astype(dtype).astype(np.float32)
             assert gs.same_bits(in_place, grad.astype(np.float32) + former - decoded)
+
+
+@pytest.mark.parametrize("dtype", (np.float16, ml_dtypes.bfloat16))
+@pytest.mark.parametrize("spec", LEFT)
+def test_processors_that_cannot_round_lanes_leave_the_same_errors(
+    spec: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(9)
+    grad = rng.standard_normal(4133).astype(dtype)
+    results = []
+    for can_round in (residuals.can_round, lambda dtype: False):
+        monkeypatch.setattr(residuals, "can_round", can_round)
+        monkeypatch.setattr(minifloat_codec, "can_round", can_round)
+        feedback = Feedback(spec)
+        frames = [feedback.compress("w", grad) for _ in range(2)]
+        results.append((frames, feedback.residual("w").tobytes()))
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("spec", LEFT)
