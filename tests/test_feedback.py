@@ -27,7 +27,6 @@ from gcodec import Feedback, ParameterError
 from gcodec.arrays.source import Tensor
 from gcodec.codec import residuals
 from gcodec.codec.residuals import quantize_left
-from gcodec.codecs.minifloat import codec as minifloat_codec
 from gcodec.feedback import derive_seed
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.runtime import cover
@@ -254,7 +253,6 @@ def test_processors_that_cannot_round_lanes_leave_the_same_errors(
     results = []
     for can_round in (residuals.can_round, lambda dtype: False):
         monkeypatch.setattr(residuals, "can_round", can_round)
-        monkeypatch.setattr(minifloat_codec, "can_round", can_round)
         feedback = Feedback(spec)
         frames = [feedback.compress("w", grad) for _ in range(2)]
         results.append((frames, feedback.residual("w").tobytes()))

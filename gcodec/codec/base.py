@@ -102,8 +102,8 @@ class Codec(Parameters):
     # Dtypes for which `_dequantize_into` can add values to an array. A codec with such dtypes
     # implements it in place of `_dequantize`.
     fused_dtypes: ClassVar[Sequence[str]] = ()
-    # Whether `_quantize_sum` and `_quantize_in_place` can round x̂ to dtypes other than those of
-    # `fused_dtypes` before they leave the errors; see `Emitter.rounded`.
+    # Whether the quantizer, where it leaves errors, can round x̂ to dtypes other than those of
+    # `fused_dtypes` before; see `residuals.leaves_rounded`.
     leaves_rounded: ClassVar[bool] = False
     # Whether the codec's kernels have CUDA twins.
     has_cuda_kernels: ClassVar[bool] = False

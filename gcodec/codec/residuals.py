@@ -46,7 +46,7 @@ def quantize_sum(
         If the codec refuses the sum, or the new residual exceeds the range of float32.
     """
     x, is_exact = tensor.values, tensor.dtype in ("float32", "float64")
-    if (is_exact or _leaves_rounded(codec, tensor.dtype)) and device_of(x) is None:
+    if (is_exact or leaves_rounded(codec, tensor.dtype)) and device_of(x) is None:
         try:
             rounded = update._replace(rounds=rounding(tensor.dtype))
             quantized = codec._quantize_sum(x, rounded, seed)
@@ -84,7 +84,7 @@ def quantize_left(
 ) -> Any:
     """Quantize values, and replace them by their quantization errors, values − x̂."""
     symbols = None
-    is_fused = dtype in codec.fused_dtypes or _leaves_rounded(codec, dtype)
+    is_fused = dtype in codec.fused_dtypes or leaves_rounded(codec, dtype)
     if is_fused and device_of(values) is None:
         symbols = codec._quantize_in_place(values, extremes, dtype, seed)
     if symbols is not None:
@@ -95,7 +95,7 @@ def quantize_left(
     return symbols
 
 
-def _leaves_rounded(codec: Codec, dtype: str) -> bool:
+def leaves_rounded(codec: Codec, dtype: str) -> bool:
     """Return whether a quantizer on the host rounds x̂ to a dtype before it leaves the errors."""
     return codec.leaves_rounded and can_round(dtype)
 

@@ -61,7 +61,6 @@ from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime.deferred import Deferred, map_deferred, require
 from gcodec.runtime.device import device_of
-from gcodec.runtime.lanes import can_round
 from gcodec.runtime.memory import Drainable, drainable, empty_beside
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
@@ -127,6 +126,7 @@ class MiniFloatCodec(Codec):
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")
+    leaves_rounded = True
     uses_shape = True
     peers: ClassVar = {
         "co3": "minifloat:style=ieee,scale=co3",
@@ -216,7 +216,7 @@ class MiniFloatCodec(Codec):
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
     ) -> MiniFloatSymbols:
         values = tensor.values
-        rounds = can_round(tensor.dtype) and device_of(values) is None
+        rounds = residuals.leaves_rounded(self, tensor.dtype) and device_of(values) is None
         if not (rounds or tensor.dtype in self.fused_dtypes) or self.block:
             # x̂ is rounded to the dtype, or scaled by blocks, before the residual is computed.
             symbols: MiniFloatSymbols
