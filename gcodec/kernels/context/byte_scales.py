@@ -25,7 +25,7 @@ from gcodec.kernels.bits.byte_planes import (
     orders,
     taking_first,
 )
-from gcodec.kernels.context.class_map import CENTER, TILE, ScaleArrays, fill_classes
+from gcodec.kernels.context.class_map import CENTER, CLASSES, TILE, ScaleArrays, fill_classes
 from gcodec.kernels.context.scale_lists import MOST, SCRATCH, list_nbits
 from gcodec.kernels.numeric.byte_counts import add_tables, count_part, count_tables, ideal_nbits
 from gcodec.runtime import pool
@@ -33,8 +33,9 @@ from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.runtime.lanes import STREAMED, fence
 
 _PER_OCTAVE = 4
+_LAST = np.uint8(CLASSES - 1)
 _COUNT = 20  # bits of a sum of bytes, above which a narrow counter counts the bytes
-_PART = 64  # bytes that are summed by a loop of a fixed length
+_PART = 64  # bytes of a loop whose fixed length needs no other loop for its rest
 _FLUSH = 1 << 11  # rows whose sums and counts fit into a narrow counter
 _NO_SCALES: ScaleArrays = (np.empty(0, np.uint8), np.empty(0, np.uint8), 1)
 
@@ -192,7 +193,7 @@ def fitted_scales(
     height, groups = (width, -(-width // group)) if group else (0, 0)
     scales = np.empty(count + height + groups, np.uint8)
     work = np.empty(2 * scales.size + SCRATCH, np.int64)
-    narrow, room = np.zeros(height, np.int32), np.empty(2 * TILE, np.uint8)
+    narrow, room = np.zeros(height, np.int32), np.empty(TILE, np.uint8)
     counts, sizes = np.zeros(256, np.int64), np.empty(3, np.int64)
     rounding = _rounding(quantum, unit)
     arrays = narrow, work, count_tables(), scales, room, counts, sizes
@@ -220,9 +221,9 @@ def take_runs(
         shorter.
     out : (k,) uint8 array
     """
-    classes = np.empty(TILE if form.scales else 0, np.uint8)
+    room = np.empty(TILE if form.scales else 0, np.uint8)
     loop = _taking(bits.itemsize, form.shift)
-    loop(bits, *form.arguments, start, run, period, classes, out)
+    loop(bits, *form.arguments, start, run, period, room, out)
 
 
 def count_runs(
@@ -382,19 +383,45 @@ def _raised(byte, by):
     return moved if byte > 0 else np.uint8(0)
 
 
-@subroutine
-def _lower_part(part, rows, columns, width, start, unit, classes):
-    """Lower up to TILE bytes from element `start` on."""
-    # classes.size == TILE; the scales cover all elements.
-    own = classes[: part.size]
-    fill_classes(rows, columns, width, start, own)
-    if unit == 1:
-        for i in range(part.size):
-            part[i] = _lowered(part[i], _whole_octaves(own[i]))
-        return
-    step = np.uint16(unit)
-    for i in range(part.size):
-        part[i] = _lowered(part[i], _shift_of(own[i], step))
+@functools.cache
+def _moving(move: Any) -> Any:
+    """Make the subroutine that lowers or raises up to TILE bytes from element `start` on."""
+
+    @inline
+    def move_rows(source, rows, width, start, unit, out):
+        row, at = start // width, 0
+        last = (row + 1) * width - start
+        while at < source.size:
+            end = min(last, source.size)
+            by = _shift_of(min(rows[row], _LAST), unit)
+            while at + _PART <= end:
+                part, target = source[at : at + _PART], out[at : at + _PART]
+                for i in range(_PART):
+                    target[i] = move(part[i], by)
+                at += _PART
+            for i in range(at, end):
+                out[i] = move(source[i], by)
+            row, at, last = row + 1, end, last + width
+
+    @subroutine
+    def move_part(source, rows, columns, width, start, unit, out):
+        # out.size == source.size; the scales cover all elements.
+        if columns.size == 0:
+            move_rows(source, rows, width, start, np.uint16(unit), out)
+            return
+        fill_classes(rows, columns, width, start, out)
+        if unit == 1:
+            for i in range(out.size):
+                out[i] = move(source[i], _whole_octaves(out[i]))
+            return
+        step = np.uint16(unit)
+        for i in range(out.size):
+            out[i] = move(source[i], _shift_of(out[i], step))
+
+    return move_part
+
+
+_lower_part, _raise_part = _moving(_lowered), _moving(_raised)
 
 
 @kernel(
@@ -420,8 +447,8 @@ def _fit_scales(
     sizes,
 ):
     # With k rows and g groups: narrow.size is `width`, or 0 if `group` is 0; scales.size == k +
-    # narrow.size + g, and work.size twice that and SCRATCH. room.size == 2 * TILE, counts.size ==
-    # 256, sizes.size == 3; see `count_part` for `tables`. `narrow` and `counts` are 0 before.
+    # narrow.size + g, and work.size twice that and SCRATCH. room.size == TILE, counts.size == 256,
+    # sizes.size == 3; see `count_part` for `tables`. `narrow` and `counts` are 0 before.
     height = narrow.size
     count = (symbols.size + width - 1) // width
     groups = scales.size - height - count
@@ -445,9 +472,7 @@ def _fit_scales(
     for first in range(0, symbols.size, TILE):
         source = symbols[first : first + TILE]
         part = room[: source.size]
-        for i in range(source.size):
-            part[i] = source[i]
-        _lower_part(part, rows, by_column, width, first, unit, room[TILE:])
+        _lower_part(source, rows, by_column, width, first, unit, part)
         count_part(part, tables)
     add_tables(tables, counts)
     sizes[0] = ideal_nbits(counts, counts.size, logs)
@@ -521,12 +546,16 @@ def taking_part(itemsize: int, shift: int) -> Any:
     take_first = taking_first(itemsize, shift)
 
     @subroutine
-    def take_part(bits, escape, rows, columns, width, unit, start, part, classes):
-        # part.size bits from `start` on. rows.size is 0 if no byte is lowered; else see
-        # `_lower_part` for the arrays.
-        take_first(bits[start : start + part.size], escape, part)
-        if rows.size > 0:
-            _lower_part(part, rows, columns, width, start, unit, classes)
+    def take_part(bits, escape, rows, columns, width, unit, start, part, room):
+        # part.size bits from `start` on; room.size == TILE. rows.size is 0 if no byte is lowered;
+        # else see `_moving` for the scales.
+        source = bits[start : start + part.size]
+        if rows.size == 0:
+            take_first(source, escape, part)
+            return
+        plain = room[: part.size]
+        take_first(source, escape, plain)
+        _lower_part(plain, rows, columns, width, start, unit, part)
 
     return take_part
 
@@ -540,12 +569,12 @@ def _taking(itemsize: int, shift: int) -> Kernel:
         "int64, out uint8[], out uint8[]",
         variant=f"{itemsize} {shift}",
     )
-    def take_runs(bits, escape, rows, columns, width, unit, start, run, period, classes, out):
+    def take_runs(bits, escape, rows, columns, width, unit, start, run, period, room, out):
         # The runs lie in `bits`; see `taking_part` for the other arrays.
         for first in range(0, out.size, TILE):
             at = start + first // run * period + first % run
             part = out[first : first + TILE]
-            take(bits, escape, rows, columns, width, unit, at, part, classes)
+            take(bits, escape, rows, columns, width, unit, at, part, room)
 
     return take_runs
 
@@ -572,20 +601,6 @@ def _counted(itemsize: int, shift: int) -> Kernel:
         add_tables(tables, counts)
 
     return count_runs
-
-
-@subroutine
-def _raise_part(part, rows, columns, width, start, unit, raised):
-    """Raise up to TILE lowered bytes from element `start` on, to `raised`."""
-    # raised.size == part.size; the scales cover all elements.
-    fill_classes(rows, columns, width, start, raised)
-    if unit == 1:
-        for i in range(part.size):
-            raised[i] = _raised(part[i], _whole_octaves(raised[i]))
-        return
-    step = np.uint16(unit)
-    for i in range(part.size):
-        raised[i] = _raised(part[i], _shift_of(raised[i], step))
 
 
 @factory(lambda: FORMS)
