@@ -25,6 +25,7 @@ from gcodec.kernels.context.byte_scales import (
     count_runs,
     fitted_scales,
     join_planes,
+    lowered_range,
     plane_sums,
     rounded_scales,
     take_runs,
@@ -38,6 +39,7 @@ from gcodec.runtime.memory import aligned_empty
 SIZES = [*range(0, 70), 255, 4095, 4096, 4097, 9000]
 RUN = 1 << 12
 ESCAPE = 64
+NONE = np.empty(0, np.uint8)
 
 
 def random_bits(itemsize: int, shift: int, n: int) -> np.ndarray:
@@ -156,13 +158,19 @@ def test_sums_of_planes(itemsize: int, shift: int, width: int) -> None:
         row, column = row[is_summed], column[is_summed]
         plane = first_of(own, shift, 0)[is_summed].astype(int)
         for has_columns in (False, True):
-            rows, columns = plane_sums(own, width, period, has_columns=has_columns)
+            rows, columns, *ends = plane_sums(own, width, period, has_columns=has_columns)
             for sums, line in ((rows, row), (columns, column)):
                 if sums is rows or has_columns:
                     assert np.array_equal(sums[0], np.bincount(line, plane, sums[0].size))
                     assert np.array_equal(sums[1], np.bincount(line, plane > 0, sums[1].size))
                 else:
                     assert sums[0].size == sums[1].size == 0
+            least, greatest = np.full((2, 0 if has_columns else rows[0].size), 256)
+            if not has_columns:
+                np.minimum.at(least, row[plane > 0], plane[plane > 0])
+                greatest[:] = 0
+                np.maximum.at(greatest, row, plane)
+            assert np.array_equal(ends, [least % 256, greatest])
 
 
 @pytest.mark.parametrize("n", (1, 300, 10000))
@@ -293,10 +301,30 @@ def test_counts_are_estimated_by_those_of_a_sample() -> None:
     expected = np.zeros(256, np.int64)
     expected[[0, *range(96, 123)]] = 1
     expected[[100, 120]] = 7, 12
-    assert np.array_equal(estimated_counts(counts, 20, 8, 4, 2), expected)
+    assert np.array_equal(estimated_counts(counts, 20, 8, (96, 122)), expected)
     alone = np.zeros(256, np.int64)
     alone[255] = 8
-    assert np.array_equal(estimated_counts(alone, 16, 8, 4, 2), 2 * alone)
+    assert np.array_equal(estimated_counts(alone, 16, 8, None), 2 * alone)
     ends = np.zeros(256, np.int64)
     ends[[2, 254]] = 4
-    assert np.array_equal(estimated_counts(ends, 8, 8, 9, 9), np.maximum(ends, 1))
+    assert np.array_equal(estimated_counts(ends, 8, 8, (1, 255)), np.maximum(ends, 1))
+
+
+@pytest.mark.parametrize("unit", (1, 8))
+def test_the_range_of_lowered_rows_is_known_before_they_are_lowered(unit: int) -> None:
+    rng = np.random.default_rng(9)
+    width, count = 70, 40
+    means = rng.integers(90, 160, count).repeat(width)
+    plane = means + rng.integers(0, 30, means.size)
+    plane[rng.random(plane.size) < 0.1] = 0
+    plane[:width] = 0
+    bits = (plane[: 39 * width + 5] << 7).astype(np.uint16)
+    scales = rng.integers(0, 120 // unit, count).astype(np.uint8)
+    sums = plane_sums(bits, width)
+    form, lowered = PlaneForm(7, unit, 0, (scales, NONE, width)), np.empty(bits.size, np.uint8)
+    take_runs(bits, form, 0, 1 << 40, 0, lowered)
+    expected = int(lowered[lowered > 0].min()), int(lowered.max())
+    assert lowered_range(sums, scales, unit) == expected
+    assert lowered_range(plane_sums(np.zeros_like(bits), width), scales, unit) is None
+    wrapping = plane_sums(np.where(bits > 0, bits.dtype.type(1 << 7), bits), width)
+    assert lowered_range(wrapping, np.full(count, 63, np.uint8), unit) is None

@@ -46,6 +46,7 @@ from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import (
     PlaneForm,
     count_runs,
+    lowered_range,
     plane_sums,
     rounded_scales,
     take_runs,
@@ -310,12 +311,18 @@ def write(
     return name, best
 
 
-def _estimated(counts: np.ndarray, n: int, zeros: int | None = None) -> np.ndarray | None:
+def _estimated(
+    counts: np.ndarray,
+    n: int,
+    zeros: int | None = None,
+    occurring: tuple[int, int] | None = None,
+) -> np.ndarray | None:
     """Return the counts of n bytes by those of a sample.
 
     If the number of bytes of 0 is known to be `zeros`, only others are estimated: None is returned
-    if the sample contains too few of them. Twice as many elements reach about one exponent
-    further.
+    if the sample contains too few of them. `occurring` are the least byte from 1 on and the
+    largest, if they are known. Otherwise twice as many elements reach about one exponent further
+    than the sample, unless all of its bytes are equal.
     """
     if zeros is not None:
         counts, n = counts.copy(), n - zeros
@@ -323,8 +330,10 @@ def _estimated(counts: np.ndarray, n: int, zeros: int | None = None) -> np.ndarr
     sampled = int(counts.sum())
     if sampled < _LEAST_SAMPLED:
         return None
-    octaves = (n // sampled).bit_length()
-    estimated = estimated_counts(counts, n, sampled, _BELOW + octaves, _ABOVE + octaves)
+    if occurring is None and np.count_nonzero(counts) > 1:
+        (low, high), octaves = bytes_range(counts), (n // sampled).bit_length()
+        occurring = max(low - _BELOW - octaves, 1), min(high + _ABOVE + octaves, 255)
+    estimated = estimated_counts(counts, n, sampled, occurring)
     if zeros is not None:
         estimated[0] = zeros
     return estimated
@@ -507,15 +516,16 @@ class _Writer:
         if is_whole:
             return _Lowered(counts, scales, int(scales_nbits))
         layout = scales.layout
-        if n > 4 * _SAMPLE and n % layout.width == 0 and layout.width >= 2 * _ROW:
+        if n > 4 * _SAMPLE and n % layout.width == 0 and layout.width >= 4 * _ROW:
             return self._lowered_by(self._sampled_scales(layout))
         if not is_estimated or sample.symbols.size < 2 * _ROW * layout.width:
             return self._lowered_by(scales_of_parts(self._parts, n, layout, unit))
         # This many rows determine the scales of columns. If they are lowered by these scales, they
         # are a sample of the lowered plane.
-        rows, _ = plane_sums(self._bits, layout.width)
-        own = rounded_scales(rows, layout.quantum, ONE, unit, sampled_sums)
-        estimated = _estimated(counts, n, self._plane.zero_count)
+        sums = plane_sums(self._bits, layout.width)
+        own = rounded_scales(sums.rows, layout.quantum, ONE, unit, sampled_sums)
+        occurring = lowered_range(sums, own, unit)
+        estimated = _estimated(counts, n, self._plane.zero_count, occurring)
         assert estimated is not None, "those of the plane have been estimated by this sample too"
         return _Lowered(estimated, scales._replace(rows=own), int(scales_nbits))
 
@@ -525,11 +535,11 @@ class _Writer:
         Scales in octaves need no more.
         """
         bits, width = self._bits, layout.width
-        rows, columns = plane_sums(bits[(width - _ROW) // 2 :], _ROW, width)
+        rows, columns, *_ = plane_sums(bits[(width - _ROW) // 2 :], _ROW, width)
         if layout.group:
             count = bits.size // width
             stride = count // min(max(2 * _SAMPLE // width, 2 * _ROW), count)
-            _, columns = plane_sums(bits, width, stride * width, has_columns=True)
+            columns = plane_sums(bits, width, stride * width, has_columns=True).columns
         return scales_of_sums(layout, rows, columns, self._layout.unit)
 
     def _lowered_by(self, scales: Scales) -> _Lowered:

@@ -33,7 +33,7 @@ from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.runtime.lanes import STREAMED, fence
 
 _PER_OCTAVE = 4
-_LAST = np.uint8(CLASSES - 1)
+_LAST, _BYTE = np.uint8(CLASSES - 1), 255
 _COUNT = 20  # bits of a sum of bytes, above which a narrow counter counts the bytes
 _PART = 64  # bytes of a loop whose fixed length needs no other loop for its rest
 _FLUSH = 1 << 11  # rows whose sums and counts fit into a narrow counter
@@ -115,9 +115,27 @@ class LineSums:
         return self
 
 
+class PlaneSums(NamedTuple):
+    """Sums of the first plane of a tensor.
+
+    Attributes
+    ----------
+    rows, columns : Sums
+        Without columns, theirs have no elements.
+    least, greatest : uint8 arrays
+        Of each row, the least byte from 1 on, or 0 if there is none; and the greatest. They have
+        no elements if columns are summed.
+    """
+
+    rows: Sums
+    columns: Sums
+    least: np.ndarray
+    greatest: np.ndarray
+
+
 def plane_sums(
     bits: np.ndarray, width: int, period: int | None = None, *, has_columns: bool = False
-) -> tuple[Sums, Sums]:
+) -> PlaneSums:
     """Sum the first plane of (n,) bit patterns of floats by row and by column, on this thread.
 
     Parameters
@@ -128,19 +146,38 @@ def plane_sums(
     period : int, optional
         Elements from one row to the next, if they are not adjacent; the last row is a whole one
         then.
-
-    Returns
-    -------
-    rows, columns : Sums
-        Without columns, theirs have no elements.
     """
     period = width if period is None else period
     count, height = -(-bits.size // period), width if has_columns else 0
     rows: Sums = np.empty(count, np.int64), np.empty(count, np.int64)
     columns, narrow = np.zeros(2 * height, np.int64), np.zeros(height, np.int32)
     room = np.empty(max(TILE // width, 1) * width if has_columns else 0, np.uint8)
-    _summed(bits.itemsize)(bits, width, period, room, narrow, *rows, columns)
-    return rows, (columns[:height], columns[height:])
+    least, greatest = np.empty((2, 0 if has_columns else count), np.uint8)
+    _summed(bits.itemsize)(bits, width, period, room, narrow, *rows, columns, least, greatest)
+    return PlaneSums(rows, (columns[:height], columns[height:]), least, greatest)
+
+
+def lowered_range(plane: PlaneSums, scales: np.ndarray, unit: int) -> tuple[int, int] | None:
+    """Return the least byte from 1 on, and the greatest, of rows that scales have lowered.
+
+    Parameters
+    ----------
+    plane : PlaneSums
+        Sums without columns.
+    scales : uint8 array
+        Scales of the rows.
+    unit : int
+        What a byte grows by in an octave.
+
+    Returns
+    -------
+    (int, int) or None
+        None if all bytes are 0, or if one that is lowered wraps around.
+    """
+    by = (np.minimum(scales, _LAST).astype(np.int16) * unit + 2) >> 2
+    least = (plane.least - by).min(initial=_BYTE, where=plane.greatest > 0)
+    greatest = (plane.greatest - by).max()
+    return (int(least), int(greatest)) if 1 <= least <= greatest else None
 
 
 class FittedScales(NamedTuple):
@@ -490,37 +527,42 @@ def _summed(itemsize: int) -> Kernel:
         return np.uint16(word(bits[i] >> word(shift)) & word(255))
 
     @subroutine
-    def sum_rows(bits, width, period, sums, counts):
+    def sum_rows(bits, width, period, sums, counts, least, greatest):
         """Sum rows without columns: a loop of a fixed length needs no other one for its rest."""
         for row in range(sums.size):
             first = row * period
             line = bits[first : min(first + width, bits.size)]
             total, count, whole = np.int64(0), np.int64(0), line.size // _PART * _PART
+            low, high = np.uint16(0xFFFF), np.uint16(0)  # the least byte but 0, minus 1
             for at in range(0, whole, _PART):
                 part, part_sum, part_count = line[at : at + _PART], np.uint16(0), np.uint16(0)
                 for i in range(_PART):
                     byte = byte_of(part, i)
                     part_sum = np.uint16(part_sum + byte)
                     part_count = np.uint16(part_count + np.uint16(byte != 0))
+                    low, high = min(low, np.uint16(byte - np.uint16(1))), max(high, byte)
                 total += np.int64(part_sum)
                 count += np.int64(part_count)
             for i in range(whole, line.size):
                 byte = byte_of(line, i)
                 total += np.int64(byte)
                 count += np.int64(byte != 0)
+                low, high = min(low, np.uint16(byte - np.uint16(1))), max(high, byte)
             sums[row], counts[row] = total, count
+            least[row], greatest[row] = np.uint8(low + np.uint16(1)), np.uint8(high)
 
     @kernel(
         f"in uint{8 * itemsize}[], int64, int64, out uint8[], out int32[], out int64[], "
-        "out int64[], out int64[]",
+        "out int64[], out int64[], out uint8[], out uint8[]",
         variant=str(itemsize),
     )
-    def sum_plane(bits, width, period, room, narrow, sums, counts, columns):
+    def sum_plane(bits, width, period, room, narrow, sums, counts, columns, least, greatest):
         # sums.size == ceil(bits.size / period). If the period is not the width, the last row has
-        # `width` bits. Without columns, narrow.size and room.size are 0; else room.size is a
-        # multiple of `width`. See `_add_byte_rows` for the other arrays.
+        # `width` bits. Without columns, narrow.size and room.size are 0, and least.size and
+        # greatest.size are sums.size; else room.size is a multiple of `width`. See
+        # `_add_byte_rows` for the other arrays.
         if narrow.size == 0:
-            sum_rows(bits, width, period, sums, counts)
+            sum_rows(bits, width, period, sums, counts, least, greatest)
             return
         most = room.size // width
         for row in range(0, sums.size, most):

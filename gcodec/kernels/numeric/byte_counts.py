@@ -65,7 +65,7 @@ def entropy_nbits(counts: np.ndarray, logs: np.ndarray) -> int:
 
 
 def estimated_counts(
-    counts: np.ndarray, n: int, sampled: int, below: int, above: int
+    counts: np.ndarray, n: int, sampled: int, occurring: tuple[int, int] | None
 ) -> np.ndarray:
     """Return the counts of n bytes by those of a sample.
 
@@ -75,28 +75,21 @@ def estimated_counts(
         Counts of the sample.
     n, sampled : int
         Number of all bytes, and of those in the sample.
-    below, above : int
-        Bytes count at least once if they are so little smaller or larger than those of the sample,
-        from 1 on; and so does the byte 0. A sample of equal bytes has no such neighbors.
+    occurring : (int, int) or None
+        The least byte from 1 on that may occur, and the largest. These bytes and those between
+        them count at least once, and so does the byte 0. None if no bytes may but the sample's.
     """
     out = np.empty(_VALUES, np.int64)
-    _estimate(counts, n, sampled, below, above, out)
+    _estimate(counts, n, sampled, *(occurring or (1, 0)), out)
     return out
 
 
 @kernel("in int64[], int64, int64, int64, int64, out int64[]", vectorized=False)
-def _estimate(counts, n, sampled, below, above, out):
+def _estimate(counts, n, sampled, low, high, out):
     # counts.size == out.size == _VALUES
-    low, high, kinds = _VALUES, 0, 0
     for value in range(_VALUES):
-        out[value] = counts[value] * n // sampled
-        if counts[value] > 0:
-            kinds += 1
-            low, high = (min(low, value) if value > 0 else low), value
-    if kinds > 1:
-        out[0] = max(out[0], 1)
-        for value in range(max(low - below, 1), min(high + above, _VALUES - 1) + 1):
-            out[value] = max(out[value], 1)
+        may_occur = low <= high and (value == 0 or low <= value <= high)
+        out[value] = max(counts[value] * n // sampled, 1 if may_occur else 0)
 
 
 @kernel("in int64[], in int64[]", vectorized=False)
