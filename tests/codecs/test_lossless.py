@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import ml_dtypes
@@ -192,8 +193,9 @@ def test_strings_may_exceed_their_estimated_size(monkeypatch: pytest.MonkeyPatch
     exponents = np.where(rng.random(3 << 20) < 0.01, rng.integers(-40, 1, 3 << 20), 0)
     counted = np.arange(exponents.size) // 128 % 48 == 0  # the rows that an estimate reads
     wide = np.where(counted, exponents, rng.integers(-40, 1, exponents.size))
-    for dtype in (FLOATS["bfloat16"], FLOATS["float32"]):
-        x = np.ldexp(rng.uniform(1, 2, wide.size), wide).astype(dtype)
+    magnitudes, signs = rng.uniform(1, 2, wide.size), rng.choice((-1, 1), wide.size)
+    for dtype, sign in itertools.product((FLOATS["bfloat16"], FLOATS["float32"]), (signs, 1)):
+        x = np.ldexp(sign * magnitudes, wide).astype(dtype)
         frames = []
         for threads in ("1", "3"):
             monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
@@ -321,6 +323,83 @@ def test_damaged_bytes_are_refused_or_decode(mode: str) -> None:
         accepted += 1
         assert decoded.shape == x.shape
     assert accepted  # such as changed mantissas
+
+
+def packed_widths(frame: bytes) -> list[int]:
+    """Return the bits of the fields of each plane but the first one; 0 unless it is packed."""
+    read = gcodec.Frame.from_bytes(frame)
+    layout, payload = PlaneLayout.of(read.dtype), read.payload
+    opened = Message.open(payload, layout, read.size, payload.codec.mode)  # type: ignore[attr-defined]
+    return [plane.width for plane in opened.head.planes[1:]]
+
+
+@pytest.mark.parametrize("threads", ("1", "3"))
+@pytest.mark.parametrize("has_zeros", (False, True))
+@pytest.mark.parametrize("dtype", [*FLOATS.values()][:3], ids=[*FLOATS][:3])
+def test_floats_without_signs_take_seven_bits_of_the_plane_that_contains_the_sign(
+    dtype: np.dtype[np.generic], has_zeros: bool, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    rng = np.random.default_rng(17)
+    x = np.abs(rng.standard_normal(300_007)).astype(dtype)
+    if has_zeros:
+        x[rng.random(x.size) < 0.3] = 0
+    widths = [7] + [0] * (x.itemsize - 2)
+    for mode in ("fast", "small"):
+        frame = gcodec.encode(x, f"lossless:mode={mode}")
+        assert packed_widths(frame) == widths
+        assert bits(gcodec.decode(frame)) == bits(x)
+        for start, stop in ((0, 1), (4095, 4099), (100_003, 250_001), (x.size - 1, x.size)):
+            assert bits(gcodec.decode_range(frame, start, stop)) == bits(x[start:stop])
+    x[-1] = -1  # in an element that no sample contains
+    frame = gcodec.encode(x, "lossless:mode=fast")
+    assert packed_widths(frame) == [0] * (x.itemsize - 1)
+    assert bits(gcodec.decode(frame)) == bits(x)
+
+
+@pytest.mark.parametrize("width", range(1, 8))
+def test_small_integers_take_few_bits(width: int) -> None:
+    rng = np.random.default_rng(width)
+    x = rng.integers(0, 1 << width, 20_000).astype(np.int32)
+    frame = gcodec.encode(x, "lossless:mode=fast")
+    assert packed_widths(frame) == [0, 0, width]
+    assert bits(gcodec.decode(frame)) == bits(x)
+    rare = np.where(rng.random(x.size) < 0.01, x, 0)  # Huffman words are shorter
+    frame = gcodec.encode(rare, "lossless:mode=fast")
+    assert packed_widths(frame) == ([0, 0, 1] if width == 1 else [0, 0, 0])
+    assert bits(gcodec.decode(frame)) == bits(rare)
+
+
+def test_the_oracle_reads_packed_planes() -> None:
+    rng = np.random.default_rng(18)
+    for has_zeros in (False, True):
+        x = np.abs(rng.standard_normal(5001)).astype(np.float32)
+        x[rng.random(x.size) < 0.3 * has_zeros] = 0
+        payload = gcodec.parse("lossless:mode=fast").encode(x)
+        assert message.PACKED in payload.data[:6]
+        patterns = reference.read(payload.tobytes(), payload.nbits, x.size, "float32", 4, "fast")
+        assert patterns == x.view(np.uint32).tolist()
+
+
+def test_damaged_packed_planes_are_refused() -> None:
+    x = np.abs(np.random.default_rng(19).standard_normal(403)).astype(ml_dtypes.bfloat16)
+    payload = gcodec.parse("lossless:mode=fast").encode(x)
+    head = [0, message.HUFFMAN, message.PACKED, 7]
+    assert payload.data[:4].tolist() == head
+    last = len(head) + -(-7 * x.size // 8) - 1  # its last three bits are padding
+    for at, byte, error in (
+        (3, 0, "plane 1 has fields of 0 bits"),
+        (3, 8, "plane 1 has fields of 8 bits"),
+        (1, message.PACKED, "plane 0 is coded by method 7"),
+        (last, int(payload.data[last]) | 1, "a padding bit is not zero"),
+    ):
+        data = payload.data.copy()
+        data[at] = byte
+        with pytest.raises(gcodec.Corrupt, match=error):
+            payload.codec.decode(payload._replace(data=data), x.shape)
+    short = payload._replace(data=payload.data[:last], nbits=8 * last)
+    with pytest.raises(gcodec.Truncated, match="plane 1 ends"):
+        payload.codec.decode(short, x.shape)
 
 
 def test_heads_that_contradict_the_payload_are_refused() -> None:

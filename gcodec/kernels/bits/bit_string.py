@@ -166,7 +166,8 @@ def written(
         if string.data is out:
             return
         _copy(string.data[: -(-string.nbits // 8)], string.nbits, starts[start], out)
-        discard(string.data)
+        if string.data.flags.owndata:  # the caller may need memory of its own, such as the lead
+            discard(string.data)
 
     pool.run(copy, n, unit)
     for byte, bits in shared:
