@@ -418,7 +418,7 @@ def _lossless(rng: random.Random, shape: tuple[int, ...]) -> Body:
             for plane in planes[1:]
         ]
     first = _plane(rng, values, method, unit)
-    others = [_plane(rng, plane, rng.choice((0, 1, 2)), 1) for plane in planes[1:]]
+    others = [_plane(rng, plane, rng.choice(lossless.OTHERS), 1) for plane in planes[1:]]
     data, nbits = lossless.write(lossless.Message([first, *others], escape))
     return Body(15, bytes([mode]), b"", data, nbits, None, code)
 
@@ -430,6 +430,9 @@ def _plane(rng: random.Random, values: list[int], method: int, unit: int) -> los
         return lossless.Plane(method, values[:1] * n)
     if method == lossless.STORED or not n:
         return lossless.Plane(lossless.STORED, values)
+    if method == lossless.PACKED:
+        width = rng.randint(1, 7)
+        return lossless.Plane(method, [value % (1 << width) for value in values], width)
     scales = None
     if method in (lossless.LOWERED_HUFFMAN, lossless.LOWERED_RANS, lossless.CLASSES):
         width = rng.randint(min(8, n), n)

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 from . import ans, contexts, leb128, tabled
 from .universal import Bits, Corrupt, Truncated, fixed, to_bytes, to_text
 
-STORED, CONSTANT, HUFFMAN, RANS, LOWERED_HUFFMAN, LOWERED_RANS, CLASSES = range(7)
+STORED, CONSTANT, HUFFMAN, RANS, LOWERED_HUFFMAN, LOWERED_RANS, CLASSES, PACKED = range(8)
 KINDS = {HUFFMAN: "huffman", RANS: "rans", LOWERED_HUFFMAN: "huffman", LOWERED_RANS: "rans"}
 ALLOWED = {
     "fast": (STORED, CONSTANT, HUFFMAN, LOWERED_HUFFMAN),
     "small": (STORED, CONSTANT, RANS, LOWERED_RANS, CLASSES),
 }
+OTHERS = STORED, CONSTANT, HUFFMAN, PACKED
 GROUP = 4096
 FLOATS = {"float32": (4, 23), "float16": (2, 7), "bfloat16": (2, 7), "float64": (8, 52)}
 
@@ -32,7 +33,7 @@ class Scales(NamedTuple):
 
 
 class Plane(NamedTuple):
-    """A plane: its method, its bytes, and the table or the models of its code."""
+    """A plane: its method, its bytes, and the table, the models or the bits of its code."""
 
     method: int
     values: list[int]
@@ -128,7 +129,9 @@ def _scales_text(scales: Scales) -> str:
 
 
 def string(plane: Plane) -> str:
-    """Return the bits of a coded plane, filled to a whole byte."""
+    """Return the bits of a coded or packed plane."""
+    if plane.method == PACKED:
+        return "".join(fixed(value, plane.model) for value in plane.values)
     if plane.method == CLASSES:
         assert plane.scales is not None
         text = fixed(plane.lanes, 8) + _scales_text(plane.scales) + models_text(plane.model)
@@ -168,7 +171,10 @@ def write(message: Message) -> tuple[bytes, int]:
         elif k:
             data = bytes(plane.values) if plane.method == STORED else to_bytes(string(plane))
             body += data
-            head += leb128.encode(len(data)) if plane.method != STORED else b""
+            if plane.method == PACKED:
+                head += bytes([plane.model])
+            elif plane.method != STORED:
+                head += leb128.encode(len(data))
     if escape is not None:
         first = planes[0].values
         for at in range(0, len(first), GROUP):
@@ -271,9 +277,11 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
     heads = []
     for k in range(planes):
         method = bits.number(8)
-        if method not in ((STORED, CONSTANT, HUFFMAN) if k else ALLOWED[mode]):
+        if method not in (OTHERS if k else ALLOWED[mode]):
             raise Corrupt(f"the method {method}")
-        number = bits.number(8) if method == CONSTANT else 0
+        number = bits.number(8) if method in (CONSTANT, PACKED) else 0
+        if method == PACKED and not 1 <= number <= 7:
+            raise Corrupt(f"fields of {number} bits")
         if k and method == HUFFMAN:
             number = contexts._read_leb128(bits)
         heads.append((method, number))
@@ -290,6 +298,10 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
             others.append([number] * coded)
         elif method == STORED:
             others.append(list(to_bytes(bits.take(8 * coded))))
+        elif method == PACKED:
+            part = Bits(bits.take(-(-coded * number // 8) * 8))
+            others.append([part.number(number) for _ in range(coded)])
+            _fill(part)
         else:
             part = Bits(bits.take(8 * number))
             others.append(_read_string(part, method, coded, 1) if coded else [])

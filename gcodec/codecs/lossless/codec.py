@@ -3,9 +3,10 @@
 Symbols: the bit patterns. A message contains one plane of bytes for each byte of an element. The
 first plane of a float contains its exponent, that of an integer the most significant byte. It is
 coded by Huffman words (``mode=fast``), or by rANS, whose models depend on the means of row and
-column where that pays (``mode=small``). The other planes are stored, unless they are constant or
-an entropy code saves a fiftieth. Zeros are left out of all planes but the first. Where nothing is
-saved, the message contains the elements themselves, little-endian (``mode=stored``).
+column where that pays (``mode=small``). The other planes are stored, unless they are constant, all
+of their bytes are below 128, or an entropy code saves a fiftieth. Zeros are left out of all planes
+but the first. Where nothing is saved, the message contains the elements themselves, little-endian
+(``mode=stored``).
 
 All dtypes of frames are accepted, and NaN with any payload, −0 and infinity are kept.
 """

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from gcodec.codecs.lossless import message
-from gcodec.codecs.lossless.message import CLASSES, CONSTANT, KINDS, LOWERED, STORED, Head
+from gcodec.codecs.lossless.message import (
+    CLASSES,
+    CONSTANT,
+    KINDS,
+    LOWERED,
+    PACKED,
+    STORED,
+    Head,
+)
 from gcodec.codecs.lossless.planes import PlaneLayout, Zeros
 from gcodec.fields import byte_contexts, ranged
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, Window
@@ -60,8 +68,9 @@ def _other_plane(walk: FieldWalker, head: Head, k: int, n: int) -> Iterator[Fiel
         for element, symbol in enumerate(symbols.tolist(), at):
             yield FieldValue(symbol, element=element if head.zeros is None else None)
 
-    if plane.method == STORED:
-        yield from walk.fields("value", name, 8, count, describe)
+    if plane.method in (STORED, PACKED):
+        yield from walk.fields("value", name, plane.width or 8, count, describe)
+        yield from walk.pad(-walk.at % 8)
     elif plane.method != CONSTANT:
         walk.require(8 * plane.nbytes)
         end = walk.at + 8 * plane.nbytes

@@ -16,6 +16,7 @@ from gcodec.codecs.lossless.message import (
     KINDS,
     LOWERED_HUFFMAN,
     LOWERED_RANS,
+    PACKED,
     RANS,
     STORED,
     Head,
@@ -42,6 +43,7 @@ from gcodec.kernels.bits import bit_string, byte_planes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.byte_planes import GROUP
 from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.bits.pack import FieldLayout, pack_fields
 from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import (
     PlaneForm,
@@ -60,6 +62,7 @@ from gcodec.wire.seek import LOG2_STATES
 
 _SCALES_NBITS = 32  # approximate bits of a layout
 _TABLE_NBITS = 512  # approximate bits of a table
+_LEAST_PACKED = 64  # bytes of a plane that may be packed
 _SAMPLE = 1 << 16  # elements from which the scales of rows and columns are estimated
 _LIST_SHARE = 200  # share of the first plane that rANS must save in a list of scales in mode=fast
 _SHARE = 50  # a plane is coded if that saves a fiftieth of it
@@ -129,7 +132,7 @@ class _Statistics(NamedTuple):
         if layout.is_float and (coded is not None or (sample is None and counts[0])):
             zeros = _zeros_of(coded or _Coded.of(bits), counts, layout.itemsize - 1)
         is_constant = bool(np.count_nonzero(counts) == 1)
-        others = tuple(_other_planes(bits, layout, zeros))
+        others = tuple(_other_planes(bits, layout, zeros, is_exact))
         return cls(counts, is_constant, sample, zeros, others)
 
 
@@ -357,9 +360,9 @@ def _zeros_of(coded: _Coded, counts: np.ndarray, planes: int) -> Zeros | None:
 
 
 def _other_planes(
-    bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None
+    bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, is_exact: bool
 ) -> Iterator[tuple[Plane, np.ndarray | None]]:
-    """Return the planes but the first one, and the strings of those that are coded.
+    """Return the planes but the first one, and the strings of those that are coded or packed.
 
     Samples of their bytes tell which planes may be worth a code.
     """
@@ -375,37 +378,53 @@ def _other_planes(
         left_out = zeros and replace(zeros, counts=byte_planes.coded_counts(sampled)[0])
         planes = _planes(sampled, layout, left_out)
         counts, size = [byte_counts(plane) for plane in planes], planes.shape[1]
+    widths: list[int] = []
     for k, own in enumerate(counts, 1):
-        method, plan = _judged(own, size)
-        if method == STORED:
-            yield Plane(STORED), None
+        plane, plan = _judged(own, size, is_exact)
+        if plane.method == PACKED:
+            widths = widths or _widths(bits, layout)
+            if widths[k - 1] < 8:
+                yield plane._replace(width=widths[k - 1]), None
+                continue
+        if plane.method == STORED:
+            yield plane, None
             continue
-        plane = _plane(bits, layout, zeros, k)
-        if plane.size > size:
-            own = byte_counts(plane)
-            method, plan = _judged(own, plane.size)
-        if plan is not None:
-            data = plan.write(plane, plane.size, BitString(), 0).data
-            yield Plane(method, 0, data.size), data
-        else:
-            yield Plane(method, int(own.argmax()) if method == CONSTANT else 0), None
+        symbols = _plane(bits, layout, zeros, k)
+        if symbols.size > size:
+            own = byte_counts(symbols)
+            plane, plan = _judged(own, symbols.size, is_exact)
+        data = plan.write(symbols, symbols.size, BitString(), 0).data if plan else None
+        yield plane._replace(nbytes=0 if data is None else data.size), data
 
 
-def _judged(counts: np.ndarray, count: int) -> tuple[int, ranged.Plan | None]:
+def _judged(counts: np.ndarray, count: int, is_exact: bool) -> tuple[Plane, ranged.Plan | None]:
     """Return the method for a plane of `count` bytes with these counts, other than the first.
 
-    With Huffman words, also return the plan of the string.
+    With Huffman words, also return the plan of the string. Unless sizes are to be exact, words
+    must also save a fiftieth of packed fields, which are read much faster.
     """
-    stored, entropy = 8 * count, entropy_nbits(counts)
+    stored, entropy, packed = 8 * count, entropy_nbits(counts), None
     most = stored - stored // _SHARE
-    is_long = entropy + _TABLE_NBITS > most
-    if not (entropy and is_long) and np.count_nonzero(counts) <= 1:
-        return CONSTANT, None
-    if not is_long:
+    if entropy <= 7 * count:  # otherwise more than 128 bytes occur
+        (occurring,) = counts.nonzero()
+        if occurring.size <= 1:
+            return Plane(CONSTANT, int(counts.argmax())), None
+        width = int(occurring[-1]).bit_length()
+        if width < 8 and count >= _LEAST_PACKED:
+            packed, most = Plane(PACKED, width=width), width * count
+            if not is_exact:
+                most -= most // _SHARE
+    if entropy + _TABLE_NBITS <= most:
         plan = ranged.Plan.of("huffman", counts)
         if plan.nbits - ranged.RANGE_NBITS < most:
-            return HUFFMAN, plan
-    return STORED, None
+            return Plane(HUFFMAN), plan
+    return packed or Plane(STORED), None
+
+
+def _widths(bits: np.ndarray, layout: PlaneLayout) -> list[int]:
+    """Return how many bits the largest byte of each plane but the first has."""
+    every_bit = np.bitwise_or.reduce(bits, keepdims=True)
+    return [int(plane[0]).bit_length() for plane in _planes(every_bit, layout, None)]
 
 
 def _plane(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, k: int) -> np.ndarray:
@@ -604,7 +623,7 @@ class _Writer:
     @property
     def _is_split(self) -> bool:
         """Whether `_split_words` can write the message."""
-        return all(plane.method == STORED for plane, _ in self._known.others)
+        return all(plane.method in (STORED, PACKED) for plane, _ in self._known.others)
 
     def _split_words(self, method: _Method) -> Written:
         """Write the message with Huffman words in one pass over the elements."""
@@ -618,6 +637,9 @@ class _Writer:
         zeros, form = self._known.zeros, self._plane_of(method).form
         coded = None if zeros is None else zeros.counts
         lengths = np.empty(-(-bits.size // GROUP), np.int64)
+        is_packed = any(plane.method == PACKED for plane, _ in self._known.others)
+        if is_packed:
+            others = scratch((self._layout.itemsize - 1) * self._head.coded(bits.size))
 
         def task(start: int, stop: int) -> BitString:
             tiles = slice(start // GROUP, -(-stop // GROUP))
@@ -636,9 +658,21 @@ class _Writer:
             return self._split_words(self._exact(method))
         if not np.may_share_memory(data, memory):
             data[:lead] = memory[:lead]
+        if is_packed:
+            self._put_planes(others.reshape(self._layout.itemsize - 1, -1), data[len(text) :])
         offsets = np.zeros(lengths.size + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         return Written(data, nbits, seek_of_blocks(bits.size, nbits, offsets))
+
+    def _put_planes(self, planes: np.ndarray, data: np.ndarray) -> None:
+        """Write stored and packed planes, given their bytes, to the start of an array."""
+        at = 0
+        for k, (symbols, (plane, _)) in enumerate(zip(planes, self._known.others, strict=True), 1):
+            if plane.method == PACKED:
+                pack_fields(symbols, FieldLayout(plane.width), data[at:])
+            else:
+                data[at : at + symbols.size] = symbols
+            at += self._head.nbytes_of(k, self._bits.size)
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""
@@ -667,6 +701,8 @@ class _Writer:
         for k, (plane, string) in enumerate(self._known.others, 1):
             if plane.method == STORED:
                 stored[k] = at
+            elif plane.method == PACKED:
+                pack_fields(_plane(bits, layout, zeros, k), FieldLayout(plane.width), data[at:])
             elif string is not None:
                 data[at : at + string.size] = string
             at += self._head.nbytes_of(k, n)

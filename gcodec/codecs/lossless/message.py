@@ -1,7 +1,8 @@
 """The message: a head, all planes but the first one, and the first plane.
 
     zeros u8 · escape u8, if zeros is 1
-    for each plane: method u8 · byte u8, if constant · length LEB128, if coded and not the first
+    for each plane: method u8 · byte u8, if constant · width u8, if packed
+        · length LEB128, if coded and not the first
     numbers of elements that are not zeros, u16 each, if zeros is 1
     the other planes · the first plane
 
@@ -9,7 +10,8 @@ If zeros is 1, the elements whose bits are all 0 are left out of all planes but 
 `planes`. A plane is stored as it is, constant, or coded by Huffman words or rANS, after the least
 and the largest byte and a table of 0 and of these bytes. The length of a coded plane is that of
 its string in bytes. The first plane may also be lowered by the scales of rows and columns, which
-then precede it, or coded by the context coder of bytes.
+then precede it, or coded by the context coder of bytes. Other planes may be packed, in fields of 1
+to 7 bits.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from gcodec.entropy.context.scale_model import Scales
 from gcodec.entropy.ranged import open_string
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.byte_planes import GROUP
-from gcodec.kernels.bits.pack import check_padding
+from gcodec.kernels.bits.pack import check_padding, unpack_range
 from gcodec.payload import Payload
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
@@ -42,9 +44,11 @@ from gcodec.wire.seek import SeekTable, refuse_table
 
 METHODS = (
     *("stored", "constant", "Huffman", "rANS"),
-    *("lowered, Huffman", "lowered, rANS", "rANS by classes"),
+    *("lowered, Huffman", "lowered, rANS", "rANS by classes", "packed"),
 )
-STORED, CONSTANT, HUFFMAN, RANS, LOWERED_HUFFMAN, LOWERED_RANS, CLASSES = range(len(METHODS))
+STORED, CONSTANT, HUFFMAN, RANS, LOWERED_HUFFMAN, LOWERED_RANS, CLASSES, PACKED = range(
+    len(METHODS)
+)
 KINDS: dict[int, tabled.Kind] = {
     HUFFMAN: "huffman",
     RANS: "rans",
@@ -56,7 +60,7 @@ FIRST_METHODS = {
     "fast": (STORED, CONSTANT, HUFFMAN, LOWERED_HUFFMAN),
     "small": (STORED, CONSTANT, RANS, LOWERED_RANS, CLASSES),
 }
-OTHER_METHODS = (STORED, CONSTANT, HUFFMAN)
+OTHER_METHODS = (STORED, CONSTANT, HUFFMAN, PACKED)
 
 
 class Plane(NamedTuple):
@@ -70,11 +74,14 @@ class Plane(NamedTuple):
         The byte of a constant plane.
     nbytes : int
         Bytes of a coded plane, unless it is the first one.
+    width : int
+        Bits of each field of a packed plane.
     """
 
     method: int
     byte: int = 0
     nbytes: int = 0
+    width: int = 0
 
 
 class Head(NamedTuple):
@@ -97,7 +104,9 @@ class Head(NamedTuple):
     def nbytes_of(self, k: int, n: int) -> int:
         """Return the number of bytes of plane k > 0."""
         plane = self.planes[k]
-        return self.coded(n) if plane.method == STORED else plane.nbytes
+        if plane.method in (STORED, PACKED):
+            return -(-self.coded(n) * (plane.width or 8) // 8)
+        return plane.nbytes
 
     @property
     def method_at(self) -> int:
@@ -112,6 +121,8 @@ class Head(NamedTuple):
             parts.append(bytes([plane.method]))
             if plane.method == CONSTANT:
                 parts.append(bytes([plane.byte]))
+            elif plane.method == PACKED:
+                parts.append(bytes([plane.width]))
             elif plane.method != STORED and k:
                 parts.append(leb128(plane.nbytes))
         if zeros is not None:
@@ -155,14 +166,19 @@ def read_methods(
         if method not in (OTHER_METHODS if k else FIRST_METHODS[mode]):
             raise Corrupt(f"plane {k} is coded by method {method}", reader.at - 1)
         note(f"method of plane {k}", method, METHODS[method])
-        byte = nbytes = 0
+        byte = nbytes = width = 0
         if method == CONSTANT:
             byte = reader.byte()
             note(f"byte of plane {k}", byte, "of all elements")
+        elif method == PACKED:
+            width = reader.byte()
+            if not 1 <= width < 8:
+                raise Corrupt(f"plane {k} has fields of {width} bits", reader.at - 1)
+            note(f"width of plane {k}", width, "bits of each byte")
         elif k and method != STORED:
             nbytes = reader.leb128()
             note(f"bytes of plane {k}", nbytes, "")
-        planes.append(Plane(method, byte, nbytes))
+        planes.append(Plane(method, byte, nbytes, width))
     return bool(flag), escape, tuple(planes)
 
 
@@ -240,6 +256,8 @@ class Message(NamedTuple):
             end = at + head.nbytes_of(k, n)
             if 8 * end > nbits:
                 raise Truncated(f"the payload has {nbits} bits, plane {k} ends at {8 * end}")
+            if width := head.planes[k].width:
+                check_padding(data[at:end], head.coded(n) * width)
             others.append(BitSpan(data, 8 * at, 8 * end))
             at = end
         span, method = BitSpan(data, 8 * at, nbits, payload.seek), head.planes[0].method
@@ -325,13 +343,13 @@ class Message(NamedTuple):
         return span.data[span.first // 8 + start : span.first // 8 + stop]
 
     def _others(self) -> list[np.ndarray | int]:
-        """Return the other planes: their bytes, or the byte of a constant one."""
+        """Return the other planes: their bytes or fields, or the byte of a constant one."""
         planes: list[np.ndarray | int] = []
         count = self.head.coded(self.n)
         for plane, span in zip(self.head.planes[1:], self.spans[1:], strict=True):
             if plane.method == CONSTANT:
                 planes.append(plane.byte)
-            elif plane.method == STORED:
+            elif plane.method in (STORED, PACKED):
                 planes.append(span.data[span.first // 8 : span.end // 8])
             elif not count:
                 span.refuse_bits()
@@ -369,8 +387,13 @@ class Message(NamedTuple):
         for begin in range(at, stop, stride):
             end = min(begin + stride, stop)
             own, coded = part_of(zeros, begin, end)
-            for k, plane in enumerate(others):
+            for k, (plane, data) in enumerate(zip(self.head.planes[1:], others, strict=True)):
                 target = room[k * stride : k * stride + coded.stop - coded.start]
-                target[:] = plane if isinstance(plane, int) else plane[coded]
+                if isinstance(data, int):
+                    target[:] = data
+                elif plane.method == PACKED:
+                    unpack_range(data, plane.width, coded.start, target)
+                else:
+                    target[:] = data[coded]
             tile, target = first[begin - at : end - at], out[begin - at : end - at]
             layout.join(tile, room, stride, target, self.scales, begin, own, streaming=streaming)

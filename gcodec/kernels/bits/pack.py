@@ -79,7 +79,9 @@ class FieldLayout(NamedTuple):
 
 
 @dispatched("gcodec.kernels.bits.pack_cuda")
-def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
+def pack_fields(
+    codes: np.ndarray, layout: FieldLayout, out: np.ndarray | None = None
+) -> np.ndarray:
     """Pack codes into bytes.
 
     Parameters
@@ -87,6 +89,8 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
     codes : (n,) uint8 array
         Codes below ``2**layout.width``.
     layout : FieldLayout
+    out : uint8 array, optional
+        Array whose first bytes receive the result.
 
     Returns
     -------
@@ -94,8 +98,8 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
     """
     layout._check()
     codes, n = np.require(codes, np.uint8, ["C", "A"]), codes.size
-    out = aligned_empty(layout.nbytes(n), np.uint8)
-    size = layout._field_bytes(n)
+    nbytes, size = layout.nbytes(n), layout._field_bytes(n)
+    out = aligned_empty(nbytes, np.uint8) if out is None else out[:nbytes]
     out[size:] = 0
     count = layout.pad == "count"
     if layout.strided:
@@ -169,6 +173,28 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
 
     pool.run(task, n, _GROUP)
     return codes
+
+
+def unpack_range(data: np.ndarray, width: int, start: int, out: np.ndarray) -> None:
+    """Unpack contiguous fields from field `start` on, on the calling thread.
+
+    Parameters
+    ----------
+    data : uint8 array
+        Bytes of all fields, each of which begins with its most significant bit.
+    width : int
+    start : int
+    out : (k,) uint8 array
+        Receives the fields, which lie in `data`.
+    """
+    unpack, (group, skipped) = unpacker(width, True), divmod(start, _GROUP)
+    rest = data[group * width :]
+    if skipped:
+        first = np.empty(min(skipped + out.size, _GROUP), np.uint8)
+        unpack(rest, first)
+        out[: first.size - skipped] = first[skipped:]
+        out, rest = out[first.size - skipped :], rest[width:]
+    unpack(rest, out)
 
 
 def check_length(nbits: int, expected: int) -> None:
