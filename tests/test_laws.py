@@ -22,7 +22,7 @@ from gcodec.arrays.source import inspect
 from gcodec.codec import Codec
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.payload import Payload
-from gcodec.runtime import cover
+from gcodec.runtime import cover, pool
 from gcodec.wire.primitives import MAX_NDIM
 
 each_codec = pytest.mark.parametrize("codec", gs.FEW, ids=str)
@@ -704,35 +704,52 @@ def test_decode_add_where_the_level_times_scale_overflows() -> None:
         "qsgd:form=sparse,s=127,norm=max",
         "qsgd:s=1000,code=auto",
         "qsgd:bucket=512,code=context",
+        "topk:ratio=0.2,index=rice",
+        "topk:ratio=0.01,index=huffman",
+        "ecsq:step=0.1",
+        "ecsq:bits=1,trellis=yes",
+        "dct8:layout=tiles",
+        "lossless:mode=fast",
+        "lossless:mode=small",
     ],
 )
 def test_threads_change_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    n = (1 << 20) + 37  # two segments of 2^19 elements, and a short one
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    monkeypatch.setattr(pool, "SEGMENT", 1 << 14)
+    codec, cut = gcodec.parse(spec), []
+    segments = pool._Segments.run
+
+    def counted(self: Any) -> Any:
+        cut.append(len(self._pending))
+        return segments(self)
+
+    monkeypatch.setattr(pool._Segments, "run", counted)
+    n = (1 << 18) + 37
     rng = np.random.default_rng(3)
-    x = rng.standard_normal(n + 1, np.float32)[1:]  # not aligned to a cache line
-    before = rng.standard_normal(n, np.float32)
-    codec = gcodec.parse(spec)
-    results: list[list[np.ndarray]] = []
-    for threads in ("1", "2", "7"):
-        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
-        residual, acc = before.copy(), before.copy()
-        payload = codec.encode(x, seed=5)
-        symbols = codec.quantize_residual(x, residual, decay=0.9, seed=5)
-        frame = gcodec.encode(x, codec, seed=5)
-        gcodec.decode_add(frame, acc, 0.25)
-        results.append(
-            [
-                payload.data,
-                codec.pack(symbols).data,
-                residual.view(np.uint32),
-                np.frombuffer(frame, np.uint8),
-                gcodec.decode(frame).view(np.uint32),
-                acc.view(np.uint32),
-            ]
-        )
-        del payload, symbols, frame, acc, residual
-    for other in results[1:]:
-        assert all(map(np.array_equal, results[0], other))
+    even, before = rng.standard_normal((2, n + 1), np.float32)[:, 1:]  # not aligned to a line
+    uneven = even * np.repeat(np.float32([0, 1e-3, 30, 1]), n // 4 + 1)[:n]
+    for x in (even, uneven):
+        results: list[list[np.ndarray]] = []
+        for threads in ("1", "2", "7"):
+            monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+            residual, acc = before.copy(), before.copy()
+            payload = codec.encode(x, seed=5)
+            symbols = codec.quantize_residual(x, residual, decay=0.9, seed=5)
+            frame = gcodec.encode(x, codec, seed=5)
+            gcodec.decode_add(frame, acc, 0.25)
+            results.append(
+                [
+                    payload.data,
+                    codec.pack(symbols).data,
+                    residual.view(np.uint32),
+                    np.frombuffer(frame, np.uint8),
+                    gcodec.decode(frame).view(np.uint32),
+                    acc.view(np.uint32),
+                ]
+            )
+        for other in results[1:]:
+            assert all(map(np.array_equal, results[0], other))
+    assert max(cut) > 4
 
 
 @pytest.mark.parametrize("n", thinned([17, 1, 15, 16, 0, 136, 128, 129, 1000, 250], 5))

@@ -14,6 +14,7 @@ import gcodec
 from gcodec.codecs.lossless import encoder, message
 from gcodec.codecs.lossless.message import Message
 from gcodec.codecs.lossless.planes import PlaneLayout
+from gcodec.runtime import pool
 
 FLOATS = {
     "float32": np.dtype(np.float32),
@@ -340,6 +341,8 @@ def test_floats_without_signs_take_seven_bits_of_the_plane_that_contains_the_sig
     dtype: np.dtype[np.generic], has_zeros: bool, threads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    monkeypatch.setattr(pool, "SEGMENT", 1 << 14)
     rng = np.random.default_rng(17)
     x = np.abs(rng.standard_normal(300_007)).astype(dtype)
     if has_zeros:
