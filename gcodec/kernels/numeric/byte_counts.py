@@ -8,12 +8,17 @@ from gcodec.kernels.numeric.words import leading_zeros, load_word
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel, subroutine
+from gcodec.runtime.lanes import Emitter, block, lanes
 
 _VALUES = 256
 _TABLES = 8  # equal neighbors would wait for each other's count
 _APART = _VALUES + 8  # entries from one table to the next; multiples of a page would collide
+_FEW = 24  # bytes below this value are compared with each value, which vectors do fast
+_LANES = 64  # bytes that are compared at once
+_ROW = 32 * _LANES
+_TILE = 4 * _ROW  # bytes whose sums in a lane fit a byte
 _POINT = 28  # fractional bits of logarithms
-_BYTE, _EIGHT, _SIXTEEN = np.uint64(255), np.uint64(8), np.uint64(16)
+_BYTE, _EIGHT = np.uint64(255), np.uint64(8)
 
 
 @dispatched("gcodec.kernels.numeric.byte_counts_cuda")
@@ -22,7 +27,7 @@ def byte_counts(codes: np.ndarray) -> np.ndarray:
 
     def task(start: int, stop: int) -> np.ndarray:
         counts = np.zeros(_VALUES, np.int64)
-        _count_values(codes[start:stop], count_tables(), counts)
+        _count_values(codes[start:stop], count_tables(), np.empty(_LANES, np.uint8), counts)
         return counts
 
     return added(pool.run(task, codes.size))
@@ -171,32 +176,36 @@ def ideal_nbits(counts, width, logs):
     return (high + (low >> 16) >> _POINT - 16) - (own_high + (own_low >> 16) >> _POINT - 16)
 
 
-@kernel("in uint8[], out int64[], out int64[]")
-def _count_values(codes, tables, counts):
-    # tables.size == _TABLES * _APART; counts.size == _VALUES. The counts are added to `counts`.
+@block("codes", "i", "value", "sums", "zero")
+def _count_one(e: Emitter) -> None:
+    """Add which of `_ROW` bytes from i on are one value to `_LANES` sums of bytes."""
+    builder, kind = e.builder, lanes(8, _LANES)
+    value = e.splat(builder.trunc(e.args["value"], kind.element), _LANES)
+    source, target = e.address("codes", "i"), e.address("sums", "zero")
+    sums = e.load(target, kind, 1)
+    for first in range(0, _ROW, _LANES):
+        equal = builder.icmp_unsigned("==", e.load(e.element(source, first), kind, 1), value)
+        sums = builder.sub(sums, builder.sext(equal, kind))
+    e.store(sums, target, 1)
+
+
+@kernel("in uint8[], out int64[], out uint8[], out int64[]")
+def _count_values(codes, tables, sums, counts):
+    # tables.size == _TABLES * _APART; sums.size == _LANES; counts.size == _VALUES. The counts are
+    # added to `counts`.
     tables[:] = 0
-    top = np.uint8(0)
-    for i in range(codes.size):
-        top = max(top, codes[i])
-    if top >= 16:
-        count_part(codes, tables)
-        add_tables(tables, counts)
-        return
-    whole, zeros = codes.size // 8, 0  # two neighbors fit a byte and are counted together
-    for i in range(whole):
-        word = load_word(codes, 8 * i)
-        if word == 0:
-            zeros += 8
+    for first in range(0, codes.size, _TILE):
+        part = codes[first : first + _TILE]
+        top = np.uint8(0)
+        for i in range(part.size):
+            top = max(top, part[i])
+        if top >= _FEW or part.size < _TILE:
+            count_part(part, tables)
             continue
-        word |= word >> np.uint64(4)
-        for table in range(0, _TABLES, 2):
-            tables[np.uint64(_APART * table) + (word & _BYTE)] += 1
-            word >>= _SIXTEEN
-    counts[0] += zeros
-    for i in range(8 * whole, codes.size):
-        counts[codes[i]] += 1
-    for table in range(_TABLES):
-        for value in range(_VALUES):
-            count = tables[_APART * table + value]
-            counts[value & 15] += count
-            counts[value >> 4] += count
+        for value in range(top + 1):
+            sums[:] = 0
+            for i in range(0, _TILE, _ROW):
+                _count_one(part, i, value, sums, 0)
+            for lane in range(_LANES):
+                counts[value] += np.int64(sums[lane])
+    add_tables(tables, counts)
