@@ -567,7 +567,7 @@ class _Writer:
         sums = self._known.sums if layout.width == BLOCK else None
         sums = sums or plane_sums(self._bits, layout.width)
         own = rounded_scales(sums.rows, layout.quantum, ONE, unit, sampled_sums)
-        occurring = lowered_range(sums, own, unit)
+        occurring = None if layout.group else lowered_range(sums, own, unit)
         estimated = _estimated(counts, n, self._plane.zero_count, occurring)
         assert estimated is not None, "those of the plane have been estimated by this sample too"
         return _Lowered(estimated, scales._replace(rows=own), int(scales_nbits))
