@@ -8,6 +8,7 @@ import re
 import struct
 import subprocess
 import sys
+from typing import NoReturn
 
 import pytest
 from example_files import DUMP as EXAMPLE
@@ -15,7 +16,9 @@ from example_files import ROOT
 
 from gcodec.analysis.typical import TYPICAL
 from gcodec.cli.options import _Announcement, verb
-from gcodec.runtime import compilation_watchers
+from gcodec.cli.outcome import LIMIT, Outcome
+from gcodec.limits import Limits
+from gcodec.runtime import jit, kernel_cache, processor
 
 fcntl = pytest.importorskip("fcntl")
 termios = pytest.importorskip("termios")
@@ -123,23 +126,39 @@ def test_announcement_of_a_compilation_fits_in_one_line(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "40")
     announce = _Announcement((30, "minifloat"))
-    announce("kernel", False)
-    announce("kernel", True)
+    with announce("kernel"):
+        pass
     begun, erased = capsys.readouterr().err.split("\r\x1b[2K")[1:]
     assert begun.startswith("compiling kernel ") and len(begun) == 39
     assert erased == ""
 
 
-def test_line_of_an_interrupted_compilation_is_erased(monkeypatch, capsys):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_line_of_a_failed_compilation_is_erased(error, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with pytest.raises(error), _Announcement(None)("kernel"):
+        raise error
+    assert re.fullmatch(r"\r\x1b\[2Kcompiling kernels?, .*\r\x1b\[2K", capsys.readouterr().err)
+
+
+def test_a_failed_compilation_is_reported_on_a_line_of_its_own(monkeypatch, capsys):
+    """The verb reports the error itself, while it goes on with other files."""
+    from gcodec.runtime import compiler
+
+    def fail(kernel: object, processor: object, checked: bool) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(compiler, "loop_code", fail)
 
     @verb("verify")
-    def interrupted() -> int:
-        """Stop while a kernel is compiled."""
-        for watch in compilation_watchers:
-            watch("kernel", False)
-        raise KeyboardInterrupt
+    def failing() -> int:
+        """Compile a kernel that is not in the cache."""
+        outcome = Outcome("verify", Limits())
+        with outcome.of("a.gcf"):
+            kernel_cache._compiler_of(jit.kernels()[0])(processor.target())
+        return outcome.code
 
-    with pytest.raises(KeyboardInterrupt):
-        interrupted.invoke(interrupted.make_context("verify", []))
-    assert re.fullmatch(r"\r\x1b\[2Kcompiling kernels?, .*\r\x1b\[2K", capsys.readouterr().err)
+    assert failing.invoke(failing.make_context("verify", [])) == LIMIT
+    *_, last = capsys.readouterr().err.split("\r\x1b[2K")
+    assert last == "gcodec: a.gcf: there is not enough memory\n"

@@ -131,7 +131,7 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Show the contents of files of gradients, and the effect of codecs on them.
+    """Show the contents of gradient files, and the effect of codecs.
 
     FILE is a .safetensors, .npz, .npy or .pt file, a .gcf file, a folder of
     torch.distributed.checkpoint, a directory of such files, or a glob; - is stdin, whose format
