@@ -130,7 +130,7 @@ class Microscale(Codec):
     rounding: str = param(
         Choice("nearest", "stochastic"),
         "nearest",
-        "of elements, to the nearest, or stochastically",
+        "rounding of elements, to the nearest, or stochastically",
     )
     tensor_scale: float | str = param(
         Float32(
