@@ -138,8 +138,8 @@ def command(
     follows from its first bytes.
 
     For every tensor of a dump, gcodec shows the number of values, their distribution (from -4 to 4
-    times their rms, counts on a logarithmic scale), the entropy in bits per value of a uniform
-    quantizer with the nmse of --max-nmse, and for each codec the measured bits per value and nmse.
+    times their rms, counts on a logarithmic scale), the entropy of a uniform quantizer with the
+    nmse of --max-nmse, in bits per value, and for each codec the measured bits per value and nmse.
     Bits per value count whole frames: for a few values, headers and checksums can outweigh the
     payload, and raw can be the smallest codec. The best fit is the normal, Laplace or generalized
     normal distribution that is nearest to the nonzero values, with its shape (2, 1 or any) and its
