@@ -151,8 +151,8 @@ def command(
     metadata, or a number in the name of the file or of its folder. The rank is the number of
     singular values that contain 99 % of the energy of a matrix.
 
-    For every frame of a .gcf file, gcodec shows the size of its parts. It reads only headers;
-    gcodec verify checks the payloads.
+    For every frame of a .gcf file, gcodec shows the size of its parts. It reads only headers and
+    tries no codecs, whatever the options; gcodec verify checks the payloads.
     """
     from gcodec.cli.render.output import progress, stdout
 
