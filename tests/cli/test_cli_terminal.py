@@ -121,6 +121,15 @@ def test_inspect_opens_its_bar_before_heavy_imports():
     assert 0 <= text.find("loading gcodec") < text.index("29 tensors")
 
 
+def test_bar_leaves_its_line_to_a_compilation(tmp_path, monkeypatch):
+    monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path / "kernels"))
+    text = shown("encode", EXAMPLE, "-c", "sign", "-o", tmp_path / "small.gcf", delay=0)
+    written = text.split("\x1b[2K")
+    for part in ("compiling kernel", "small.gcf \x1b"):
+        assert any(part in erased for erased in written)
+    assert not any("compiling" in erased and "small.gcf" in erased for erased in written)
+
+
 def test_announcement_of_a_compilation_fits_in_one_line(monkeypatch, capsys):
     """A terminal erases a line, but not one that it has wrapped."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
