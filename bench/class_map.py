@@ -7,7 +7,7 @@ A class is the magnitude that the scales of row and column predict, in quarter o
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import numpy as np
 
@@ -31,12 +31,17 @@ def classes(x: np.ndarray) -> np.ndarray:
 
 def main() -> None:
     """Draw the picture."""
+    parser = argparse.ArgumentParser(prog="python -m bench.class_map", description=__doc__)
+    parser.add_argument("file", help="dump that contains the tensor")
+    parser.add_argument("tensor", help="name of the tensor")
+    parser.add_argument("target", metavar="OUT.png", help="picture to write")
+    options = parser.parse_args()
     require_matplotlib()
     import matplotlib.pyplot as plt
 
-    path, name, target = sys.argv[1:]
-    with open_dump(path) as dump:
-        x = np.asarray(dump.load(next(e for e in dump.entries if e.name == name)), np.float32)
+    with open_dump(options.file) as dump:
+        entry = next(e for e in dump.entries if e.name == options.tensor)
+        x = np.asarray(dump.load(entry), np.float32)
     size = np.log2(np.maximum(np.abs(x.reshape(x.shape[0], -1)), 1e-12))
     figure, axes = plt.subplots(2, 1, figsize=(9, 5), layout="constrained")
     pictures = ((size, "log2 |x|", size.max() - 9), (classes(x), "class, in octaves", None))
@@ -45,7 +50,7 @@ def main() -> None:
         figure.colorbar(shown, ax=ax, label=label)
         ax.set_ylabel("row")
     axes[-1].set_xlabel("column")
-    figure.savefig(target, dpi=60, facecolor="white")
+    figure.savefig(options.target, dpi=60, facecolor="white")
 
 
 if __name__ == "__main__":

@@ -102,6 +102,7 @@ __all__ = [
 
 # Modules of the public names. Each loads on first use, so `import gcodec` stays fast.
 _PACKAGES = ("advisor", "codecs", "entropy", "interop", "training")
+_ADAPTERS = ("flower", "jax", "mpi", "numcodecs", "nvflare", "torch", "zarr")  # need an import
 _DECODERS = (
     *("decode", "decode_add", "decode_many", "decode_range", "decode_sparse", "decode_sum"),
 )
@@ -128,7 +129,8 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f"gcodec.{name}")
     if name not in _MODULES:
-        raise AttributeError(f"module 'gcodec' has no attribute {name!r}")
+        hint = f": import gcodec.{name} first" if name in _ADAPTERS else ""
+        raise AttributeError(f"module 'gcodec' has no attribute {name!r}{hint}")
     value = getattr(importlib.import_module(f"gcodec.{_MODULES[name]}"), name)
     globals()[name] = value
     return value

@@ -45,9 +45,9 @@ from gcodec.wire.kinds import check_flag, check_number
 __all__ = ["FrameGrid", "FrameMod"]
 
 _STYPE = "gcodec.frame"  # serialization type of an Array whose data is a frame
-_RECORD = "gcodec"  # record of a message that is ours
+_RECORD = "gcodec"  # gcodec's own record in a message
 _STATE, _BEFORE = "gcodec.feedback", "gcodec.feedback.before"  # records of a client's state
-_UPDATE, _VALUE = "update:", "value:"  # kinds of frames, which precede the name of the array
+_UPDATE, _VALUE = "update:", "value:"  # the name of a frame is its kind, then that of the array
 _MOD_FAILED = 6  # Flower's code for a mod that refuses a message
 
 _Next = Callable[[Message, Any], Message]
@@ -64,12 +64,13 @@ class FrameMod:
     ----------
     codec : str, mapping, Codec or Policy
         Codec of updates; see `gcodec.parse` and `gcodec.Policy`. Integers, and arrays that the
-        client did not receive in that shape, are sent without loss.
+        client did not receive with the same shape and dtype, are sent without loss.
     key : bytes, optional
-        Secret of 1 to 64 bytes that this client shares with the server. It authenticates arrays
-        and metrics, each for one message.
+        Secret of 1 to 64 bytes that this client shares with the server. Its tags authenticate
+        arrays and metrics, and each tag is valid for one message.
     feedback : bool
-        Whether to send later what an update left out. It pays off if a client takes part often.
+        Whether to add to each update what the preceding one left out. This pays off if the client
+        takes part often.
     decay : float
         Factor of the residual in each round; see `gcodec.Feedback`.
     seed : int
@@ -183,9 +184,9 @@ class _Sent(NamedTuple):
     ----------
     message : Message
     nonce : str
-        Text that no other message has.
+        Text that is unique to the message.
     arrays : dict
-        What the client decodes, by the names of record and array.
+        Arrays that the client decodes, by the names of the record and the array.
     """
 
     message: Message
@@ -205,9 +206,9 @@ class _Encoded(NamedTuple):
     Attributes
     ----------
     record, frames : ArrayRecord
-        The strategy's record, and what is sent.
+        Record of the strategy, and the record that is sent.
     arrays : dict
-        What a client decodes, by name.
+        Arrays that a client decodes, by name.
     """
 
     record: ArrayRecord
@@ -234,7 +235,7 @@ class FrameGrid(Grid):
     max_norm : float, optional
         Largest allowed L2 norm of an update. Default: any finite update is allowed.
     limits : Limits, optional
-        Bounds for arrays that the client did not receive; see `gcodec.Limits`.
+        Bounds on arrays that the client did not receive; see `gcodec.Limits`.
 
     Attributes
     ----------
@@ -284,10 +285,10 @@ class FrameGrid(Grid):
         self.dropped: list[tuple[int, str]] = []
         self.sent_nbytes = self.received_nbytes = 0
 
-    # What the grid of the server app does
+    # Methods of every grid
 
     def set_run(self, run: Any) -> None:
-        """See the grid of the server app."""
+        """Set the run of the grid of the server app."""
         self._grid.set_run(run)
 
     @property
@@ -303,16 +304,16 @@ class FrameGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """See the grid of the server app."""
+        """Return a message, as the grid of the server app does."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """See the grid of the server app."""
+        """Return the ids of the nodes that the grid of the server app knows."""
         nodes: Iterable[int] = self._grid.get_node_ids()
         return nodes
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages, with frames in place of arrays where a codec or a key asks for them."""
+        """Send messages, with frames in place of arrays if the grid has a codec or a key."""
         sent = self._prepared(messages)
         ids = list(self._grid.push_messages([item.message for item in sent]))
         self._remember(sent)
@@ -361,7 +362,7 @@ class FrameGrid(Grid):
         return prepared
 
     def _encode(self, name: str, record: ArrayRecord, key: bytes | None) -> _Encoded:
-        """Return a record with frames where a codec or a key asks for them."""
+        """Return a record with frames in place of arrays if the grid has a codec or a key."""
         arrays = _to_numpy(record)
         if self._codec is None and key is None:
             return _Encoded(record, record, arrays)
@@ -418,7 +419,7 @@ class FrameGrid(Grid):
     def _drop_odd_metrics(self, checked: list[tuple[Message, _Sent]]) -> None:
         """Drop replies to a training message whose metrics have other names than most replies'.
 
-        Strategies would give up the whole round because of them.
+        Strategies would give up the whole round because of such a reply.
         """
 
         def names(reply: Message) -> frozenset[tuple[str, str]]:
@@ -506,7 +507,7 @@ def _is_training(message: Message) -> bool:
 
 
 def _is_update(array: np.ndarray, base: np.ndarray) -> bool:
-    """Tell whether the difference of two arrays can be compressed."""
+    """Return whether the difference of two arrays can be compressed."""
     return array.dtype.kind == "f" and (array.shape, array.dtype) == (base.shape, base.dtype)
 
 
@@ -524,7 +525,7 @@ def _tag_of_metrics(content: RecordDict, key: bytes) -> bytes:
 
 
 def _plain_instruction(content: RecordDict, key: bytes | None) -> RecordDict:
-    """Return the records of a message to a client with plain arrays, without our own record."""
+    """Return the records of a message to a client with plain arrays, without gcodec's record."""
     records: dict[str, Any] = dict(content)
     del records[_RECORD]
     for name, record in content.array_records.items():

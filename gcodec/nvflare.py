@@ -1,8 +1,8 @@
 """gcodec for NVIDIA FLARE: filters that send arrays as frames.
 
-`FrameEncoder` is a result filter of the clients, `FrameDecoder` one of the server; or, for the
-weights that clients receive, data filters of the server and of the clients. Needs the extra
-``nvflare``.
+For results, `FrameEncoder` is a filter of the clients, and `FrameDecoder` one of the server. For
+the weights that clients receive, the server encodes and the clients decode, each by a data filter.
+Needs the extra ``nvflare``.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ class FrameEncoder(DXOFilter):
     """Filter that replaces arrays by frames.
 
     Differences of weights are compressed with error feedback. Weights themselves are compressed
-    without it, and integers without loss. An array that the codec refuses, because it contains NaN
-    or Inf, fails the task of this client.
+    without it, and integers without loss. If the codec refuses an array because it contains NaN or
+    Inf, the task of this client fails.
 
     Parameters
     ----------
     codec : str, mapping, Codec or Policy
-        See `gcodec.parse` and `gcodec.Policy`; a text in the configuration of a job.
+        Codec of arrays; see `gcodec.parse` and `gcodec.Policy`. The configuration of a job states
+        it as text.
     feedback : bool
-        Whether to send later what a difference left out.
+        Whether to add to each difference of weights what the preceding one left out.
     decay : float
         Factor of the residual in each round; see `gcodec.Feedback`.
     seed : int
@@ -143,7 +144,7 @@ class FrameDecoder(DXOFilter):
         self._limits = Limits(max_elements=max_elements)
 
     def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO | None:
-        """Return a DXO with arrays in place of frames; None if it has no frames.
+        """Return a DXO with arrays in place of frames; None, for no change, if it has no frames.
 
         Raises
         ------

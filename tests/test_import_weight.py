@@ -24,6 +24,18 @@ def test_importing_gcodec_loads_nothing_heavy() -> None:
     assert loaded("import gcodec") == set()
 
 
+def test_adapters_wait_for_their_own_import() -> None:
+    code = (
+        "import gcodec\n"
+        "assert not hasattr(gcodec, 'torch')\n"
+        "try:\n"
+        "    gcodec.torch\n"
+        "except AttributeError as error:\n"
+        "    assert str(error).endswith(\"no attribute 'torch': import gcodec.torch first\")"
+    )
+    assert loaded(code) == set()
+
+
 def test_reading_a_frame_compiles_nothing() -> None:
     frame = "474346010001010104000020 1ca3b1a0 0000803f 00000000"  # invalid checksums
     code = (

@@ -84,6 +84,13 @@ def test_links_suit_the_site() -> None:
     assert site_pages.relinked(inner, "docs") == inner.replace("../README.md", "index.md")
 
 
+def test_result_without_description_has_no_dash() -> None:
+    shown = '<code>Codec</code>\n – \n<div class="doc-md-description">{}</div>'
+    kept, empty = shown.format("<p>A codec.</p>"), shown.format("\n ")
+    pages = [site_pages.on_page_content(text, None, None, None) for text in (kept, empty)]
+    assert pages == [kept, "<code>Codec</code>\n "]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_lists_suit_the_site(page: Path) -> None:
     """MkDocs nests by four spaces; within a paragraph, it starts no list but continues one."""

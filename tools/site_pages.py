@@ -2,7 +2,8 @@
 
 README.md, CHANGELOG.md, CONTRIBUTING.md and SECURITY.md are also pages of the site. Their links to
 pages of ``docs/`` stay links; a link to a file that the site lacks becomes its text. The page of
-the command shows the help of every verb, so it cannot be older than the command.
+the command shows the help of every verb, so it cannot be older than the command. Where a docstring
+states only the type of a result, mkdocstrings would write a dash without a description.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ROOT_PAGES = {
 }
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 _EXAMPLE = re.compile(r"^```wire (.+)$", re.MULTILINE)
+_NO_DESCRIPTION = re.compile(r"–\s*<div class=\"doc-md-description\">\s*</div>")
 HELP = "<!-- help of every verb -->"
 
 
@@ -86,3 +88,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         markdown = markdown.replace(HELP, help_of_every_verb())
     markdown = _EXAMPLE.sub(r'```text title="\1"', markdown)
     return relinked(markdown, "docs") if "/" not in page.file.src_uri else markdown
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Drop the dash after a type that has no description."""
+    return _NO_DESCRIPTION.sub("", html)

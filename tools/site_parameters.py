@@ -1,7 +1,8 @@
 """Extension of ``mkdocs build``: parameters that share a description keep their own defaults.
 
 Griffe, which reads the docstrings, gives all of them the default of the first one, and its type
-unless the docstring states a type.
+unless the docstring states a type. It also takes types such as "str, mapping or Codec" for tuples,
+which would get parentheses inside of those of the page.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ class OwnDefaults(griffe.Extension):
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
         """Correct the parameters of a function."""
         _correct(func)
+        _drop_parentheses(func)
 
     def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
-        """Correct the parameters of a class."""
+        """Correct the parameters of a class, and its attributes."""
         _correct(cls)
+        _drop_parentheses(cls)
 
 
 def _correct(documented: griffe.Function | griffe.Class) -> None:
@@ -39,3 +42,11 @@ def _correct(documented: griffe.Function | griffe.Class) -> None:
                 parameter.value = signature[parameter.name].default
             if first.annotation is signature[first.name].annotation:
                 parameter.annotation = signature[parameter.name].annotation
+
+
+def _drop_parentheses(documented: griffe.Function | griffe.Class) -> None:
+    kinds = griffe.DocstringSectionKind.parameters, griffe.DocstringSectionKind.attributes
+    for section in documented.docstring.parsed if documented.docstring is not None else ():
+        for item in section.value if section.kind in kinds else ():
+            if isinstance(item.annotation, griffe.ExprTuple):
+                item.annotation.implicit = True

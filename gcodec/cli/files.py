@@ -203,14 +203,16 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
     Raises
     ------
     ParameterError
-        If two inputs have the same output, an output has the suffix of another format, or it
-        exists and `force` is false.
+        If several inputs have the output of one file, or two of them the same, or an output has
+        the suffix of another format, or it exists and `force` is false.
     """
     if output == str(STREAM):
         if len(sources) > 1:
             raise ParameterError(f"-o -: must be the output of one file, not of {len(sources)}")
         return [STREAM]
     is_directory = output is not None and (output.endswith("/") or Path(output).is_dir())
+    if output is not None and len(sources) > 1 and not is_directory and output.endswith(suffix):
+        raise ParameterError(f"{output}: OUT must be a directory for {len(sources)} files")
     if output is not None and len(sources) == 1 and not is_directory:
         targets = [_file(Path(output))]
     else:

@@ -91,6 +91,7 @@ EXAMPLES = (
 )
 _VARIABLES = {
     "GCODEC_NUM_THREADS": "number of threads for tensors of more than two million elements",
+    "GCODEC_KEPT_MIB": "MiB of dropped results whose memory waits for later results",
     "GCODEC_CACHE_DIR": "directory of compiled kernels",
     "GCODEC_CHECKED": "1 compiles kernels with bounds checks",
     "GCODEC_TARGET": "processor that kernels are for: native, or a level such as x86-64-v3",

@@ -6,6 +6,7 @@ once. `gcodec.cli.shells` contains the scripts that call the completion.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import importlib
@@ -61,6 +62,8 @@ class Verb(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; it announces on stderr that it compiles kernels, before the first one."""
+        if self.name != "doctor":  # which reports invalid variables
+            _check_variables()
         announce = _Announcement(expected(self.name, ctx.params))
         if not ctx.params.get("quiet") and self.name != "warmup":  # which has a progress bar
             compilation_watchers.append(announce)
@@ -69,7 +72,6 @@ class Verb(click.Command):
         finally:
             if announce in compilation_watchers:
                 compilation_watchers.remove(announce)
-            announce.erase()  # the line of a compilation that was interrupted
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections after the options."""
@@ -115,36 +117,46 @@ class _Announcement:
 
     def __init__(self, expected: tuple[int, str] | None) -> None:
         self._count, self._expected = 0, expected
-        self._is_shown = False
 
-    def __call__(self, kernel: str, done: bool) -> None:
-        """Announce that a kernel is about to be compiled, or erase this."""
-        self._count += not done
-        if done:
-            self.erase()
-        elif sys.stderr.isatty():
-            from rich.console import Console
+    @contextlib.contextmanager
+    def __call__(self, kernel: str) -> Iterator[None]:
+        """Announce that a kernel is compiled, and erase the line of a terminal at the end."""
+        self._count += 1
+        if self._count == 1:
+            self._announce_first()
+        if not sys.stderr.isatty():
+            yield
+            return
+        from rich.console import Console
 
-            # A terminal can erase one line, but not one that it has wrapped.
-            line = self._position()[: Console(stderr=True).width - 1]
-            self._is_shown = True
-            click.echo(f"{_ERASE}{line}", err=True, nl=False)
-        elif self._count == 1:
-            needs = ""
-            if self._expected is not None:
-                number, what = self._expected
-                needs = f" ({what} needs about {number})"
+        # A terminal can erase one line, but not one that it has wrapped.
+        line = self._position()[: Console(stderr=True).width - 1]
+        click.echo(f"{_ERASE}{line}", err=True, nl=False)
+        try:
+            yield
+        finally:
+            click.echo(_ERASE, err=True, nl=False)
+
+    def _announce_first(self) -> None:
+        """Print one line in a pipe; in a terminal, only if the kernels cannot be stored."""
+        from gcodec.runtime import kernel_cache
+
+        needs = ""
+        if self._expected is not None:
+            number, what = self._expected
+            needs = f" ({what} needs about {number})"
+        if fault := kernel_cache.fault():
+            click.echo(
+                f"gcodec: compiling kernels{needs}, in each run, because they cannot be stored: "
+                f"{fault} Set GCODEC_CACHE_DIR to a directory of your own.",
+                err=True,
+            )
+        elif not sys.stderr.isatty():
             click.echo(
                 f"gcodec: compiling kernels, once{needs}; later runs load them "
                 "(gcodec warmup compiles all of them in advance)",
                 err=True,
             )
-
-    def erase(self) -> None:
-        """Erase the line in a terminal, if it is there."""
-        if self._is_shown:
-            click.echo(_ERASE, err=True, nl=False)
-            self._is_shown = False
 
     def _position(self) -> str:
         """Return the position of the kernel among all that the command needs, cached or not."""
@@ -157,6 +169,22 @@ class _Announcement:
         filled = _BAR * number // total
         bar = either("━", "#", err=True) * filled + either("╌", "-", err=True) * (_BAR - filled)
         return f"compiling kernel {number} of about {total} for {what}, once {bar}"
+
+
+def _check_variables() -> None:
+    """Refuse invalid environment variables, before a verb blames its codecs for them."""
+    if "GCODEC_NUM_THREADS" in os.environ:
+        from gcodec.runtime.pool import thread_count
+
+        thread_count()
+    if "GCODEC_KEPT_MIB" in os.environ:
+        from gcodec.runtime.reuse import kept_nbytes
+
+        kept_nbytes()
+    if "GCODEC_TARGET" in os.environ:
+        from gcodec.runtime import processor
+
+        processor.target()
 
 
 def write_examples(

@@ -74,7 +74,7 @@ class MinMax(Codec):
     bucket : int
         Number of elements that share a range; 0 for one range for the tensor.
     rounding : {"nearest", "stochastic"}
-        Rounding to the nearest level, or stochastically to one of the two neighbours, which is
+        Rounding to the nearest level, or stochastically to one of the two neighbors, which is
         unbiased.
     """
 

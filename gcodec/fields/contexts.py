@@ -112,7 +112,7 @@ def _list(walk: FieldWalker, line: str, count: int) -> Iterator[FieldSpan]:
     _, end = scale_lists.read(walk.data, walk.at, walk.end, count)
     code = walk.field("scale", f"code of {line}s", 2)
     yield code
-    rice_fields = [("centre", 7), ("k", 3)] if not code.value else []
+    rice_fields = [("center", 7), ("k", 3)] if not code.value else []
     for name, nbits in [("shift", 2), ("least", 7), *rice_fields]:
         yield walk.field("scale", name, nbits)
     nbits = end - walk.at

@@ -95,6 +95,7 @@ class XorShift128Plus:
     Attributes
     ----------
     state : (2,) uint64 array
+        State of the generator.
 
     Examples
     --------

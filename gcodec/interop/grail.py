@@ -176,7 +176,7 @@ def decode(update: bytes | bytearray | memoryview, base: Tensors) -> dict[str, n
 
 
 def to_frame(update: bytes | bytearray | memoryview, base: Tensors) -> bytes:
-    """Return the patches of an update: named frames without gaps; see `gcodec.iter_frames`.
+    """Convert an update to patches, named frames without gaps; see `gcodec.iter_frames`.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def to_frame(update: bytes | bytearray | memoryview, base: Tensors) -> bytes:
 def from_frame(
     data: bytes | bytearray | memoryview, base: Tensors, *, version: Version = 31
 ) -> bytes:
-    """Return the update of patches, whose elements are compared by their bits; see `to_frame`.
+    """Convert patches, whose elements are compared by their bits, to an update; see `to_frame`.
 
     Parameters
     ----------

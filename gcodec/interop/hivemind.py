@@ -146,7 +146,7 @@ def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
     Returns
     -------
     array
-        In the dtype that the message states.
+        Tensor in the dtype that the message states.
 
     Raises
     ------

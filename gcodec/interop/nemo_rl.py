@@ -87,7 +87,7 @@ def encode(new: Tensors, base: Tensors, *, operation: Operation = "xor") -> Upda
     base : mapping of str to array
         Old tensors of the same names, dtypes and shapes; others are ignored.
     operation : {"xor", "overwrite"}
-        What the values do to the old elements.
+        Whether values are the exclusive or of new and old elements, or new elements.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def decode(update: tuple[Any, Any, Any], base: Tensors) -> dict[str, np.ndarray]
 
 
 def to_frame(update: tuple[Any, Any, Any], base: Tensors) -> bytes:
-    """Return the patches of an update: named frames without gaps; see `gcodec.iter_frames`.
+    """Convert an update to patches, named frames without gaps; see `gcodec.iter_frames`.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def to_frame(update: tuple[Any, Any, Any], base: Tensors) -> bytes:
 def from_frame(
     data: bytes | bytearray | memoryview, base: Tensors, *, operation: Operation = "xor"
 ) -> Update:
-    """Return the update of patches; see `to_frame`.
+    """Convert patches to an update; see `to_frame`.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def from_frame(
     FormatError
         If a frame is damaged or is no patch.
     ParameterError
-        If `base` lacks a tensor, or has another one.
+        If `base` lacks a tensor, or its tensor is not the one that was patched.
     """
     return encode(from_frames(data, base), base, operation=operation)
 

@@ -79,11 +79,13 @@ def encode(
     x : float32 or bfloat16 array
         Tensor on the host, whose last dimension is a multiple of 32, or of 16 for ``nvfp4``.
     format : {"mxfp8e4m3", "mxfp8e5m2", "mxfp6e2m3", "mxfp6e3m2", "mxfp4", "nvfp4"}
+        Format of elements and scales.
     scale : {"floor", "rceil", "ceil", "even"}
-        Torchao's ``ScaleCalculationMode``; left out for ``nvfp4``.
+        Rule for the scales, named as in torchao's ``ScaleCalculationMode``. ``nvfp4`` has only
+        the default.
     tensor_scale : float, optional
-        For ``nvfp4``, the scale of the tensor, from 2^-120 to 1e35; see `tensor_scale_of`. None
-        uses scales of blocks only.
+        Scale of the tensor for ``nvfp4``, from 2^-120 to 1e35; see `tensor_scale_of`. None uses
+        scales of blocks only.
 
     Returns
     -------

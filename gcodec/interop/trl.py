@@ -140,7 +140,7 @@ def decode(update: Mapping[str, Any], base: Tensors) -> dict[str, np.ndarray]:
 
 
 def to_frame(update: Mapping[str, Any], base: Tensors) -> bytes:
-    """Return the patches of an update: named frames without gaps; see `gcodec.iter_frames`.
+    """Convert an update to patches, named frames without gaps; see `gcodec.iter_frames`.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def to_frame(update: Mapping[str, Any], base: Tensors) -> bytes:
 def from_frame(
     data: bytes | bytearray | memoryview, base: Tensors, *, index: Index = "gap"
 ) -> dict[str, np.ndarray]:
-    """Return the update of patches; see `to_frame`.
+    """Convert patches to an update; see `to_frame`.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def from_frame(
     FormatError
         If a frame is damaged or is no patch.
     ParameterError
-        If `base` lacks a tensor, or has another one.
+        If `base` lacks a tensor, or its tensor is not the one that was patched.
     TypeError
         If a tensor has another dtype.
     """

@@ -4,11 +4,11 @@ The package runs kernels without knowing any of them; `gcodec.kernels` contains 
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 Array: TypeAlias = Any
 """An array of NumPy or of CuPy. The alias is `Any` because CuPy declares no types."""
 
-compilation_watchers: list[Callable[[str, bool], None]] = []
-"""Functions to be called before and after this process compiles a kernel, with the name of the
-kernel and whether it is compiled."""
+compilation_watchers: list[Callable[[str], AbstractContextManager[object]]] = []
+"""Functions that return a context in which this process compiles the kernel of a given name."""

@@ -216,12 +216,10 @@ def _compiler_of(kernel: Kernel) -> Callable[[Processor], bytes]:
             raise CompilerDisabled(fault)
         from gcodec.runtime import compiler
 
-        for report in compilation_watchers:
-            report(kernel.name, False)
-        results, loop = compiler.loop_code(kernel, target, checked())
-        for report in compilation_watchers:
-            report(kernel.name, True)
-        return Code(results, loop).packed()
+        with contextlib.ExitStack() as stack:
+            for watch in compilation_watchers:
+                stack.enter_context(watch(kernel.name))
+            return Code(*compiler.loop_code(kernel, target, checked())).packed()
 
     return compile_kernel
 
@@ -263,15 +261,16 @@ def _code(
 def watched(compiled: Callable[[str], object]) -> Iterator[None]:
     """Call a function with the name of each kernel that this process has compiled."""
 
-    def report(name: str, done: bool) -> None:
-        if done:
-            compiled(name)
+    @contextlib.contextmanager
+    def watch(name: str) -> Iterator[None]:
+        yield
+        compiled(name)
 
-    compilation_watchers.append(report)
+    compilation_watchers.append(watch)
     try:
         yield
     finally:
-        compilation_watchers.remove(report)
+        compilation_watchers.remove(watch)
 
 
 def loaded() -> list[Kernel]:

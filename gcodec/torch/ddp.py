@@ -124,15 +124,15 @@ def ddp_hook(
     dimensions, travel uncompressed in the same messages. All ranks must call this function with
     the same arguments; the first step compares them.
 
-    Frameworks that start torch.distributed themselves take the hook before. The first step then
-    reads rank and world size, and makes the hook's own process group.
+    The hook may be made before torch.distributed is initialized, as some frameworks require. Its
+    first step then reads rank and world size, and makes the hook's own process group.
 
     Parameters
     ----------
     codec : str, mapping, Codec or Policy
-        See `gcodec.parse` and `gcodec.Policy`. A tensor whose codec is ``raw`` is sent dense. The
-        default takes the fewest bits for gradients of matrices with feedback, and sends those that
-        have no low rank as ``ecsq`` does.
+        Codec of gradients; see `gcodec.parse` and `gcodec.Policy`. A tensor whose codec is ``raw``
+        is sent dense. The default takes the fewest bits for gradients of matrices with feedback,
+        and sends those that have no low rank as ``ecsq`` does.
     model : Module or iterable of (name, parameter), optional
         Source of the parameter names for `policy`, `exclude` and checkpoints; a leading
         ``module.`` is removed. Default: parameters are numbered in the order in which their

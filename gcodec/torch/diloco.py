@@ -122,7 +122,7 @@ class DiLoCo:
     mixing : float
         With overlap, the share of a worker's own value in a parameter after an outer step.
     feedback : bool
-        Whether to send later what a message left out.
+        Whether to add to each message what the preceding one left out.
     decay : float
         Factor of the residual in each exchange; see `gcodec.Feedback`.
     seed : int

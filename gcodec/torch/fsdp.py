@@ -71,7 +71,7 @@ def fsdp_comm(
         Ranks of other nodes that hold the same shard. The reduce-scatter among the ranks that
         share a model then stays uncompressed, and `codec` compresses the mean over `replicas`.
     feedback : bool
-        Whether to send later what a message left out.
+        Whether to add to each message what the preceding one left out.
     decay : float
         Factor of the residual in each step; see `gcodec.Feedback`.
     seed : int

@@ -94,7 +94,8 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 class DGC(ExchangingOptimizer):
     """Deep gradient compression: SGD whose ranks send the largest sums of velocities.
 
-    Do not wrap the model in DDP; the optimizer averages the gradients. See `gcodec.training.DGC`.
+    Do not wrap the model in DDP; the optimizer averages the gradients. Set the attribute `epoch`
+    at the start of each epoch, for the warm-up. See `gcodec.training.DGC`.
 
     Parameters
     ----------
@@ -103,7 +104,7 @@ class DGC(ExchangingOptimizer):
     lr : float
         Learning rate.
     density, momentum, clip, warmup, value, min_size
-        See `gcodec.training.DGC`. Set the attribute `epoch` for the warm-up.
+        See `gcodec.training.DGC`.
     communicator : Communicator, optional
         Group of ranks. Default: a gloo group of all processes of torch.distributed.
 
@@ -176,7 +177,7 @@ class OneBitAdam(ExchangingOptimizer):
     warmup, betas, scale, min_size
         See `gcodec.training.OneBitAdam`.
     eps : float
-        Its `epsilon`.
+        The parameter `epsilon` of `gcodec.training.OneBitAdam`.
     communicator : Communicator, optional
         Group of ranks. Default: a gloo group of all processes of torch.distributed.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,7 +100,11 @@ class LocalGrid(Grid):
 
 
 def client_app(*mods: Any) -> ClientApp:
-    app = ClientApp(mods=list(mods))
+    return with_work(ClientApp(mods=list(mods)))
+
+
+def with_work(app: ClientApp) -> ClientApp:
+    """Return an app with functions that train and evaluate."""
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -418,3 +424,16 @@ def test_invalid_arguments_of_the_mod(options: dict[str, Any]) -> None:
 def test_invalid_arguments_of_the_grid(options: dict[str, Any]) -> None:
     with pytest.raises(ParameterError):
         gcodec.flower.FrameGrid(LocalGrid(client_app(), 1), **options)
+
+
+def test_programs_of_the_guide_run(capsys: pytest.CaptureFixture[str]) -> None:
+    guide = Path(__file__).parents[2] / "docs" / "federated.md"
+    client, server = re.findall(r"^```py\n(.*?)^```$", guide.read_text("utf-8"), re.M | re.S)
+    names: dict[str, Any] = {"KEY": KEY}
+    exec(client, names)
+    grid = LocalGrid(with_work(names["app"]), 3)
+    names["initial_arrays"] = ArrayRecord({name: Array(x) for name, x in START.items()})
+    exec(server, names)
+    names["main"](grid, None)
+    dropped, _, nbytes = capsys.readouterr().out.rpartition(" ")
+    assert dropped == "[]" and 0 < int(nbytes) < 3 * 10 * START["weight"].nbytes

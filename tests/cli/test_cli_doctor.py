@@ -75,9 +75,13 @@ def test_disabled_compiler(monkeypatch):
     assert "NUMBA_DISABLE_JIT" in results["compiler"]["found"]
 
 
-def test_invalid_thread_count_fails(monkeypatch):
-    monkeypatch.setenv("GCODEC_NUM_THREADS", "many")
-    assert not checks("--no-self-test", code=1)["threads"]["ok"]
+@pytest.mark.parametrize(
+    ("variable", "check"),
+    [("GCODEC_NUM_THREADS", "threads"), ("GCODEC_KEPT_MIB", "reused memory")],
+)
+def test_invalid_number_fails(variable, check, monkeypatch):
+    monkeypatch.setenv(variable, "many")
+    assert not checks("--no-self-test", code=1)[check]["ok"]
 
 
 def test_invalid_target_fails(monkeypatch):

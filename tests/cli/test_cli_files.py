@@ -247,6 +247,8 @@ def test_several_inputs(tmp_path):
     out = tmp_path / "new" / "folder"
     run("encode", tmp_path, "-c", "raw", "-o", out)
     assert {p.name for p in out.iterdir()} == {"one.gcf", "two.gcf"}
+    single = run("encode", one, two, "-c", "raw", "-o", tmp_path / "all.gcf", code=2)
+    assert single.stderr.endswith("all.gcf: OUT must be a directory for 2 files\n")
     run("encode", one, two, "-c", "raw")
     assert (tmp_path / "two.gcf").read_bytes() == (out / "two.gcf").read_bytes()
     # The new .gcf files in the directory are no dumps.

@@ -66,10 +66,11 @@ def test_help_of_the_group(files: Path) -> None:
     text = shown()
     for shell in ("bash", "zsh", "fish"):
         assert f"_GCODEC_COMPLETE={shell}_source gcodec" in text
-    for variable in ("GCODEC_NUM_THREADS", "GCODEC_CACHE_DIR", "GCODEC_CHECKED"):
-        assert variable in text
+    for variable in ("NUM_THREADS", "KEPT_MIB", "CACHE_DIR", "CHECKED", "TARGET"):
+        assert f"\n  GCODEC_{variable} " in text
     assert all(f"  {code}  {purpose}\n" in text for code, purpose in EXIT_CODES.items())
     assert all(f"\n  {name} " in text for name in VERBS)
+    assert "...\n" not in text.partition("\n")[2], "the purpose of a verb does not fit"
 
 
 def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

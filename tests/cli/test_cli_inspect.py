@@ -17,6 +17,7 @@ from example_files import ROOT
 import gcodec
 from gcodec.analysis import timing
 from gcodec.cli.main import cli
+from gcodec.codec import registered
 from gcodec.feedback import derive_seed
 from gcodec.tensorfiles.dumps import open_dump, write_dump
 
@@ -315,11 +316,13 @@ def test_sizes_of_frame_parts(tmp_path):
 
 def test_codecs_lists_all_registered_codecs():
     lines = run("codecs").stdout.splitlines()
-    for name in gcodec.codecs():
+    names = list(registered(with_base=True))
+    assert {*names} == {*gcodec.codecs(), "patch"}
+    for name in names:
         assert any(line.split()[:1] == [name] for line in lines)
     document = json_of("codecs")
     assert document["schema"] == "gcodec.codecs/1"
-    assert [c["name"] for c in document["codecs"]] == list(gcodec.codecs())
+    assert [c["name"] for c in document["codecs"]] == names
     (raw,) = json_of("codecs", "raw")["codecs"]
     assert (raw["id"], raw["max_bits_per_value"]) == (1, 32)
     assert raw["parameters"][0]["default"] == "float32"

@@ -106,6 +106,16 @@ def test_exit_codes(tmp_path):
     run("inspect", code=2)
 
 
+@pytest.mark.parametrize("name", ["GCODEC_NUM_THREADS", "GCODEC_KEPT_MIB", "GCODEC_TARGET"])
+def test_invalid_variable_is_wrong_usage(name, monkeypatch):
+    """Inspect would else take it for the refusal of each codec."""
+    monkeypatch.setenv(name, "many")
+    for args in (["inspect", EXAMPLE, "--max-nmse", "0.01"], ["codecs"]):
+        result = run(*args, code=2)
+        assert result.stdout == ""
+        assert result.stderr.startswith(f"gcodec: {name}='many': must be ")
+
+
 @pytest.mark.parametrize(
     "args",
     [

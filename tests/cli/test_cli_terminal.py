@@ -8,6 +8,7 @@ import re
 import struct
 import subprocess
 import sys
+from typing import NoReturn
 
 import pytest
 from example_files import DUMP as EXAMPLE
@@ -15,7 +16,9 @@ from example_files import ROOT
 
 from gcodec.analysis.typical import TYPICAL
 from gcodec.cli.options import _Announcement, verb
-from gcodec.runtime import compilation_watchers
+from gcodec.cli.outcome import LIMIT, Outcome
+from gcodec.limits import Limits
+from gcodec.runtime import jit, kernel_cache, processor
 
 fcntl = pytest.importorskip("fcntl")
 termios = pytest.importorskip("termios")
@@ -66,7 +69,7 @@ def test_inspect_names_columns_that_do_not_fit():
 def test_codecs_fit_with_their_purposes():
     actual = lines(shown("codecs"))
     table = actual[: actual.index("")]
-    assert len(table) == 1 + len(TYPICAL) and all(len(line) <= 80 for line in table)
+    assert len(table) == 1 + len([*TYPICAL, "patch"]) and all(len(line) <= 80 for line in table)
     assert table[0].split() == ["codec", "id", "bits/v", "nmse", "purpose"]
     assert actual[-1] == "not shown at 80 columns: parameters and their defaults; use --json"
 
@@ -118,28 +121,53 @@ def test_inspect_opens_its_bar_before_heavy_imports():
     assert 0 <= text.find("loading gcodec") < text.index("29 tensors")
 
 
+def test_bar_leaves_its_line_to_a_compilation(tmp_path, monkeypatch):
+    monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path / "kernels"))
+    text = shown("encode", EXAMPLE, "-c", "sign", "-o", tmp_path / "small.gcf", delay=0)
+    written = text.split("\x1b[2K")
+    for part in ("compiling kernel", "small.gcf \x1b"):
+        assert any(part in erased for erased in written)
+    assert not any("compiling" in erased and "small.gcf" in erased for erased in written)
+
+
 def test_announcement_of_a_compilation_fits_in_one_line(monkeypatch, capsys):
     """A terminal erases a line, but not one that it has wrapped."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "40")
     announce = _Announcement((30, "minifloat"))
-    announce("kernel", False)
-    announce("kernel", True)
+    with announce("kernel"):
+        pass
     begun, erased = capsys.readouterr().err.split("\r\x1b[2K")[1:]
     assert begun.startswith("compiling kernel ") and len(begun) == 39
     assert erased == ""
 
 
-def test_line_of_an_interrupted_compilation_is_erased(monkeypatch, capsys):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_line_of_a_failed_compilation_is_erased(error, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with pytest.raises(error), _Announcement(None)("kernel"):
+        raise error
+    assert re.fullmatch(r"\r\x1b\[2Kcompiling kernels?, .*\r\x1b\[2K", capsys.readouterr().err)
+
+
+def test_a_failed_compilation_is_reported_on_a_line_of_its_own(monkeypatch, capsys):
+    """The verb reports the error itself, while it goes on with other files."""
+    from gcodec.runtime import compiler
+
+    def fail(kernel: object, processor: object, checked: bool) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(compiler, "loop_code", fail)
 
     @verb("verify")
-    def interrupted() -> int:
-        """Stop while a kernel is compiled."""
-        for watch in compilation_watchers:
-            watch("kernel", False)
-        raise KeyboardInterrupt
+    def failing() -> int:
+        """Compile a kernel that is not in the cache."""
+        outcome = Outcome("verify", Limits())
+        with outcome.of("a.gcf"):
+            kernel_cache._compiler_of(jit.kernels()[0])(processor.target())
+        return outcome.code
 
-    with pytest.raises(KeyboardInterrupt):
-        interrupted.invoke(interrupted.make_context("verify", []))
-    assert re.fullmatch(r"\r\x1b\[2Kcompiling kernels?, .*\r\x1b\[2K", capsys.readouterr().err)
+    assert failing.invoke(failing.make_context("verify", [])) == LIMIT
+    *_, last = capsys.readouterr().err.split("\r\x1b[2K")
+    assert last == "gcodec: a.gcf: there is not enough memory\n"

@@ -49,12 +49,13 @@ def test_a_terminal_shows_the_position_of_a_kernel(monkeypatch, capsys):
     loaded = []
     monkeypatch.setattr(kernel_cache, "loaded", lambda: loaded)
     announce = options._Announcement((4, "sign"))
-    announce("kernel", False)
-    announce("kernel", True)
+    with announce("kernel"):
+        pass
     loaded += [None] * 5
-    announce("another", False)
+    with announce("another"):
+        pass
     bar, full = "━━━━━╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌", 20 * "━"
     assert capsys.readouterr().err == (
         f"\r\x1b[2Kcompiling kernel 1 of about 4 for sign, once {bar}\r\x1b[2K"
-        f"\r\x1b[2Kcompiling kernel 6 of about 6 for sign, once {full}"
+        f"\r\x1b[2Kcompiling kernel 6 of about 6 for sign, once {full}\r\x1b[2K"
     )

@@ -183,6 +183,17 @@ def test_diagrams_without_data_are_empty():
     assert escaped('<a href="x">\t') == r"&lt;a href=&quot;x&quot;&gt;\t"
 
 
+def test_legend_of_all_codecs_lies_below_the_axis():
+    pytest.importorskip("matplotlib")
+    points = [diagrams.Point(cls(), 3.0, 0.01) for cls in gcodec.codecs().values()]
+    svg = figures.rate_distortion(points, [(1.0, 1.0)])
+    label, *entries = (
+        float(re.search(rf'<text [^>]* y="([\d.]+)">{word}<', svg)[1])
+        for word in ("bits per value", "front", *gcodec.codecs(), "Shannon bound")
+    )
+    assert min(entries) > label + 12
+
+
 def test_wide_characters_get_wide_labels():
     pytest.importorskip("matplotlib")
     ascii_row, wide_row = (figures.link_speeds([(name, 1.0)]) for name in ("abcd", "漢字"))

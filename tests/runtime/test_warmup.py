@@ -216,3 +216,22 @@ def test_the_first_compilation_is_announced(tmp_path: Path) -> None:
     assert runs[0].stderr.count("gcodec: compiling kernels, once") == 1
     assert "(sign needs about 3)" in runs[0].stderr
     assert "compiling" not in runs[1].stderr
+
+
+def test_announcement_says_that_kernels_cannot_be_stored(tmp_path: Path) -> None:
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+    example = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
+    call = ["inspect", "--codec", "sign", str(example)]
+    run = subprocess.run(
+        [sys.executable, "-m", "gcodec", *call],
+        env={**os.environ, "GCODEC_CACHE_DIR": str(occupied), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (line,) = (line for line in run.stderr.splitlines() if "compiling" in line)
+    assert line == (
+        "gcodec: compiling kernels (sign needs about 3), in each run, because they cannot be "
+        f"stored: {occupied} is not a directory. Set GCODEC_CACHE_DIR to a directory of your own."
+    )

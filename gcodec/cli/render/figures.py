@@ -63,6 +63,7 @@ _OTHER_LINES = "#b6bdc6"
 _LINE_COLORS: tuple[str, ...] = ("#3f66cf", "#b86e00", "#cf3d2b", "#25877a", "#c94a8c", "#7c4dbd")
 _LINE_COLORS += ("#92603f", "#1c2024")
 _MIN_ERROR, _MAX_ERROR = 1e-8, 2.0  # of the diagram of rates and errors
+_LEGEND_COLUMNS = 4  # in that diagram
 
 
 class Panel(NamedTuple):
@@ -129,12 +130,14 @@ def rate_distortion(points: Sequence[Point], shapes: Sequence[tuple[float, float
         which need no bits.
     """
     shown = [p for p in points if p.error < _MAX_ERROR]
-    with drawn(400, 400, bottom=92) as (axes, svg):
+    names = dict.fromkeys(p.codec.name for p in points)
+    legend = 14 * -(-(len(names) + 2) // _LEGEND_COLUMNS)  # the front and the bound are others
+    with drawn(400, 346 + legend, bottom=38 + legend) as (axes, svg):
         front = [shown[i] for i in pareto([(p.bits, p.error) for p in shown])]
         front = [p for p in front if p.error >= _MIN_ERROR]
         bits, errors = [p.bits for p in front], [p.error for p in front]
         axes.step(bits, errors, where="post", color=MARK, linewidth=5, alpha=0.35, label="front")
-        for k, name in enumerate(dict.fromkeys(p.codec.name for p in points)):
+        for k, name in enumerate(names):
             own = [p for p in shown if p.codec.name == name and p.error >= _MIN_ERROR]
             if not own:
                 continue
@@ -157,7 +160,8 @@ def rate_distortion(points: Sequence[Point], shapes: Sequence[tuple[float, float
         axes.set_xlim(0, max([18.0, *(p.bits for p in front)]))
         axes.set_xlabel("bits per value")
         axes.set_ylabel("nmse ‖x − x̂‖²/‖x‖²")
-        axes.figure.legend(loc="lower center", ncols=4, fontsize=9, handletextpad=0.3)
+        columns = {"ncols": _LEGEND_COLUMNS, "handletextpad": 0.3}
+        axes.figure.legend(loc="lower center", fontsize=9, **columns)
     return svg[0]
 
 

@@ -29,6 +29,7 @@ from rich.text import Text
 
 from gcodec.cli.outcome import Outcome
 from gcodec.cli.render.text import listed, printable, shorten
+from gcodec.runtime import compilation_watchers
 
 _PIPE_WIDTH = 10_000
 _MAX_NAME, _MIN_NAME = 60, 24  # widths of the first column
@@ -319,17 +320,52 @@ def progress(title: str, total: int | None, *, quiet: bool) -> Iterator[Callable
         redirect_stderr=False,
     )
     task = bar.add_task(escape(printable(title, err=True)), total=total)
+    shown = _AloneInLine(bar)
     # A thread opens the bar, because the first piece of work may take long.
-    opening = threading.Timer(_PROGRESS_DELAY, bar.start)
+    opening = threading.Timer(_PROGRESS_DELAY, shown.open)
     opening.daemon = True
     opening.start()
-    try:
-        yield partial(bar.advance, task)
-    finally:
-        opening.cancel()
-        opening.join()
-        if bar.live.is_started:
-            bar.stop()
+    with contextlib.ExitStack() as stack:
+        if compilation_watchers:  # the verb announces compilations
+            compilation_watchers.insert(0, shown.hidden)
+            stack.callback(compilation_watchers.remove, shown.hidden)
+        try:
+            yield partial(bar.advance, task)
+        finally:
+            opening.cancel()
+            opening.join()
+            if bar.live.is_started:
+                bar.stop()
+
+
+class _AloneInLine:
+    """A progress bar that leaves its line to the announcement of a compilation."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar, self._lock = bar, threading.Lock()
+        self._is_due, self._compilations = False, 0
+
+    def open(self) -> None:
+        """Show the bar, as soon as no kernel is compiled."""
+        with self._lock:
+            self._is_due = True
+            if not self._compilations:
+                self._bar.start()
+
+    @contextlib.contextmanager
+    def hidden(self, kernel: str) -> Iterator[None]:
+        """Hide the bar while a kernel is compiled."""
+        with self._lock:
+            self._compilations += 1
+            if self._bar.live.is_started:
+                self._bar.stop()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._compilations -= 1
+                if self._is_due and not self._compilations:
+                    self._bar.start()
 
 
 def _json_value(value: Any) -> Any:

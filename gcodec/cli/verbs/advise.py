@@ -1,4 +1,4 @@
-"""``gcodec advise``: recommend whether to compress gradients on a cluster, where, and how."""
+"""``gcodec advise``: recommend whether and how to compress gradients on a cluster."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Recommend whether to compress gradients on a cluster, where, and how.
+    """Recommend whether and how to compress gradients on a cluster.
 
     The GPUs of each node sum their gradients first. Then the nodes sum the results, each GPU of a
     node with its share, and the GPUs of each node gather the sums. Costs are those of rings:

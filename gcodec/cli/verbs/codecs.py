@@ -44,7 +44,8 @@ def command(name: str | None, peer: str | None, as_json: bool) -> int:
     from gcodec.codec import registered
     from gcodec.codecs import parse
 
-    classes = list(registered().values()) if name is None else [type(parse(name))]
+    codecs = registered(with_base=True)
+    classes = list(codecs.values()) if name is None else [type(parse(name))]
     if peer is not None:
         peers = {key: spec for cls in classes for key, spec in cls.peers.items()}
         _print_peers(_peers_like(peer, peers), as_json)

@@ -17,7 +17,9 @@ from gcodec.cli.outcome import FAILED, FINE
 
 _FEATURES = ("sse4.2", "avx2", "fma", "avx512f", "avx512vbmi2", "neon", "sve")
 _NECESSARY = ("compiler", "target")  # checks without which each codec would fail
-_VARIABLES = ("GCODEC_CACHE_DIR", "GCODEC_NUM_THREADS", "GCODEC_CHECKED", "GCODEC_TARGET")
+_VARIABLES = tuple(
+    f"GCODEC_{name}" for name in ("CACHE_DIR", "NUM_THREADS", "KEPT_MIB", "CHECKED", "TARGET")
+)
 
 
 class Check(NamedTuple):
@@ -94,6 +96,7 @@ def _checks(self_test: bool, quiet: bool) -> Iterator[Check]:
     yield from _versions()
     yield _checksums()
     yield _threads()
+    yield _reused_memory()
     kernels = list(_kernels())
     yield from kernels
     yield _devices()
@@ -138,6 +141,17 @@ def _threads() -> Check:
         return Check("threads", True, str(thread_count()))
     except ParameterError as error:
         return Check("threads", False, str(error), "unset the variable, or set it to a number")
+
+
+def _reused_memory() -> Check:
+    from gcodec.errors import ParameterError
+    from gcodec.runtime.reuse import kept_nbytes
+
+    try:
+        return Check("reused memory", True, f"up to {kept_nbytes() >> 20} MiB")
+    except ParameterError as error:
+        advice = "unset the variable, or set it to a number"
+        return Check("reused memory", False, str(error), advice)
 
 
 def _kernels() -> Iterator[Check]:

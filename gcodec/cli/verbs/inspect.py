@@ -131,15 +131,15 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Show the contents of files of gradients, and the effect of codecs on them.
+    """Show the contents of gradient files, and the effect of codecs.
 
     FILE is a .safetensors, .npz, .npy or .pt file, a .gcf file, a folder of
     torch.distributed.checkpoint, a directory of such files, or a glob; - is stdin, whose format
     follows from its first bytes.
 
     For every tensor of a dump, gcodec shows the number of values, their distribution (from -4 to 4
-    times their rms, counts on a logarithmic scale), the entropy in bits per value of a uniform
-    quantizer with the nmse of --max-nmse, and for each codec the measured bits per value and nmse.
+    times their rms, counts on a logarithmic scale), the entropy of a uniform quantizer with the
+    nmse of --max-nmse, in bits per value, and for each codec the measured bits per value and nmse.
     Bits per value count whole frames: for a few values, headers and checksums can outweigh the
     payload, and raw can be the smallest codec. The best fit is the normal, Laplace or generalized
     normal distribution that is nearest to the nonzero values, with its shape (2, 1 or any) and its
@@ -151,8 +151,8 @@ def command(
     metadata, or a number in the name of the file or of its folder. The rank is the number of
     singular values that contain 99 % of the energy of a matrix.
 
-    For every frame of a .gcf file, gcodec shows the size of its parts. It reads only headers;
-    gcodec verify checks the payloads.
+    For every frame of a .gcf file, gcodec shows the size of its parts. It reads only headers and
+    tries no codecs, whatever the options; gcodec verify checks the payloads.
     """
     from gcodec.cli.render.output import progress, stdout
 

@@ -1,4 +1,4 @@
-"""``gcodec warmup``: compile all kernels ahead of their first use."""
+"""``gcodec warmup``: compile kernels ahead of their first use."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _MAX_JOBS = 64
 @options.quiet
 @options.json
 def command(codecs: tuple[str, ...], jobs: int | None, quiet: bool, as_json: bool) -> int:
-    """Compile all kernels, or those of some codecs, and store them for later processes.
+    """Compile kernels in advance, and store them for later processes.
 
-    Without this, the first use of a codec compiles its kernels, which takes seconds, unless a
-    wheel of gcodec carries them. The kernels that this command compiles are for the exact
+    Without this command, the first use of a codec compiles its kernels, which takes seconds,
+    unless a wheel of gcodec carries them. The kernels that this command compiles are for the exact
     processor. They are faster than those of a wheel, and later processes prefer them: run the
     command on the machine itself, or on one of the same kind. Kernels in the cache are not
     compiled again unless they are damaged. The cache is in GCODEC_CACHE_DIR, or in the user's
     cache directory. Machines with different processors can share it.
 
-    For a CODEC such as ecsq:nmse=0.01, gcodec encodes and decodes a small tensor, and compiles the
-    kernels that this needs.
+    Without a CODEC, gcodec compiles all kernels. For a CODEC such as ecsq:nmse=0.01, it encodes
+    and decodes a small tensor, and compiles the kernels that this needs.
     """
     from concurrent.futures.process import BrokenProcessPool
 

@@ -120,13 +120,15 @@ class ECSQ(Codec):
     uses_shape = True
 
     rounding: str = param(
-        Choice("nearest", "stochastic"), "nearest", "best for bits and error, or unbiased"
+        Choice("nearest", "stochastic"),
+        "nearest",
+        "to the level that is best for bits and error, or stochastically, which is unbiased",
     )
     trellis: str = targets.trellis()
     step: float | str = targets.step()
     nmse: float = targets.nmse(_NMSE)
     bits: float = targets.bits()
-    transform: str = targets.transform("of the taps of convolutions; auto: where that saves bits")
+    transform: str = targets.transform("transform of convolution filters; auto: if it saves bits")
     strict: str = param(
         Choice("no", "yes"),
         "no",

@@ -1,7 +1,7 @@
 """The filter transform: a discrete cosine transform over the taps of each convolution filter.
 
 A convolution has one filter for each pair of output and input channel. The gradients of
-neighbouring taps mostly agree in sign, and the transform collects what they share in one
+neighboring taps mostly agree in sign, and the transform collects what they share in one
 coefficient. It is orthonormal, so it preserves squared errors. To the scale model, each
 coefficient is a column, as each tap was. Levels take fewer bits where the scales of coefficients
 differ more than those of taps.

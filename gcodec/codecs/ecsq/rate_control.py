@@ -435,7 +435,7 @@ class Target:
 
         Scales follow the step until they are close to those of the step in question. Then they
         are held, because the excess jumps whenever scales change. If the scales of one step do
-        not suit its neighbours, they follow the step to the end.
+        not suit its neighbors, they follow the step to the end.
         """
         x, quantizer, same = self.x, self.quantizer, self.quantizer.hints().same
         excess_of, held = goal.trial(quantizer, x, layout), math.nan

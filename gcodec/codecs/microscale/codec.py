@@ -96,7 +96,7 @@ class Microscale(Codec):
         Code of the bytes: as they are; Huffman words; rANS; or rANS with a context, the scales of
         row and column. ``"auto"`` is the shortest.
     rounding : {"nearest", "stochastic"}
-        Rounding of elements to the nearest, or stochastically to one of the two neighbours.
+        Rounding of elements to the nearest, or stochastically to one of the two neighbors.
     tensor_scale : float or "auto"
         Scale of the tensor, for ``nvfp4``: a number from 2^-120 to 1e35. ``"auto"`` is the
         largest magnitude over 448·6, and 1 is what torchao does without such a scale.
@@ -130,7 +130,7 @@ class Microscale(Codec):
     rounding: str = param(
         Choice("nearest", "stochastic"),
         "nearest",
-        "of elements, to the nearest, or stochastically",
+        "rounding of elements, to the nearest, or stochastically",
     )
     tensor_scale: float | str = param(
         Float32(

@@ -31,7 +31,10 @@ _P = TypeVar("_P", bound="Patch")
 
 @register(id=16, name="patch")
 class Patch(Codec):
-    """The exact difference of two tensors; see `gcodec.encode_patch`."""
+    """The exact difference of two tensors.
+
+    `gcodec.encode_patch` makes one.
+    """
 
     accepts_integers = True
     reads_segments = True

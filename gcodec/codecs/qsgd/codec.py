@@ -1,7 +1,7 @@
 """qsgd: levels of the norm, rounded stochastically and unbiased, in one of several codes.
 
 The payload contains the norm N of each bucket. For each element it contains the level k, which is
-|v|·s/N rounded stochastically to one of the two neighbouring integers, and the sign.
+|v|·s/N rounded stochastically to one of the two neighboring integers, and the sign.
 ``form=dense`` has a codeword for each element. ``form=sparse`` has one for each element whose
 level is not 0, with the gap, which is the distance to the preceding such element. Elements of
 buckets with norm 0 have no codewords.
