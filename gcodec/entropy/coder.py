@@ -282,9 +282,11 @@ class WordString(NamedTuple):
             take(at, widened(symbols, wide, self.dtype))
 
         data, first, end, _ = self.span
-        return dense_string.read(
-            self.code, data, first, end, self.coded, 1 << log2_block, offsets, take_widened
-        )
+        string = data, first, end, self.coded, 1 << log2_block, offsets
+        is_plain = self.dtype == np.uint8 and not self.code.wide and self.coded.silent is None
+        if is_plain and isinstance(take, _Into) and type(take.out) is np.ndarray:
+            return dense_string.read(self.code, *string, take_widened, take.out)
+        return dense_string.read(self.code, *string, take_widened)
 
     def _checked_end(self, offsets: np.ndarray, bits_follow: bool) -> int:
         """Return the bit after the string, given its block offsets; refuse bits after it."""
@@ -417,13 +419,19 @@ def ignore(at: int, symbols: np.ndarray) -> None:
     """Ignore symbols: a `Take` for callers that only check a string."""
 
 
+class _Into:
+    """A `Take` that copies symbols to an array; a reader may also write to the array itself."""
+
+    def __init__(self, out: np.ndarray) -> None:
+        self.out = out
+
+    def __call__(self, at: int, symbols: np.ndarray) -> None:
+        self.out[at : at + symbols.size] = symbols
+
+
 def into(out: np.ndarray) -> Take:
     """Return a `Take` that copies symbols into an array of all symbols."""
-
-    def take(at: int, symbols: np.ndarray) -> None:
-        out[at : at + symbols.size] = symbols
-
-    return take
+    return _Into(out)
 
 
 def no_blocks(log2_block: int) -> SeekTable:

@@ -124,6 +124,7 @@ def read(
     block_size: int,
     offsets: np.ndarray | None,
     take: Callable[[int, np.ndarray, np.ndarray], None],
+    out: np.ndarray | None = None,
 ) -> np.ndarray:
     """Read the string of a tensor.
 
@@ -143,6 +144,8 @@ def read(
     take : callable
         Receives the first element of a range, its symbols as bytes, and the symbols from WIDE on.
         Called on the threads of the pool, for all ranges in any order.
+    out : (n,) uint8 array, optional
+        Receives the symbols in place of `take`. All elements must have words, of at most a byte.
 
     Returns
     -------
@@ -159,13 +162,17 @@ def read(
     def read_range(start: int, stop: int, step: int, starts: np.ndarray, chained: bool) -> None:
         # Fresh memory for each chunk would cost too much.
         room = min(chunk, stop - start)
-        symbols, wide = np.empty(room, np.uint8), np.empty(room * code.wide, np.uint64)
+        symbols = np.empty(room if out is None else 0, np.uint8)
+        wide = np.empty(room * code.wide, np.uint64)
         for at in range(start, stop, chunk):
             upto = min(at + chunk, stop)
             bounds, mask = coded.part(at, upto, step)
-            small, large = symbols[: bounds[-1]], wide[: bounds[-1]]
+            small = symbols[: bounds[-1]] if out is None else out[at:upto]
+            large = wide[: bounds[-1]]
             marks = starts[(at - start) // step : -(-(upto - start) // step) + 1]
             read_blocks(code, data, marks, bounds, small, large, end, chained)
+            if out is not None:
+                continue
             if mask is not None:
                 small = spread_part(small, mask)
                 large = spread_part(large, mask) if large.size else large
