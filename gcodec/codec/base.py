@@ -78,7 +78,8 @@ class Codec(Parameters):
     name: ClassVar[str]
     # Whether `_quantize` itself raises for NaN and Inf, so that no other pass has to check.
     refuses_nonfinite: ClassVar[bool] = False
-    # The codec accepts every tensor up to this magnitude, and its decoded values are finite.
+    # The codec accepts every tensor up to this magnitude, and its decoded values and their errors
+    # are finite.
     takes_up_to: ClassVar[float] = math.inf
     # Whether the codec accepts NaN and Inf and leaves them in the residual, to be checked there.
     keeps_nonfinite: ClassVar[bool] = False
