@@ -229,9 +229,10 @@ class Codec(Parameters):
         Raises
         ------
         ParameterError
-            If the number of symbols does not match the shape.
+            If these are not symbols of the codec, or their number does not match the shape.
         """
         sizes = possible_shape(shape)
+        self._check_symbols(symbols)
         out = result_beside(math.prod(sizes), self._values_dtype, None)
         self._with_shape(sizes)._dequantize(symbols, out)
         return out.reshape(sizes)
