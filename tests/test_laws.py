@@ -264,6 +264,8 @@ WRONG_SYMBOLS: list[tuple[str, Any]] = [
     ("terngrad:pack=context", lambda s: s._replace(codes=s.codes | np.uint8(255))),
     ("blockwise:kind=int8", lambda s: s._replace(block=0)),
     ("blockwise:kind=int8", lambda s: s._replace(block=-8)),
+    ("blockwise:kind=uniform8", lambda s: s._replace(block=8)),
+    ("ecsq:step=0.1", lambda s: s._replace(symbols=np.tile(s.symbols, 3))),
     ("ecsq:step=0.1", lambda s: s._replace(outliers=np.array([300]))),
     ("ecsq:step=0.1", lambda s: s._replace(symbols=s.symbols | np.uint8(255))),
     ("ecsq:step=0.001", lambda s: s._replace(outliers=-s.outliers)),

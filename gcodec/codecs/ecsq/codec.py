@@ -393,7 +393,8 @@ class ECSQ(Codec):
             return  # a device made all of them itself
         least, outliers = models.least_escape(self._has_trellis), symbols.outliers
         fits = outliers.size == np.count_nonzero(symbols.symbols >= least)
-        fits = fits and (symbols.lanes in (0, *CLASSED_LANES))
+        fits = fits and symbols.lanes in (0, *CLASSED_LANES)
+        fits = fits and (symbols.scales is None or symbols.scales.fit(symbols.symbols.size))
         if fits and outliers.size:
             fits = int(outliers.min()) >= least and int(outliers.max()) <= LARGEST_OUTLIER
         self._require(fits, symbols.symbols.size)
