@@ -270,6 +270,9 @@ WRONG_SYMBOLS: list[tuple[str, Any]] = [
     ("ecsq:step=0.1", lambda s: s._replace(symbols=s.symbols | np.uint8(255))),
     ("ecsq:step=0.001", lambda s: s._replace(outliers=-s.outliers)),
     ("ecsq:step=0.1,trellis=yes", lambda s: s._replace(lanes=3)),
+    ("lowrank", lambda s: s._replace(residual=None)),
+    ("lowrank", lambda s: s._replace(exponents=np.array([-1]))),
+    ("lowrank", lambda s: s._replace(residual=s.residual._replace(lanes=3))),
 ]
 
 
