@@ -245,7 +245,8 @@ def _correct(x, residual, decay, out):
 
 
 # The following kernels write the sum to `left`, past the cache. With a `backup`, `left` may be the
-# residual, which goes to the backup past the cache.
+# residual, which goes to the backup past the cache. What is written past the cache begins at a
+# multiple of STREAMED bytes; see `_bypasses_cache`.
 
 
 def _sums_block(streaming: bool) -> Any:
