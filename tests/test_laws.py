@@ -240,6 +240,54 @@ def test_symbols_of_another_size_are_refused(codec: Codec) -> None:
                 codec.unpack(payload, n)
 
 
+def positions_of(symbols: Any, *values: int) -> Any:
+    return symbols._replace(positions=np.array(values, symbols.positions.dtype))
+
+
+WRONG_SYMBOLS: list[tuple[str, Any]] = [
+    ("topk:k=3", lambda s: positions_of(s, 3, 1, 2)),
+    ("topk:k=3", lambda s: positions_of(s, 0, 1, 1 << 40)),
+    ("topk:k=3,value=sign", lambda s: positions_of(s, -1, 1, 2)),
+    ("topk:k=3", lambda s: positions_of(s, 1, 2)),
+    ("topk:k=3", lambda s: s._replace(n=2)),
+    ("randomk:k=3", lambda s: s._replace(n=2)),
+    ("sparseloco:k=2,chunk=4", lambda s: s._replace(bins=s.bins + np.uint8(4))),
+    ("sparseloco:k=2,chunk=4", lambda s: s._replace(positions=s.positions[::-1].copy())),
+    ("sparseloco:k=2,chunk=4", lambda s: s._replace(parameters=s.parameters[:-1])),
+    ("dct8:chunk=8,k=2", lambda s: s._replace(positions=s.positions[:, ::-1])),
+    ("dct8:chunk=8,k=2", lambda s: s._replace(positions=s.positions + np.int32(8))),
+    ("dct8:chunk=8,k=2", lambda s: s._replace(positions=s.positions[:-1])),
+    ("mxnet-2bit:form=sparse", lambda s: s._replace(codes=s.codes | np.uint8(1))),
+    ("mxnet-2bit:form=sparse", lambda s: s._replace(n=3)),
+    ("mxnet-2bit", lambda s: s._replace(codes=s.codes[:-1])),
+    ("terngrad:pack=base3", lambda s: s._replace(codes=s.codes | np.uint8(255))),
+    ("terngrad:pack=context", lambda s: s._replace(codes=s.codes | np.uint8(255))),
+    ("blockwise:kind=int8", lambda s: s._replace(block=0)),
+    ("blockwise:kind=int8", lambda s: s._replace(block=-8)),
+    ("blockwise:kind=uniform8", lambda s: s._replace(block=8)),
+    ("ecsq:step=0.1", lambda s: s._replace(symbols=np.tile(s.symbols, 3))),
+    ("ecsq:step=0.1", lambda s: s._replace(outliers=np.array([300]))),
+    ("ecsq:step=0.1", lambda s: s._replace(symbols=s.symbols | np.uint8(255))),
+    ("ecsq:step=0.001", lambda s: s._replace(outliers=-s.outliers)),
+    ("ecsq:step=0.1,trellis=yes", lambda s: s._replace(lanes=3)),
+    ("lowrank", lambda s: s._replace(residual=None)),
+    ("lowrank", lambda s: s._replace(exponents=np.array([-1]))),
+    ("lowrank", lambda s: s._replace(residual=s.residual._replace(lanes=3))),
+]
+
+
+@pytest.mark.parametrize(("spec", "damaged"), WRONG_SYMBOLS)
+def test_wrong_symbols_are_refused(spec: str, damaged: Any) -> None:
+    """Kernels trust symbols, so they must not see these."""
+    codec = gcodec.parse(spec)
+    symbols = codec.quantize(np.linspace(-1, 2, 40, dtype=np.float32))
+    codec.pack(symbols)
+    codec.dequantize(symbols, 40)
+    for call in (codec.pack, lambda wrong: codec.dequantize(wrong, 40)):
+        with pytest.raises(gcodec.ParameterError, match=r"^symbols"):
+            call(damaged(symbols))
+
+
 @each_class
 def test_payloads_of_another_codec_are_refused(codec: Codec) -> None:
     for cls in gcodec.codecs().values():

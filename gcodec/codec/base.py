@@ -78,7 +78,8 @@ class Codec(Parameters):
     name: ClassVar[str]
     # Whether `_quantize` itself raises for NaN and Inf, so that no other pass has to check.
     refuses_nonfinite: ClassVar[bool] = False
-    # The codec accepts every tensor up to this magnitude, and its decoded values are finite.
+    # The codec accepts every tensor up to this magnitude, and its decoded values and their errors
+    # are finite.
     takes_up_to: ClassVar[float] = math.inf
     # Whether the codec accepts NaN and Inf and leaves them in the residual, to be checked there.
     keeps_nonfinite: ClassVar[bool] = False
@@ -228,9 +229,10 @@ class Codec(Parameters):
         Raises
         ------
         ParameterError
-            If the number of symbols does not match the shape.
+            If these are not symbols of the codec, or their number does not match the shape.
         """
         sizes = possible_shape(shape)
+        self._check_symbols(symbols)
         out = result_beside(math.prod(sizes), self._values_dtype, None)
         self._with_shape(sizes)._dequantize(symbols, out)
         return out.reshape(sizes)

@@ -98,6 +98,12 @@ class MinMax(Codec):
         """True where rounding is stochastic."""
         return self.rounding == "stochastic"
 
+    @property
+    def takes_up_to(self) -> float:  # type: ignore[override]
+        """Magnitude up to which errors are finite; with one random bit they can be the range."""
+        is_coarse = self.bits == 1 and self.rounding == "stochastic"
+        return 2.0**126 if is_coarse else math.inf
+
     def contraction(self, n: int) -> float | None:
         """Return 1 − (m − 2)/(2·L²) for buckets of m elements if that is above 0, else None."""
         delta = 1 - self._error(n)

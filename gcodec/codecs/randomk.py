@@ -189,6 +189,10 @@ class RandomK(SparseCodec):
 
     # --- pack
 
+    def _check_symbols(self, symbols: RandomKSymbols) -> None:
+        n, _, values = symbols
+        self._require(value_coding.are(values, self.value, self._sent(n)), n)
+
     def _pack(self, symbols: RandomKSymbols) -> Payload:
         k = self._sent(symbols.n)
         packed = value_coding.packed(symbols.values, self.value, k)

@@ -388,9 +388,15 @@ class SparseLoCo(SparseCodec):
 
     # --- pack
 
-    def _pack(self, symbols: SparseLoCoSymbols) -> Payload:
+    def _check_symbols(self, symbols: SparseLoCoSymbols) -> None:
         n, positions, bins, parameters, _ = symbols
         self._check_size(symbols, n)
+        fits = parameters.size == (_NUMBERS + self.bins if n else 0)
+        fits = fits and int(bins.max(initial=0)) < self.bins
+        self._require(fits and position_coding.rise(positions, n), n)
+
+    def _pack(self, symbols: SparseLoCoSymbols) -> Payload:
+        n, positions, bins, parameters, _ = symbols
         if not n:
             return Payload(self._of_message("rice", "none"), {}, bins, 0)
         data = parameters.astype(">f4").view(np.uint8)

@@ -62,6 +62,7 @@ from gcodec.kernels.quantize import scalar_quantize, ternary
 from gcodec.kernels.quantize.ternary import FIVES, codes_of, symbols_of
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import as_float32, one_wait
+from gcodec.runtime.device import device_of
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import drainable, empty_beside
 from gcodec.runtime.reuse import result_beside
@@ -297,6 +298,12 @@ class TernGrad(Codec):
     def _slice(self, symbols: TernarySymbols, start: int, stop: int) -> TernarySymbols:
         first, last = (ternary.packed_nbytes(at, self._pack_rule) for at in (start, stop))
         return TernarySymbols(symbols.codes[first:last], symbols.scale)
+
+    def _check_symbols(self, symbols: TernarySymbols) -> None:
+        if self._pack_rule != "base3" or device_of(symbols.codes) is not None:
+            return  # other packings have no table, and a device made its codes itself
+        if (symbols.codes >= FIVES.size).any():
+            raise ParameterError(f"symbols: bytes of five codes must be below {FIVES.size}")
 
     def _pack(self, symbols: TernarySymbols) -> Payload:
         scalars, codes = {"scale": symbols.scale}, symbols.codes

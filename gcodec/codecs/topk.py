@@ -172,6 +172,11 @@ class TopK(SparseCodec):
         positions = symbols.positions
         return positions, value_coding.dequantize(symbols.values, self.value, positions.size)
 
+    def _check_symbols(self, symbols: TopKSymbols) -> None:
+        n, positions, values = symbols
+        fits = value_coding.are(values, self.value, positions.size)
+        self._require(fits and position_coding.rise(positions, n), n)
+
     def _pack(self, symbols: TopKSymbols) -> Payload:
         n, positions, values = symbols
         front = value_coding.packed(values, self.value, positions.size)

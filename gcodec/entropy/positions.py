@@ -46,6 +46,14 @@ def sent(n: int, k: int | str, ratio: float) -> int:
     return min(n, k if isinstance(k, int) else max(1, round(ratio * n)))
 
 
+def rise(positions: np.ndarray, n: int) -> bool:
+    """Return whether (k,) int64 positions rise, and lie within n elements."""
+    if not positions.size:
+        return True
+    is_inside = positions[0] >= 0 and positions[-1] < n
+    return bool(is_inside and (positions[1:] > positions[:-1]).all())
+
+
 TABLED: tuple[tabled.Kind, ...] = ("rans", "huffman")
 CODES = ("rice", "eliasfano", "bitmap", *TABLED)
 

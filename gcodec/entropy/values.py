@@ -63,6 +63,13 @@ def quantize(values: np.ndarray, value: str) -> SparseValues:
     return SparseValues(_NO_SCALES, codes)
 
 
+def are(quantized: SparseValues, value: str, k: int) -> bool:
+    """Return whether these are k quantized values."""
+    scales, codes = quantized
+    size = -(-k // 8) if value == "sign" else k
+    return scales.size == scales_of(k, value) and codes.size == size
+
+
 def dequantize(quantized: SparseValues, value: str, k: int) -> np.ndarray:
     """Return the (k,) float32 numbers of quantized values; "float32" returns a view of them.
 
@@ -72,7 +79,7 @@ def dequantize(quantized: SparseValues, value: str, k: int) -> np.ndarray:
         If there are not k values.
     """
     scales, codes = quantized
-    if scales.size != scales_of(k, value) or codes.size != (-(-k // 8) if value == "sign" else k):
+    if not are(quantized, value, k):
         raise ParameterError(f"symbols: they do not have {k} values")
     if value == "sign":
         out = aligned_empty(k, np.float32)

@@ -127,8 +127,8 @@ def tensor_scale_of(x: Any) -> float:
     Raises
     ------
     ParameterError
-        If `x` contains NaN or Inf, or the largest magnitude is 0 or so small that `encode` refuses
-        the scale.
+        If `x` contains NaN or Inf, or the largest magnitude is 0 or so small or so large that
+        `encode` refuses the scale.
     """
     values = host_tensor(x, "torchao", ("float32", "bfloat16")).values
     largest = np.float32(np.abs(values).max(initial=0))

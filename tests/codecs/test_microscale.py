@@ -214,6 +214,10 @@ def test_scale_of_the_tensor() -> None:
     assert not zeros.codec.decode(zeros, 20).any()
     tiny = np.full(20, 2.0**-140, np.float32)
     assert np.isfinite(gcodec.decode(gcodec.encode(tiny, "microscale:format=nvfp4"))).all()
+    largest = np.array([np.finfo(np.float32).max, -1e35, 0.0], np.float32)
+    payload = gcodec.parse("microscale:format=nvfp4").encode(largest)
+    assert payload.scalars["tensor_scale"] == 1e35
+    assert payload.codec.decode(payload, 3)[0] == pytest.approx(2.688e38)
     small = x * np.float32(2.0**-30)
     for name in FORMATS:
         spec = f"microscale:format={name}"

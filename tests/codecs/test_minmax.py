@@ -90,6 +90,24 @@ def test_huge_ranges(rounding: str) -> None:
         assert gs.same_bits(round_trip(codec, x[:2]), x[:2])
 
 
+@pytest.mark.parametrize("bucket", [0, 8])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_errors_beyond_float32_are_refused(bucket: int, dtype: str) -> None:
+    """With one random bit, the error may be the whole range, which exceeds float32."""
+    x = np.tile([-3e38, 0, 3e38, 2e38], 16).astype(dtype)
+    codec = gcodec.parse(f"minmax:bits=1,bucket={bucket},rounding=stochastic")
+    decoded = gcodec.decode(gcodec.encode(x, codec, seed=3))
+    assert np.isfinite(decoded).all() and np.abs(decoded - x.astype(np.float64)).max() > 3.5e38
+    residual = np.zeros(64, np.float32)
+    with pytest.raises(ParameterError, match=f"must not exceed the range of .* or {dtype}"):
+        codec.quantize_residual(x, residual, seed=3)
+    assert not residual.any()
+    for spec in ("minmax:bits=1", "minmax:bits=2,rounding=stochastic"):
+        gcodec.parse(spec).quantize_residual(x, residual, seed=3)
+        assert np.isfinite(residual).all() and residual.any()
+        residual[:] = 0
+
+
 @given(gs.gradients(large=True), st.sampled_from(ALL_BITS))
 def test_nearest_is_within_half_a_step(x: np.ndarray, bits: int) -> None:
     decoded = round_trip(minmax(bits=bits), x)

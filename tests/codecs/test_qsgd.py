@@ -451,6 +451,21 @@ def test_decode_add_is_the_composition(size: float, scale: float) -> None:
         assert gs.same_bits(actual, expected)
 
 
+@pytest.mark.parametrize("scale", [math.inf, math.nan, 3e38])
+def test_infinite_sums_warn_in_no_thread(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms below 2^-100 take another path than the kernel."""
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "3")
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    monkeypatch.setattr(pool, "_CONVERTED", 1)
+    monkeypatch.setattr(pool, "SEGMENT", 64)
+    x = np.tile(f32(0, 1e-40, -1e-40, 2e-40), 1000)
+    frame, total = gcodec.encode(x, "qsgd:bucket=100"), np.full(x.size, LARGEST, np.float32)
+    with np.errstate(all="ignore"):
+        expected = total + np.float32(scale) * gcodec.decode(frame)
+    gcodec.decode_add(frame, total, scale)
+    assert gs.same_bits(total, expected)
+
+
 @pytest.mark.parametrize("spec", ["qsgd", "qsgd:s=5,bucket=64,code=auto", "qsgd:s=500,norm=max"])
 def test_feedback(spec: str) -> None:
     """Sent and residual tensors add up to the gradients, so in the end all of it arrives."""

@@ -13,6 +13,7 @@ from reference import sparseloco as reference
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError, Truncated
+from gcodec.codecs import sparseloco
 from gcodec.codecs.sparseloco import SparseLoCo, Tiles
 from gcodec.interop import templar
 
@@ -193,6 +194,19 @@ def test_arguments() -> None:
     largest = np.array([3.4e38, -3.4e38, 3e38, 1], np.float32)
     with pytest.raises(ParameterError, match="mean of a bin"):
         gcodec.encode(largest, "sparseloco:bins=256,chunk=4")
+
+
+@pytest.mark.parametrize(("shape", "chunk"), [((20, 33), 3), ((15, 49), 7), ((9, 3, 35), 5)])
+def test_residuals_of_tiles_at_any_element(
+    shape: tuple[int, ...], chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bands of tiles begin at elements where no store can bypass the cache."""
+    monkeypatch.setattr(sparseloco, "_PART", 1)
+    codec = gcodec.parse(f"sparseloco:k=2,chunk={chunk}")
+    x, residual = np.random.default_rng(8).laplace(size=(2, *shape)).astype(np.float32)
+    total = x + residual
+    codec.quantize_residual(x, residual)
+    assert np.array_equal(residual, total - codec.decode(codec.encode(total), shape))
 
 
 def test_sparse_decoding_and_addition() -> None:

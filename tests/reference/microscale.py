@@ -182,7 +182,7 @@ def block(
 def tensor_scale_of(x: Floats) -> float:
     """Return the scale of a tensor in NVFP4 that is not given."""
     top = np.abs(x).max(initial=np.float32(0)) / np.float32(448 * 6)
-    return max(float(top), 2.0**-120)
+    return min(max(float(top), 2.0**-120), float(np.float32(1e35)))
 
 
 def quantize(

@@ -236,6 +236,8 @@ class Blockwise(Codec):
         blockwise.dequantize(symbols.data, block, scales, values, layout.is_multiplier, out, add)
 
     def _checked_layout(self, symbols: BlockwiseSymbols, n: int) -> Layout:
+        least = n if self.kind in TABLE_SENT else 1  # elements that share a scale
+        self._require(symbols.block >= max(least, 1), n)
         layout = Layout(self.kind, self.nested == "yes", n, symbols.block)
         nbytes = layout.codes_nbytes if symbols.scales else layout.nbytes
         self._require(symbols.n == n and symbols.data.size == nbytes, n)

@@ -207,6 +207,14 @@ class DCT8(Codec):
     def _decoded_bound(self, symbols: DCT8Symbols, largest: float) -> float:
         return levels.most(symbols.levels, min(self.k, symbols.size), self.values)
 
+    def _check_symbols(self, symbols: DCT8Symbols) -> None:
+        n, size, scales, codes, positions = symbols
+        shape = np.count_nonzero(levels.coded_chunks(scales)), min(self.k, size)
+        fits = codes.shape == positions.shape == shape
+        fits = fits and bool((positions[:, 1:] > positions[:, :-1]).all())
+        fits = fits and bool((positions[:, 0] >= 0).all() and (positions[:, -1] < size).all())
+        self._require(fits, n)
+
     def _pack(self, symbols: DCT8Symbols) -> Payload:
         _, size, scales, codes, positions = symbols
         index, written = payload_coding.write(

@@ -53,7 +53,11 @@ from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
 from gcodec.codecs.ecsq.filter_transform import FilterTransform
 from gcodec.codecs.ecsq.quantizer import Quantizer, levels_at, quantizer_for
 from gcodec.codecs.ecsq.rate_control import Target
-from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, Reconstruction
+from gcodec.codecs.ecsq.reconstruction import (
+    LARGEST_OUTLIER,
+    QuantizedLevels,
+    Reconstruction,
+)
 from gcodec.codecs.ecsq.stochastic import StochasticQuantizer
 from gcodec.codecs.ecsq.trellis import TrellisQuantizer
 from gcodec.entropy.coder import BitSpan, EmptyString, Written, ignore, into, no_blocks
@@ -68,6 +72,7 @@ from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.reduce import float_of_bits
 from gcodec.kernels.numeric.scatter import replace
 from gcodec.kernels.quantize.scalar_quantize import CENTER, add_residual_plainly
+from gcodec.kernels.rans.rans_vector import CLASSED_LANES
 from gcodec.payload import MissedTarget, Payload
 from gcodec.runtime.deferred import Deferred, map_deferred
 from gcodec.runtime.device import device_of
@@ -384,6 +389,17 @@ class ECSQ(Codec):
     def _encode(self, values: np.ndarray, seed: int, prior: QuantizedLevels | None) -> Payload:
         levels = self._quantize(values, seed, prior)
         return self._pack(levels, drainable(levels.symbols))  # no one else uses the symbols
+
+    def _check_symbols(self, symbols: QuantizedLevels) -> None:
+        if device_of(symbols.symbols) is not None:
+            return  # a device made all of them itself
+        least, outliers = models.least_escape(self._has_trellis), symbols.outliers
+        fits = outliers.size == np.count_nonzero(symbols.symbols >= least)
+        fits = fits and symbols.lanes in (0, *CLASSED_LANES)
+        fits = fits and (symbols.scales is None or symbols.scales.fit(symbols.symbols.size))
+        if fits and outliers.size:
+            fits = int(outliers.min()) >= least and int(outliers.max()) <= LARGEST_OUTLIER
+        self._require(fits, symbols.symbols.size)
 
     def _pack(self, levels: QuantizedLevels, held: Drainable | None = None) -> Payload:
         """Return the message of levels, whose symbols are released if a `Drainable` has them."""

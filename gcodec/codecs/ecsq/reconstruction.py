@@ -40,7 +40,7 @@ from gcodec.runtime.memory import empty_beside
 _MINUS_ZERO = 0x80000000
 _UNIT = FINE // 256
 _LARGE = 2.0**127  # magnitudes below this do not exceed float32
-_LARGEST_OUTLIER = (1 << NUMBER_NBITS) - 1  # of a string
+LARGEST_OUTLIER = (1 << NUMBER_NBITS) - 1  # of a string
 _BYTES = np.arange(256)
 
 
@@ -296,7 +296,7 @@ class Reconstruction(NamedTuple):
         # Each range of symbols is dequantized when it is decoded, so no symbol is stored.
         stop, table = start + values.size, point_table(self.unit, self.centroids)
         outliers = string.outliers.part(start, stop)
-        is_finite = self._is_small(_LARGEST_OUTLIER) or self._is_small(outliers.largest)
+        is_finite = self._is_small(LARGEST_OUTLIER) or self._is_small(outliers.largest)
         if not is_finite:
             points = points_of(outliers.symbols, self.unit, self.centroids)
             if not np.isfinite(points).all():

@@ -183,6 +183,20 @@ class LowRank(Codec):
 
     # --- pack
 
+    def _check_symbols(self, symbols: LowRankSymbols) -> None:
+        exponents, factors = symbols.exponents, (symbols.left, symbols.right)
+        needed = factors if symbols.rank else (symbols.residual,)
+        is_valid = all(part is not None for part in needed)
+        if symbols.rank:
+            is_valid = is_valid and 0 < symbols.split <= message.MOST_SPLIT
+            falls = np.diff(exponents, prepend=message.MOST_EXPONENT) <= 0
+            is_valid = is_valid and bool(falls.all() and exponents[-1] >= 0)
+        if not is_valid:
+            raise ParameterError("symbols: they are no factors of a tensor")
+        for part in (*factors, symbols.residual):
+            if part is not None:
+                ecsq(trellis=self.trellis)._check_symbols(part)
+
     def _pack(self, symbols: LowRankSymbols) -> Payload:
         return self._payload(Candidate.of_symbols(symbols, self.trellis))
 

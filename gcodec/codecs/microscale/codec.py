@@ -250,14 +250,16 @@ class Microscale(Codec):
     def _scale_of(self, values: np.ndarray, top_bits: int | None = None) -> float:
         """Return the scale of a tensor: the parameter, or the largest magnitude over 2688.
 
-        `top_bits` is the bit pattern of that magnitude, if the caller knows it.
+        The quotient is limited to the range of the parameter. `top_bits` is the bit pattern of the
+        largest magnitude, if the caller knows it.
         """
         if not isinstance(self.tensor_scale, str):
             return self.tensor_scale
         top = max_abs_bits(values) if top_bits is None else top_bits
         check_top(top, values)  # with an infinite scale, every block would be NaN
         largest = np.float32(float_of_bits(top))
-        return max(binary32(float(largest / np.float32(2688))), LEAST_TENSOR_SCALE)
+        scale = binary32(float(largest / np.float32(2688)))
+        return min(max(scale, LEAST_TENSOR_SCALE), _MOST_TENSOR_SCALE)
 
     # --- dequantize
 

@@ -34,7 +34,7 @@ from gcodec.entropy import positions as position_coding
 from gcodec.entropy.coder import BitSpan, Written
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.positions import IndexString
-from gcodec.errors import ParameterError, Truncated
+from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.fields.contexts import context_string
 from gcodec.fields.packed import lookup, packed, signs
 from gcodec.fields.positions import positions as positions_in
@@ -242,6 +242,15 @@ class MXNet2Bit(Codec):
         fits = symbols.n == n and symbols.codes.size == TWO_BIT.nbytes(n)
         self._require(fits, n, symbols.shape)
 
+    def _check_symbols(self, symbols: TwoBitSymbols) -> None:
+        self._check_size(symbols, symbols.n)
+        if device_of(symbols.codes) is not None:
+            return  # a device made its codes itself
+        try:
+            check_codes_2bit(symbols.codes, symbols.n)
+        except Corrupt as error:
+            raise ParameterError(f"symbols: {error}") from error
+
     def _pack(self, symbols: TwoBitSymbols) -> Payload | Selection[Payload]:
         codes, n, shape = symbols.codes, symbols.n, symbols.shape or (symbols.n,)
         codec = self.replaced(form="dense", index="rice")
@@ -250,8 +259,6 @@ class MXNet2Bit(Codec):
         dense = Payload(codec, {"threshold": symbols.threshold}, codes, 8 * codes.size)
         if self.form == "sparse":
             return _sparse_payload(dense, sent_codes.sent(codes), n, self.index)
-        if self.form != "dense":
-            self._check_size(symbols, n)
         if self.form == "context":
             string = symbol_coder.write(_symbols_of(codes, n), shape, BitString())
             return _context_payload(dense, string)

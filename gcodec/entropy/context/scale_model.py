@@ -98,6 +98,11 @@ class Scales(NamedTuple):
         """Compute the scales of n elements from the sums of magnitudes by row and by column."""
         return cls(layout, *scale_logs.scales_of_sums(n, layout, ONES, rows, columns))
 
+    def fit(self, n: int) -> bool:
+        """Return whether these are scales of n elements."""
+        width = self.layout.width
+        return self.rows.size == -(-n // width) > 0 and self.columns.size in (0, width)
+
     @property
     def decoded_layout(self) -> RowLayout:
         """Layout as a decoder infers it: the quantum follows from the scales alone."""

@@ -25,7 +25,7 @@ from gcodec.runtime.cover import streams
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats
+from gcodec.runtime.lanes import BLOCK, STREAMED, Emitter, block, fence, floats
 from gcodec.runtime.memory import emit_prefetch, empty_beside, float_bits, magnitude_bits
 from gcodec.runtime.reuse import scratch
 
@@ -163,11 +163,13 @@ def add_residual(x: np.ndarray, update: ResidualUpdate, bucket: int = 0) -> Extr
     bucket : int
         Elements of the buckets whose ranges are found where this costs no pass; 0 for none.
     """
-    residual, decay, left = update.residual, update.decay, update.left
     if not _bypasses_cache(update):
 
         def task(i: int, j: int) -> int:
-            return int(_correct(x[i:j], residual[i:j], decay, left[i:j]))
+            own = update.part(i, j)
+            top = int(_correct(x[i:j], own.copied(), own.decay, own.left))
+            own.mark_saved()
+            return top
 
         return Extremes(max(pool.run(task, x.size, 1, x)))
     is_one = bucket >= x.size
@@ -201,7 +203,9 @@ def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> Extremes
 
 def _bypasses_cache(update: ResidualUpdate) -> bool:
     """Return whether the sum, or a copy of the residual, is written past the cache."""
-    return update.saves or streams(update.left)
+    if update.saves:  # a part of an update may begin at any element
+        return update.backup.ctypes.data % STREAMED == 0
+    return streams(update.left)
 
 
 def _past_cache(x: np.ndarray, update: ResidualUpdate, bucket: int) -> np.ndarray:
@@ -241,7 +245,8 @@ def _correct(x, residual, decay, out):
 
 
 # The following kernels write the sum to `left`, past the cache. With a `backup`, `left` may be the
-# residual, which goes to the backup past the cache.
+# residual, which goes to the backup past the cache. What is written past the cache begins at a
+# multiple of STREAMED bytes; see `_bypasses_cache`.
 
 
 def _sums_block(streaming: bool) -> Any:

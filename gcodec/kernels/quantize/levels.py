@@ -234,7 +234,8 @@ def dequantize(
             before, symbol = out[places], symbols[places]
             _dequantize_part(symbols[part], scale, first + begin, out[part], add, stream)
             value = _tiny_values(symbol, scale.of(first + places), scale.s)
-            out[places] = value if add is None else before + add * value
+            with np.errstate(over="ignore", invalid="ignore"):  # in each thread
+                out[places] = value if add is None else before + add * value
     else:
         _dequantize_part(symbols, scale, first, out, add, stream)
 

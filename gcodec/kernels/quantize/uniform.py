@@ -502,7 +502,7 @@ _unpack = calling("in uint8[], out uint8[]")
 def _dequantize_tiles(
     data, first, ranges, bucket, bits, store, scale, unpack, codes, padded, ends, out
 ):
-    # out begins with element `first`, a multiple of _TILE; data.size == ceil(out.size * bits / 8).
+    # out begins with element `first`, a multiple of BLOCK; data.size == ceil(out.size * bits / 8).
     # `unpack` is the address of a kernel of `unpacker`. quantize_tiles describes the scratch
     # arrays; codes of 8 bits need no unpacking.
     limit, levels = np.int64(first), np.float64((1 << bits) - 1)
