@@ -80,6 +80,8 @@ class Loader:
             llvm.add_symbol(function, address)
         address = self._engine(entry).get_function_address(ENTRY)
         self._method = _Method(b"kernel", address, _FASTCALL, None)
+        # Functions point to it, and at the end of the process some outlive the loader.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._method))
         self._create = ctypes.pythonapi.PyCFunction_NewEx
         self._create.restype = ctypes.py_object
         self._create.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gcodec.errors import Unsupported
-from gcodec.runtime import loader
+from gcodec.runtime import kernel_cache, loader
 from gcodec.runtime.jit import Kernel, calling, checked, kernel
 
 INTEGERS = [
@@ -489,3 +489,14 @@ def test_kernels_call_others_by_address() -> None:
     with pytest.raises(FAILURE):
         doubled(refusing.address, -1)
     assert apart(sized.address, np.zeros(5, np.float32), np.empty(1, np.int64)) == 4
+
+
+def test_functions_outlive_the_loader() -> None:
+    """At the end of a process, Python may free the loader before the functions."""
+    own = loader.Loader(kernel_cache.entry_code())
+    address = ctypes.addressof(own._method)
+    del own
+    gc.collect()
+    others = [loader._Method(b"other", None, 0, None) for _ in range(10_000)]
+    method = loader._Method.from_address(address)
+    assert (method.name, method.flags) == (b"kernel", loader._FASTCALL) and others
