@@ -377,6 +377,7 @@ def decode_sum(
     size, shape = read[0].size, read[0].shape
     total = result_beside(size, np.float32, None).reshape(shape) if out is None else out
     added = FrameSum(total, shape)
+    read = [added.apart(frame) for frame in read]
     for index, (frame, factor) in enumerate(zip(read, scales, strict=True)):
         with _naming(index):
             added.add(frame, factor)
@@ -530,7 +531,7 @@ def _write(frame: Frame, out: Any) -> int:
     if len(target) < frame.nbytes:
         raise ParameterError.of("out", f"{len(target)} bytes", f"at least {frame.nbytes} bytes")
     start = 0
-    for part in frame.parts():
+    for part in frame.apart_from(np.asarray(target)).parts():
         target[start : start + len(part)] = part
         start += len(part)
     return start

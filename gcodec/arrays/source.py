@@ -437,14 +437,17 @@ def writable_bytes(out: Any, name: str) -> memoryview:
     ParameterError
         If the buffer is read-only.
     TypeError
-        If the object is no contiguous buffer.
+        If the object is no contiguous buffer, or contains Python objects.
     """
     library = library_of(out)
     _check_mutable(library, name)
     try:
-        target = memoryview(byte_buffer(out, name)).cast("B")
+        buffer = memoryview(byte_buffer(out, name))
+        target = buffer.cast("B")
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: {error}") from error
+    if buffer.format == "O":
+        raise TypeError(f"{name} contains Python objects: must be a buffer of numbers")
     if target.readonly:
         raise ParameterError(f"{name} is read-only: must be writable")
     if library is not None:
