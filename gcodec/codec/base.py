@@ -76,6 +76,8 @@ class Codec(Parameters):
 
     id: ClassVar[int]
     name: ClassVar[str]
+    # Class of the symbols; other objects are refused where users pass symbols.
+    symbols_type: ClassVar[type] = object
     # Whether `_quantize` itself raises for NaN and Inf, so that no other pass has to check.
     refuses_nonfinite: ClassVar[bool] = False
     # The codec accepts every tensor up to this magnitude, and its decoded values are finite.
@@ -150,6 +152,7 @@ class Codec(Parameters):
         with source.context():
             tensor = source.read(integers=self.accepts_integers, segments=self.reads_segments)
             codec = self._bound_to(tensor)
+            self._check_prior(prior)
             symbols: Symbols = resolved(codec._quantize(tensor.values, check_seed(seed), prior))
         return symbols
 
@@ -198,6 +201,7 @@ class Codec(Parameters):
             decay = check_number("decay", decay, "a number, finite as float32")
             if not math.isfinite(binary32(decay)):
                 raise ParameterError.of("decay", decay, "a number, finite as float32")
+            self._check_prior(prior)
             codec, values = self._bound_to(tensor), tensor.values
             shape = tuple(residual.shape) if hasattr(residual, "shape") else np.shape(residual)
             kept = inspect(residual, "residual").target("float32", shape)
@@ -228,9 +232,10 @@ class Codec(Parameters):
         Raises
         ------
         ParameterError
-            If the number of symbols does not match the shape.
+            If these are not symbols of the codec, or do not match the shape.
         """
         sizes = possible_shape(shape)
+        self._check_type("symbols", symbols)
         out = result_beside(math.prod(sizes), self._values_dtype, None)
         self._with_shape(sizes)._dequantize(symbols, out)
         return out.reshape(sizes)
@@ -243,6 +248,7 @@ class Codec(Parameters):
         ParameterError
             If these are not symbols of the codec.
         """
+        self._check_type("symbols", symbols)
         with one_wait():
             self._check_symbols(symbols)
             return self._pack(symbols).resolved()
@@ -267,6 +273,7 @@ class Codec(Parameters):
         with source.context():
             tensor = source.read(integers=self.accepts_integers, segments=self.reads_segments)
             codec = self._bound_to(tensor)
+            self._check_prior(prior)
             payload = codec._encode(tensor.values, check_seed(seed), prior).resolved()
         # The payload outlives the caller's array.
         if sources.shares_memory(payload.data, tensor.values):
@@ -748,6 +755,17 @@ class Codec(Parameters):
         raise NotImplementedError
 
     # --- Checks
+
+    def _check_type(self, name: str, symbols: Symbols) -> None:
+        """Raise `ParameterError` unless an object has the class of the codec's symbols."""
+        if not isinstance(symbols, self.symbols_type):
+            allowed = f"{self.symbols_type.__name__}, as {self.name} makes them"
+            raise ParameterError.of(name, type(symbols).__name__, allowed)
+
+    def _check_prior(self, prior: Symbols | None) -> None:
+        """Raise `ParameterError` for a prior of another codec."""
+        if prior is not None:
+            self._check_type("prior", prior)
 
     def _require(self, fits: bool, n: int, shape: tuple[int, ...] | None = None) -> None:
         """Raise `ParameterError` unless symbols fit n elements, and their shape has n elements."""

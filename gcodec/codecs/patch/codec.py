@@ -33,6 +33,7 @@ _P = TypeVar("_P", bound="Patch")
 class Patch(Codec):
     """The exact difference of two tensors; see `gcodec.encode_patch`."""
 
+    symbols_type = PatchSymbols
     accepts_integers = True
     reads_segments = True
     keeps_every_bit = True
