@@ -175,7 +175,7 @@ class Codec(Parameters):
             Gradient; see `gcodec.encode`.
         residual : float32 array of n elements
             C-contiguous array on the device of `x`, updated in place. An error leaves it
-            unchanged.
+            unchanged; an interrupt, such as KeyboardInterrupt, may have updated a part of it.
         decay : float
             Factor of the residual, finite as float32.
         seed : int

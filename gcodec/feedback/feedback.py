@@ -650,8 +650,7 @@ class Transaction:
 
     def compress(self, name: str, grad: Any, *, key: bytes | None = None) -> bytes:
         """Compress as `Feedback.compress` does; the first call for a name records its memory."""
-        self.record(name)
-        return self.feedback.compress(name, grad, key=key)
+        return self.compress_known(name, grad, key=key)[0]
 
     def compress_known(
         self, name: str, grad: Any, *, key: bytes | None = None
