@@ -102,7 +102,10 @@ def encode(
     source = inspect(x, "x")
     with source.context():
         if isinstance(codec, Policy):
-            codec = codec.codec(name, *source.described())
+            dtype, shape = source.description()
+            if dtype not in ITEMSIZE:
+                raise source.dtype_error(dtype)
+            codec = codec.codec(name, shape, dtype)
         if nonfinite == "raise":
             codec = codec._refusing()
         tensor = source.read(integers=codec.accepts_integers, segments=codec.reads_segments)

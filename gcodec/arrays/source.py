@@ -126,19 +126,6 @@ class Source(NamedTuple):
             values = _device_values(self.device.flat(array), dtype)
         return Tensor(values, dtype, tuple(array.shape))
 
-    def described(self) -> tuple[tuple[int, ...], str]:
-        """Return the shape and the name of the dtype.
-
-        Raises
-        ------
-        TypeError
-            See `read`; arrays of integers and booleans are allowed.
-        """
-        array, dtype = self._array_and_dtype()
-        if dtype not in DTYPE_CODES:
-            raise self.dtype_error(dtype)
-        return tuple(array.shape), dtype
-
     def _array_and_dtype(self) -> tuple[Array, str]:
         if self.resident is not None:
             return self.resident, self.dtype
@@ -206,7 +193,8 @@ class Source(NamedTuple):
         TypeError
             See `as_numpy`.
         """
-        if self.library is None and self.resident is None and not hasattr(self.array, "dtype"):
+        is_known = self.library is not None or self.resident is not None
+        if not is_known and not isinstance(getattr(self.array, "dtype", None), np.dtype):
             array = self.as_numpy()
             return array.dtype.name, array.shape
         return self.dtype, tuple(self.array.shape)
