@@ -261,7 +261,8 @@ class Source(NamedTuple):
             return self.library.make(array, self.array)
         if isinstance(self.array, np.generic):
             return array[()]
-        return array.astype(self.array.dtype, copy=False)  # for the byte order
+        dtype = getattr(self.array, "dtype", None)  # states the byte order, too
+        return array.astype(dtype, copy=False) if isinstance(dtype, np.dtype) else array
 
     def target(self, dtype: str, shape: tuple[int, ...]) -> Array:
         """View the array to write a result to it; 16-bit floats on a device as bit patterns.
