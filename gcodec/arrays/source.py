@@ -193,11 +193,12 @@ class Source(NamedTuple):
         TypeError
             See `as_numpy`.
         """
-        is_known = self.library is not None or self.resident is not None
-        if not is_known and not isinstance(getattr(self.array, "dtype", None), np.dtype):
-            array = self.as_numpy()
-            return array.dtype.name, array.shape
-        return self.dtype, tuple(self.array.shape)
+        x = self.array
+        is_stated = isinstance(getattr(x, "dtype", None), np.dtype) and hasattr(x, "shape")
+        if self.library is None and self.resident is None and not is_stated:
+            x = self.as_numpy()
+            return x.dtype.name, x.shape
+        return self.dtype, tuple(x.shape)
 
     def dtype_error(self, dtype: str) -> TypeError:
         """Return the error for an unsupported dtype, with advice on how to convert the array."""

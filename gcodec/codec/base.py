@@ -260,6 +260,8 @@ class Codec(Parameters):
         ------
         FormatError
             If the bytes are damaged, or belong to a tensor of another size.
+        TypeError
+            If `payload` is no `Payload`.
         """
         sizes = possible_shape(shape)
         n = math.prod(sizes)
@@ -774,6 +776,8 @@ class Codec(Parameters):
 
     def _checked(self, payload: Payload, n: int) -> Payload:
         """Check that a payload is complete, and belongs to this kind of codec and n elements."""
+        if not isinstance(payload, Payload):
+            raise TypeError(f"payload is a {type(payload).__name__}: must be a Payload")
         codec = payload.codec
         if type(codec) is not type(self):
             raise ParameterError.of("payload.codec", str(codec), f"a {self.name} codec")
