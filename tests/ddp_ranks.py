@@ -531,6 +531,34 @@ def sparse() -> dict[str, Any]:
     return {"close": close, "same": same(before, hook[0].state_dict())}
 
 
+class Complex(torch.nn.Module):  # type: ignore[misc]
+    """A model with complex parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.randn(64, 48, dtype=torch.complex64))
+        self.shift = torch.nn.Parameter(torch.randn(48, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ((x + 0j) @ self.factor + self.shift).abs()
+
+
+def complex_parameters() -> dict[str, Any]:
+    """Compare complex gradients with those of plain DDP."""
+    torch.manual_seed(3)
+    net, x, seen = Complex(), torch.randn(8, 64) + dist.get_rank(), []
+    for spec in (None, "sign"):
+        model = DistributedDataParallel(copy.deepcopy(net))
+        if spec is not None:
+            hook = gcodec.torch.ddp_hook(spec, model=model, min_numel=0, start_iter=0)
+            model.register_comm_hook(*hook)
+        for _ in range(2):
+            model.zero_grad()
+            model(x).square().sum().backward()
+        seen.append([parameter.grad for parameter in model.parameters()])
+    return {"equal": [torch.equal(a, b) for a, b in zip(*seen, strict=True)]}
+
+
 def arguments() -> dict[str, Any]:
     """Pass invalid arguments, which each rank must refuse by name before the first step."""
     weight, other = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))

@@ -49,6 +49,19 @@ def test_decoded_sum_plus_residual_equals_gradient_sum(spec: str) -> None:
             assert np.allclose(sent[name] + left, total[name], atol=1e-4)
 
 
+def test_messages_are_never_too_long_for_their_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    feedback, grads = Feedback("sign"), gradients(0)
+    feedback.compress_many(grads)
+    before = state_of(feedback)
+    with monkeypatch.context() as patch:
+        patch.setattr("gcodec.frame.members.MAX_NBYTES", 20)
+        with pytest.raises(ParameterError, match=r"small tensors take \d+ bytes.*group_below"):
+            feedback.compress_many(grads)
+        assert state_of(feedback) == before
+        decoded = gcodec.decode_many(feedback.compress_many(grads, group_below=0))
+    assert decoded.keys() == grads.keys()
+
+
 def test_small_tensors_share_a_frame() -> None:
     grads = gradients(0, ["a", "b", "c"])
     message = Feedback("sign").compress_many(grads)

@@ -453,6 +453,7 @@ def test_names_with_colons_in_state_dict() -> None:
         {"residual:w": np.zeros(3, np.float32), "step:w": np.array(1.0)},
         {"residual:w": np.zeros(3, np.float32), "step:w": np.array([1])},
         {"residual:w": "text", "step:w": np.array(1)},
+        {"residual:w": [[1.0], [2.0, 3.0]], "step:w": np.array(1)},  # no array has this shape
         {"residual:w": np.zeros(3, np.float32), "step:w": np.array(2**64 - 1)},
         *(None, 5, [], {1: np.array(1)}),
         {"other:w": np.array(1)},
@@ -615,6 +616,7 @@ def test_nonfinite_policies() -> None:
         {"seed": -1},
         {"seed": 2**64},
         {"nonfinite": "skip"},
+        {"nonfinite": np.zeros(2)},
     ],
     ids=str,
 )

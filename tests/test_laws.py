@@ -298,6 +298,29 @@ def test_payloads_of_another_codec_are_refused(codec: Codec) -> None:
             codec.decode(payload, 2)
         with pytest.raises(gcodec.ParameterError, match="payload"):
             codec.unpack(payload, 2)
+    with pytest.raises(TypeError, match="payload is a bytes: must be a Payload"):
+        codec.unpack(codec.encode(f32(1, 2)).data.tobytes(), 2)
+
+
+@each_class
+def test_symbols_of_another_codec_are_refused(codec: Codec) -> None:
+    x = f32(1, 2)
+    own = codec.quantize(x)
+    if codec.symbols_type is object:  # a codec of somebody else need not declare it
+        return
+    assert type(own) is codec.symbols_type
+    others = [cls().quantize(x) for cls in gcodec.codecs().values() if cls is not type(codec)]
+    for symbols in (*others, None, tuple(own)):
+        with pytest.raises(gcodec.ParameterError, match=r"^symbols=.*: must be "):
+            codec.pack(symbols)
+        with pytest.raises(gcodec.ParameterError, match=r"^symbols=.*: must be "):
+            codec.dequantize(symbols, 2)
+    for prior in (*others, tuple(own)):
+        for call in (codec.quantize, codec.encode):
+            with pytest.raises(gcodec.ParameterError, match=r"^prior=.*: must be "):
+                call(x, prior=prior)
+        with pytest.raises(gcodec.ParameterError, match=r"^prior=.*: must be "):
+            codec.quantize_residual(x, np.zeros(2, np.float32), prior=prior)
 
 
 # --- damage -------------------------------------------------------------------------------------

@@ -383,5 +383,14 @@ def test_invalid_arguments(tmp_path: Path, name: str) -> None:
         gcodec.PatchStore(tmp_path, **options)
     with pytest.raises(gcodec.ParameterError, match=r"^step=None: must be published first"):
         gcodec.PatchStore(tmp_path).load()
-    with pytest.raises(gcodec.ParameterError, match=r"^step="):
-        gcodec.PatchStore(tmp_path).publish(-1, {})
+    store = gcodec.PatchStore(tmp_path)
+    for step in (-1, True, 1.0):
+        with pytest.raises(gcodec.ParameterError, match=r"^step="):
+            store.publish(step, {})  # type: ignore[arg-type]
+    store.publish(0, {"x": np.ones(3, np.float32)})
+    store.publish(1, {"x": np.ones(3, np.float32)})
+    for step in (-1, 2, True, 1.0):
+        with pytest.raises(gcodec.ParameterError, match=r"^step="):
+            store.load(step)  # type: ignore[arg-type]
+        with pytest.raises(gcodec.ParameterError, match=r"^step="):
+            store.catch_up({}, 0, step)  # type: ignore[arg-type]

@@ -102,7 +102,10 @@ def encode(
     source = inspect(x, "x")
     with source.context():
         if isinstance(codec, Policy):
-            codec = codec.codec(name, *source.described())
+            dtype, shape = source.description()
+            if dtype not in ITEMSIZE:
+                raise source.dtype_error(dtype)
+            codec = codec.codec(name, shape, dtype)
         if nonfinite == "raise":
             codec = codec._refusing()
         tensor = source.read(integers=codec.accepts_integers, segments=codec.reads_segments)
@@ -377,6 +380,7 @@ def decode_sum(
     size, shape = read[0].size, read[0].shape
     total = result_beside(size, np.float32, None).reshape(shape) if out is None else out
     added = FrameSum(total, shape)
+    read = [added.apart(frame) for frame in read]
     for index, (frame, factor) in enumerate(zip(read, scales, strict=True)):
         with _naming(index):
             added.add(frame, factor)
@@ -530,7 +534,7 @@ def _write(frame: Frame, out: Any) -> int:
     if len(target) < frame.nbytes:
         raise ParameterError.of("out", f"{len(target)} bytes", f"at least {frame.nbytes} bytes")
     start = 0
-    for part in frame.parts():
+    for part in frame.apart_from(np.asarray(target)).parts():
         target[start : start + len(part)] = part
         start += len(part)
     return start

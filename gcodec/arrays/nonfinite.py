@@ -30,7 +30,7 @@ NonFinite = Literal["raise", "zero", "propagate"]
 
 def check_nonfinite(nonfinite: object) -> None:
     """Raise `ParameterError` unless `nonfinite` names a policy."""
-    if nonfinite not in ("raise", "zero", "propagate"):
+    if not isinstance(nonfinite, str) or nonfinite not in ("raise", "zero", "propagate"):
         raise ParameterError.of("nonfinite", nonfinite, "one of raise, zero, propagate")
 
 

@@ -126,19 +126,6 @@ class Source(NamedTuple):
             values = _device_values(self.device.flat(array), dtype)
         return Tensor(values, dtype, tuple(array.shape))
 
-    def described(self) -> tuple[tuple[int, ...], str]:
-        """Return the shape and the name of the dtype.
-
-        Raises
-        ------
-        TypeError
-            See `read`; arrays of integers and booleans are allowed.
-        """
-        array, dtype = self._array_and_dtype()
-        if dtype not in DTYPE_CODES:
-            raise self.dtype_error(dtype)
-        return tuple(array.shape), dtype
-
     def _array_and_dtype(self) -> tuple[Array, str]:
         if self.resident is not None:
             return self.resident, self.dtype
@@ -206,10 +193,12 @@ class Source(NamedTuple):
         TypeError
             See `as_numpy`.
         """
-        if self.library is None and self.resident is None and not hasattr(self.array, "dtype"):
-            array = self.as_numpy()
-            return array.dtype.name, array.shape
-        return self.dtype, tuple(self.array.shape)
+        x = self.array
+        is_stated = isinstance(getattr(x, "dtype", None), np.dtype) and hasattr(x, "shape")
+        if self.library is None and self.resident is None and not is_stated:
+            x = self.as_numpy()
+            return x.dtype.name, x.shape
+        return self.dtype, tuple(x.shape)
 
     def dtype_error(self, dtype: str) -> TypeError:
         """Return the error for an unsupported dtype, with advice on how to convert the array."""
@@ -273,7 +262,8 @@ class Source(NamedTuple):
             return self.library.make(array, self.array)
         if isinstance(self.array, np.generic):
             return array[()]
-        return array.astype(self.array.dtype, copy=False)  # for the byte order
+        dtype = getattr(self.array, "dtype", None)  # states the byte order, too
+        return array.astype(dtype, copy=False) if isinstance(dtype, np.dtype) else array
 
     def target(self, dtype: str, shape: tuple[int, ...]) -> Array:
         """View the array to write a result to it; 16-bit floats on a device as bit patterns.
@@ -437,14 +427,17 @@ def writable_bytes(out: Any, name: str) -> memoryview:
     ParameterError
         If the buffer is read-only.
     TypeError
-        If the object is no contiguous buffer.
+        If the object is no contiguous buffer, or contains Python objects.
     """
     library = library_of(out)
     _check_mutable(library, name)
     try:
-        target = memoryview(byte_buffer(out, name)).cast("B")
+        buffer = memoryview(byte_buffer(out, name))
+        target = buffer.cast("B")
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: {error}") from error
+    if buffer.format == "O":
+        raise TypeError(f"{name} contains Python objects: must be a buffer of numbers")
     if target.readonly:
         raise ParameterError(f"{name} is read-only: must be writable")
     if library is not None:

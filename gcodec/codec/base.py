@@ -76,6 +76,8 @@ class Codec(Parameters):
 
     id: ClassVar[int]
     name: ClassVar[str]
+    # Class of the symbols; other objects are refused where users pass symbols.
+    symbols_type: ClassVar[type] = object
     # Whether `_quantize` itself raises for NaN and Inf, so that no other pass has to check.
     refuses_nonfinite: ClassVar[bool] = False
     # The codec accepts every tensor up to this magnitude, and its decoded values and their errors
@@ -151,6 +153,7 @@ class Codec(Parameters):
         with source.context():
             tensor = source.read(integers=self.accepts_integers, segments=self.reads_segments)
             codec = self._bound_to(tensor)
+            self._check_prior(prior)
             symbols: Symbols = resolved(codec._quantize(tensor.values, check_seed(seed), prior))
         return symbols
 
@@ -173,7 +176,7 @@ class Codec(Parameters):
             Gradient; see `gcodec.encode`.
         residual : float32 array of n elements
             C-contiguous array on the device of `x`, updated in place. An error leaves it
-            unchanged.
+            unchanged; an interrupt, such as KeyboardInterrupt, may have updated a part of it.
         decay : float
             Factor of the residual, finite as float32.
         seed : int
@@ -199,6 +202,7 @@ class Codec(Parameters):
             decay = check_number("decay", decay, "a number, finite as float32")
             if not math.isfinite(binary32(decay)):
                 raise ParameterError.of("decay", decay, "a number, finite as float32")
+            self._check_prior(prior)
             codec, values = self._bound_to(tensor), tensor.values
             shape = tuple(residual.shape) if hasattr(residual, "shape") else np.shape(residual)
             kept = inspect(residual, "residual").target("float32", shape)
@@ -232,6 +236,7 @@ class Codec(Parameters):
             If these are not symbols of the codec, or their number does not match the shape.
         """
         sizes = possible_shape(shape)
+        self._check_type("symbols", symbols)
         self._check_symbols(symbols)
         out = result_beside(math.prod(sizes), self._values_dtype, None)
         self._with_shape(sizes)._dequantize(symbols, out)
@@ -245,6 +250,7 @@ class Codec(Parameters):
         ParameterError
             If these are not symbols of the codec.
         """
+        self._check_type("symbols", symbols)
         with one_wait():
             self._check_symbols(symbols)
             return self._pack(symbols).resolved()
@@ -256,6 +262,8 @@ class Codec(Parameters):
         ------
         FormatError
             If the bytes are damaged, or belong to a tensor of another size.
+        TypeError
+            If `payload` is no `Payload`.
         """
         sizes = possible_shape(shape)
         n = math.prod(sizes)
@@ -269,6 +277,7 @@ class Codec(Parameters):
         with source.context():
             tensor = source.read(integers=self.accepts_integers, segments=self.reads_segments)
             codec = self._bound_to(tensor)
+            self._check_prior(prior)
             payload = codec._encode(tensor.values, check_seed(seed), prior).resolved()
         # The payload outlives the caller's array.
         if sources.shares_memory(payload.data, tensor.values):
@@ -751,6 +760,17 @@ class Codec(Parameters):
 
     # --- Checks
 
+    def _check_type(self, name: str, symbols: Symbols) -> None:
+        """Raise `ParameterError` unless an object has the class of the codec's symbols."""
+        if not isinstance(symbols, self.symbols_type):
+            allowed = f"{self.symbols_type.__name__}, as {self.name} makes them"
+            raise ParameterError.of(name, type(symbols).__name__, allowed)
+
+    def _check_prior(self, prior: Symbols | None) -> None:
+        """Raise `ParameterError` for a prior of another codec."""
+        if prior is not None:
+            self._check_type("prior", prior)
+
     def _require(self, fits: bool, n: int, shape: tuple[int, ...] | None = None) -> None:
         """Raise `ParameterError` unless symbols fit n elements, and their shape has n elements."""
         if not fits or (shape is not None and math.prod(shape) != n):
@@ -758,6 +778,8 @@ class Codec(Parameters):
 
     def _checked(self, payload: Payload, n: int) -> Payload:
         """Check that a payload is complete, and belongs to this kind of codec and n elements."""
+        if not isinstance(payload, Payload):
+            raise TypeError(f"payload is a {type(payload).__name__}: must be a Payload")
         codec = payload.codec
         if type(codec) is not type(self):
             raise ParameterError.of("payload.codec", str(codec), f"a {self.name} codec")

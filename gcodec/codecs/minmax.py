@@ -78,6 +78,7 @@ class MinMax(Codec):
         unbiased.
     """
 
+    symbols_type = MinMaxSymbols
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")

@@ -89,6 +89,7 @@ class RandomK(SparseCodec):
         Share of the elements that is sent, above 0 and up to 1; at least one element is sent.
     """
 
+    symbols_type = RandomKSymbols
     refuses_nonfinite = True
     has_cuda_kernels = True
     reads_segments = True

@@ -58,6 +58,7 @@ class Raw(Codec):
         booleans travel in their own dtype and leave this parameter at its default.
     """
 
+    symbols_type = RawSymbols
     has_cuda_kernels = True
     accepts_integers = True
     reads_segments = True

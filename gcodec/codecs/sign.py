@@ -73,6 +73,7 @@ class Sign(Codec):
         Scale: the mean of |x|, the root mean square, or 1.
     """
 
+    symbols_type = SignSymbols
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = FLOATS

@@ -272,6 +272,7 @@ class SparseLoCo(SparseCodec):
         shortest.
     """
 
+    symbols_type = SparseLoCoSymbols
     refuses_nonfinite = True
     takes_up_to = 2.0**126
     uses_shape = True

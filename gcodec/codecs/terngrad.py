@@ -108,6 +108,7 @@ class TernGrad(Codec):
         Layout of the codes; ``pack`` in specs.
     """
 
+    symbols_type = TernarySymbols
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = FLOATS

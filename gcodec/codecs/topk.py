@@ -89,6 +89,7 @@ class TopK(SparseCodec):
         Least magnitude that is sent, which replaces k and the ratio; 0 for none.
     """
 
+    symbols_type = TopKSymbols
     refuses_nonfinite = True
     has_cuda_kernels = True
     reads_segments = True

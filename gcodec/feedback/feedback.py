@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gcodec.arrays.frameworks import FAILURES
 from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.nonfinite import (
     NonFinite,
@@ -603,8 +604,12 @@ class Feedback:
         steps: dict[str, int] = {}
         priors: dict[str, tuple[Frame, Symbols]] = {}
         is_valid = isinstance(state, Mapping) and all(isinstance(key, str) for key in state)
+        allowed = "residual:NAME, step:NAME or prior:NAME of a state_dict"
         for key, value in state.items() if is_valid else [(repr(state), None)]:
-            array = np.asarray(value)
+            try:
+                array = np.asarray(value)
+            except FAILURES as error:  # such as a tensor on a device
+                raise ParameterError(f"state: {key} cannot be read: {error}") from error
             if key.startswith(_RESIDUAL) and array.dtype == np.float32:
                 residuals[key.removeprefix(_RESIDUAL)] = array.copy()
             elif key.startswith(_STEP) and array.shape == () and array.dtype.kind in "iu":
@@ -612,7 +617,6 @@ class Feedback:
             elif key.startswith(_PRIOR) and array.ndim == 1 and array.dtype == np.uint8:
                 priors[key.removeprefix(_PRIOR)] = _prior_of(key, array)
             else:
-                allowed = "residual:NAME, step:NAME or prior:NAME of a state_dict"
                 raise ParameterError.of("state", key, allowed)
         in_range = all(0 <= step < _MAX_STEPS for step in steps.values())
         if residuals.keys() != steps.keys() or not in_range:
@@ -650,8 +654,7 @@ class Transaction:
 
     def compress(self, name: str, grad: Any, *, key: bytes | None = None) -> bytes:
         """Compress as `Feedback.compress` does; the first call for a name records its memory."""
-        self.record(name)
-        return self.feedback.compress(name, grad, key=key)
+        return self.compress_known(name, grad, key=key)[0]
 
     def compress_known(
         self, name: str, grad: Any, *, key: bytes | None = None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gcodec.arrays.large_bytes import LEAST_NBYTES, Observed, joined
-from gcodec.arrays.source import inspect, is_flat, outlet
+from gcodec.arrays.source import inspect, is_flat, outlet, shares_memory
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError
@@ -342,7 +342,8 @@ class Frame(_Secret):
         if out is not None:
             source = inspect(out, "out")
             with source.context():
-                self._decode_into(source.target(self.dtype, self.shape), source.device)
+                target = source.target(self.dtype, self.shape)
+                self.apart_from(target)._decode_into(target, source.device)
             return out
         if like is not None:
             source = inspect(like, "like")
@@ -351,6 +352,12 @@ class Frame(_Secret):
                 return source.result(self._decode_to(dtype, source.device))
         with one_wait():
             return self._decode_to(self.dtype, None)
+
+    def apart_from(self, array: Array) -> Frame:
+        """Return the frame, with a copy of its payload if that lies in the memory of an array."""
+        if not shares_memory(self.payload.data, array):
+            return self
+        return replace(self, payload=self.payload._replace(data=self.payload.data.copy()))
 
     def _decode_to(self, dtype: str, device: Device | None) -> Array:
         """Return the tensor as an array of `dtype` on a device, or for None on the host."""
@@ -428,7 +435,7 @@ class Frame(_Secret):
         with source.stream():
             target = source.target("float32", self.shape)
             with one_wait():  # raise errors in the payload before `acc` changes
-                payload = self._payload_on(source.device)
+                payload = self.apart_from(target)._payload_on(source.device)
                 add = self.codec._read_adder(payload, self.size, self.dtype)
             contiguous = target if is_flat(target) else np.require(target, None, ["C", "A"])
             with np.errstate(all="ignore"):

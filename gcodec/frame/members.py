@@ -46,8 +46,20 @@ class Member(NamedTuple):
 
 
 def write_members(members: Sequence[Member]) -> bytes:
-    """Return the JSON text of the list."""
-    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
+    """Return the JSON text of the list.
+
+    Raises
+    ------
+    ParameterError
+        If the text exceeds `MAX_NBYTES`.
+    """
+    text = json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
+    if len(text) > MAX_NBYTES:
+        raise ParameterError(
+            f"grads: the names and shapes of {len(members)} small tensors take {len(text)} bytes, "
+            f"and must take at most {MAX_NBYTES}; pass a lower group_below"
+        )
+    return text
 
 
 def members_of(frame: Frame) -> list[Member]:

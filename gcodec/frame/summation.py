@@ -70,6 +70,10 @@ class FrameSum:
         self._pending: list[_Addend] = []
         self._is_fresh = True
 
+    def apart(self, frame: Frame) -> Frame:
+        """Return a frame whose payload the sum does not overwrite; see `Frame.apart_from`."""
+        return frame.apart_from(self._target)
+
     def add(self, frame: Frame, scale: float = 1.0, symbols: Symbols | None = None) -> None:
         """Unpack a frame, and add ``scale`` times its tensor, in this call or in a later one.
 

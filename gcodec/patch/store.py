@@ -258,6 +258,8 @@ class PatchStore:
         return self._read(step, own)
 
     def _read(self, step: int | None, own: Snapshot | None) -> Snapshot:
+        if step is not None:
+            step = check_integer("step", step, 0, _MOST, f"an integer from 0 to {_MOST}")
         files = self._files()
         steps = files.steps
         if step is None and steps:

@@ -66,7 +66,7 @@ def encode_patch(
     key = check_key(key)
     tensor, old = _read(inspect(_bytes_of(new), "new")), _read(inspect(_bytes_of(base), "base"))
     if _float8_of(new) != _float8_of(base):
-        raise ParameterError.of("base.dtype", str(base.dtype), str(new.dtype))
+        raise ParameterError.of("base.dtype", _dtype_of(base), _dtype_of(new))
     _check_alike(old, tensor.dtype, tensor.shape)
     codec = Patch()._bound_to(tensor)
     payload = codec.difference(_bits(tensor), _bits(old))
@@ -137,7 +137,7 @@ def apply_patch(
     codec._check_device(tensor.values)
     old = _bits(tensor)
     if hasattr(out, "dtype") and _float8_of(out) != _float8_of(base):
-        raise ParameterError.of("out.dtype", str(out.dtype), str(base.dtype))
+        raise ParameterError.of("out.dtype", _dtype_of(out), _dtype_of(base))
     target = None if out is None else _target(_bytes_of(out), frame)
     if target is not None and is_flat(target):
         flat = target.reshape(-1).view(old.dtype)
@@ -158,8 +158,13 @@ def apply_patch(
 
 def _float8_of(x: Any) -> str | None:
     """Return the name of the dtype of an array of floats of 8 bits, or None for other arrays."""
-    name = str(getattr(x, "dtype", "")).rpartition(".")[2]
+    name = _dtype_of(x).rpartition(".")[2]
     return name if name.startswith("float8_") else None
+
+
+def _dtype_of(x: Any) -> str:
+    """Return the dtype of an array as its library prints it; the type of other objects."""
+    return str(getattr(x, "dtype", type(x).__name__))
 
 
 def _bytes_of(x: Any) -> Any:

@@ -68,7 +68,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def fetch(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        """Copy arrays, or `deferred.Leading`, to the host; wait once for all launched kernels."""
+        """Copy arrays or `LeadingBytes` to the host; wait once for all launched kernels."""
 
     def to_host(self, array: Array) -> np.ndarray:
         """Copy an array to the host, together with all notes; see `gcodec.runtime.deferred`."""
@@ -275,7 +275,7 @@ class _Copy(NamedTuple):
         The target with the dtype and shape of the source.
     started : int or None
         Number of leading bytes whose copy has been started; None for all.
-    leading : (deferred.Leading, (1,) int64 array) or None
+    leading : (LeadingBytes, (1,) int64 array) or None
         The request, and the target of its count; None if the whole array is copied.
     """
 

@@ -29,6 +29,12 @@ _PACKAGE = "gcodec.kernels."
 _LOCK = threading.RLock()
 _FACTORIES: list[tuple[Any, Callable[[], Iterable[tuple[Any, ...]]]]] = []
 
+if hasattr(os, "register_at_fork"):
+    # A child has no other thread of its parent, which would go on compiling and release the lock.
+    os.register_at_fork(
+        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )
+
 
 def checked() -> bool:
     """Return whether kernels contain bounds checks (``GCODEC_CHECKED=1``)."""

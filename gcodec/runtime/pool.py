@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 from gcodec.errors import ParameterError
@@ -28,7 +30,8 @@ def thread_count() -> int:
         if hasattr(os, "sched_getaffinity"):
             return len(os.sched_getaffinity(0))
         return os.cpu_count() or 1
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1024:
+    is_number = text.isascii() and text.isdigit() and len(text) <= 9
+    if not is_number or not 1 <= int(text) <= 1024:
         raise ParameterError.of("GCODEC_NUM_THREADS", text, "an integer from 1 to 1024")
     return int(text)
 
@@ -94,16 +97,20 @@ class _Segments(Generic[_T]):
         self._pending = deque(range(0, n, length))
         self._results: dict[int, _T] = {}
         self._errors: dict[int, BaseException] = {}
+        self._changed = threading.Condition()
+        self._helping, self._is_over = 0, False  # threads of the pool, and whether more may help
 
     def run(self) -> list[_T]:
         """Process all segments; return the results in order, or raise the first error."""
-        helpers = min(thread_count(), len(self._pending)) - 1
-        futures = [_executor().submit(self._work) for _ in range(helpers)]
         try:
+            # No thread starts while the interpreter ends, nor beyond a limit of the system.
+            with contextlib.suppress(RuntimeError):
+                for _ in range(min(thread_count(), len(self._pending)) - 1):
+                    _executor().submit(self._help)
             self._work()
         except BaseException as error:  # an interrupt between two tasks
             self._errors[-1] = error
-        wait([future for future in futures if not future.cancel()])
+        self._await_helpers()
         if self._errors:
             first = self._errors[min(self._errors)]
             self._errors.clear()
@@ -112,6 +119,27 @@ class _Segments(Generic[_T]):
             finally:
                 del first  # break the cycle of the error and this frame, which holds arrays
         return [self._results[start] for start in sorted(self._results)]
+
+    def _await_helpers(self) -> None:
+        """Wait until no other thread works; an interrupt does not end the wait."""
+        try:
+            with self._changed:
+                self._is_over = True
+                self._changed.wait_for(lambda: not self._helping)
+        except BaseException as error:
+            self._errors.setdefault(-1, error)
+            self._await_helpers()
+
+    def _help(self) -> None:
+        """Process segments in a thread of the pool, unless the call is over."""
+        with self._changed:
+            if self._is_over:
+                return
+            self._helping += 1
+        self._work()
+        with self._changed:
+            self._helping -= 1
+            self._changed.notify()
 
     def _work(self) -> None:
         while self._pending and not self._errors:

@@ -195,7 +195,8 @@ class Directory:
                     return descriptor
             except BaseException:  # such as a file system without locks
                 os.close(descriptor)
-                os.unlink(path, dir_fd=self._descriptor)
+                with contextlib.suppress(OSError):  # the last owner has removed the file
+                    os.unlink(path, dir_fd=self._descriptor)
                 raise
             os.close(descriptor)
             if not locked:

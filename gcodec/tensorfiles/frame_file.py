@@ -190,7 +190,7 @@ def mapped_file(file: Any) -> tuple[Any, int]:
         if not os.fstat(raw.fileno()).st_size:
             return b"", 0
         return mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ), file.tell()
-    data = file.read()
+    data = "" if isinstance(file, io.TextIOBase) else file.read()  # it cannot decode frames
     if isinstance(data, str):
         raise TypeError("data is a file that is open for text: open it for bytes, with mode 'rb'")
     return data, 0

@@ -615,20 +615,22 @@ class DdpState:
             check_agreement(self._communicator, "ddp_hook", values)
             _ = self._nodes
             self._agreed = True
-        names = self._names.of(bucket.parameters())
-        flat = bucket.buffer()
+        parameters, flat = bucket.parameters(), bucket.buffer()
+        names = self._names.of(parameters)
         if self.iteration < self.settings.start_iter:
             self.iteration += bucket.is_last()
             return self._start_all_reduce(flat).then(lambda done: done.value()[0])
-        is_dense = flat.layout is torch.strided
-        all_reduce = None if is_dense else self._start_all_reduce(flat)
+        # The bucket of complex parameters has two values for each element of its gradients.
+        is_complex = any(parameter.is_complex() for parameter in parameters)
+        is_coded = flat.layout is torch.strided and not is_complex
+        all_reduce = None if is_coded else self._start_all_reduce(flat)
         ready = None
         if flat.is_cuda:
             ready = torch.cuda.Event()
             ready.record(torch.cuda.current_stream(flat.device))
         task = _Bucket(
             flat,
-            bucket.gradients() if is_dense else [],
+            bucket.gradients() if is_coded else [],
             names,
             bucket.index() == 0,
             bucket.is_last(),

@@ -534,7 +534,7 @@ class DiLoCo:
         Raises
         ------
         ParameterError
-            If `state` is not such a dict, or belongs to another model.
+            If `state` is not such a dict, or belongs to another model; nothing changes then.
         """
         allowed = "a DiLoCo's state_dict"
         if not isinstance(state, Mapping) or state.keys() != _KEYS:
@@ -553,12 +553,14 @@ class DiLoCo:
             raise ParameterError("state: its parameters are not those of the model")
         for flight in self._flights:
             flight.done.exception()  # waits for its end
-        if self._feedback is not None:
-            self._feedback.load_state_dict(arrays)
+        feedback = copy.copy(self._feedback)
+        if feedback is not None:
+            feedback.load_state_dict(arrays)
         try:
             self._optimizer.load_state_dict(state["optimizer"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ParameterError(f"state['optimizer']: {error}") from error
+        self._feedback = feedback
         for name, tensor in state["outer"].items():
             self._outer[name].copy_(tensor)
         self.inner_step, self.outer_step = inner_step, outer_step

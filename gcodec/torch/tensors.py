@@ -53,8 +53,9 @@ def encode(
     >>> gcodec.torch.decode(frame)
     tensor([ 0.5000, -0.5000])
     """
-    host = tensor.detach().cpu() if tensor.layout is torch.strided else tensor
-    frame: bytes = api.encode(host, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
+    if isinstance(tensor, torch.Tensor) and _is_on_device(tensor):
+        tensor = tensor.detach().cpu()
+    frame: bytes = api.encode(tensor, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
     return frame
 
 
@@ -98,13 +99,19 @@ def decode(
     """
     if like is None:
         array = api.decode(frame, limits=limits, key=key)
-        tensor: torch.Tensor = TORCH.make(array, torch.empty(0, device=device or "cpu"))
+        template = torch.empty(0, device="cpu" if device is None else device)
+        tensor: torch.Tensor = TORCH.make(array, template)
     else:
         # A tensor on the host with that shape and dtype, which takes no memory.
         template = torch.empty((), dtype=like.dtype).expand(like.shape)
         tensor = api.decode(frame, like=template, limits=limits, key=key)
         tensor = tensor.to(like.device if device is None else device)
     return tensor
+
+
+def _is_on_device(tensor: torch.Tensor) -> bool:
+    """Tell whether a dense tensor has values outside of the host's memory."""
+    return tensor.layout is torch.strided and tensor.device.type not in ("cpu", "meta")
 
 
 def saved_array(value: Any) -> np.ndarray:

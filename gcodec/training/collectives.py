@@ -140,7 +140,7 @@ def two_phase_mean(
     def compress_shares() -> list[bytes]:
         if whole:
             cut = [_cut_signs(own.compress(name, x), size) for name, x in arrays.items()]
-            return [joined(frames) for frames in zip(*cut, strict=True)]
+            return [joined([frames[i] for frames in cut]) for i in range(size)]
         return [
             joined(
                 [own.compress(f"{i}/{name}", share_of(x, i, size)) for name, x in arrays.items()]

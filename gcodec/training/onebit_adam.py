@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -233,7 +234,7 @@ class OneBitAdam:
         Raises
         ------
         ParameterError
-            If `saved` is not such a dict.
+            If `saved` is not such a dict. No state has changed.
         """
         count, momentum, variance, worker, server = state.unpack(
             saved, "step", "momentum", "variance", "worker", "server"
@@ -242,8 +243,10 @@ class OneBitAdam:
         steps = count.get("count", np.array(-1))
         if count.keys() != {"count"} or steps.shape or steps.dtype.kind not in "iu" or steps < 0:
             raise ParameterError("state: step:count must be an integer scalar, at least 0")
-        self._worker.load_state_dict(worker)
-        self._server.load_state_dict(server)
+        feedbacks = copy.copy(self._worker), copy.copy(self._server)
+        for feedback, arrays in zip(feedbacks, (worker, server), strict=True):
+            feedback.load_state_dict(arrays)
+        self._worker, self._server = feedbacks
         self._steps, self._momentum, self._variance = int(steps), momentum, variance
         self._inverse_root = {}
 

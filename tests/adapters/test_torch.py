@@ -56,6 +56,25 @@ def test_tensor_round_trip(dtype: str) -> None:
         gcodec.torch.decode(frame, like=x)
     with pytest.raises(TypeError, match="not a dense tensor"):
         gcodec.torch.encode(x.detach().to_sparse(), "raw")
+    with pytest.raises(TypeError, match="on meta"):
+        gcodec.torch.encode(x.to("meta"), "raw")
+    with pytest.raises(TypeError, match="x is a list"):
+        gcodec.torch.encode([1.0], "raw")
+
+
+def test_device_number_zero_is_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = []
+    empty = torch.empty
+
+    def empty_on(*sizes: int, device: Any) -> torch.Tensor:
+        devices.append(device)
+        return empty(*sizes, device="cpu")
+
+    monkeypatch.setattr(torch, "empty", empty_on)
+    frame = gcodec.encode(np.ones(3, np.float32), "sign")
+    for device in (0, None, "cpu"):
+        gcodec.torch.decode(frame, device=device)
+    assert devices == [0, "cpu", "cpu"]
 
 
 def test_import_without_torch() -> None:

@@ -21,7 +21,8 @@ SCENARIOS = (
     *("exact", "exact_at_random", "exact_by_default", "first_step", "no_sync", "nonfinite"),
     *("resume", "policies"),
     *("scaler", "scaler_of_half", "under_way", "keys"),
-    *("layouts", "sparse", "arguments", "early", "mismatch", "communicator", "stalled"),
+    *("layouts", "sparse", "complex_parameters", "arguments", "early", "mismatch"),
+    *("communicator", "stalled"),
 )
 COMPRESSED = ["first.weight", "last.weight", "second.weight"]
 
@@ -155,6 +156,11 @@ def test_gradients_in_channels_last_layout(pair: Callable[[str], list[Any]]) -> 
 def test_sparse_gradients(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("sparse"):
         assert rank == {"close": [True] * 3, "same": True}
+
+
+def test_complex_gradients(pair: Callable[[str], list[Any]]) -> None:
+    """DDP passes real and imaginary parts in the bucket, but gradients of half its size."""
+    assert pair("complex_parameters") == 2 * [{"equal": [True, True]}]
 
 
 def test_invalid_arguments_are_refused(pair: Callable[[str], list[Any]]) -> None:

@@ -405,10 +405,16 @@ def test_exchange_under_way_does_not_change_a_loaded_state() -> None:
 )
 def test_damaged_state_dict_is_refused(change: dict[str, Any]) -> None:
     def worker(communicator: Any) -> None:
-        diloco = Worker(communicator).diloco
-        state = {**diloco.state_dict(), **change}
+        own = Worker(communicator, every=2)
+        own.train(range(2))
+        state = {**own.diloco.state_dict(), **change}
+        own.train(range(2, 4))
+        before = own.diloco.state_dict()
         with pytest.raises(ParameterError, match="state"):
-            diloco.load_state_dict(state)
+            own.diloco.load_state_dict(state)
+        after = own.diloco.state_dict()
+        for key in ("feedback", "outer"):
+            assert all(torch.equal(after[key][name], x) for name, x in before[key].items())
 
     run(1, worker)
 

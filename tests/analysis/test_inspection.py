@@ -96,6 +96,15 @@ def test_state_dict_of_torch() -> None:
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_columns_of_data_frames(library: str) -> None:
+    """These libraries have dtypes of their own."""
+    module = pytest.importorskip(library)
+    dtype = "Float32" if library == "pandas" else module.Float32
+    (row,) = gcodec.inspect({"x": module.Series([1.5, -2.0], dtype=dtype)})
+    assert (row["dtype"], row["shape"], row["max_abs"]) == ("float32", "2", 2)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_data_frames_take_the_rows(library: str) -> None:
     module = pytest.importorskip(library)
     tree = {f"n{i}": np.array(i) for i in range(150)} | {"w": gaussian(1000)}

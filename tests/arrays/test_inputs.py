@@ -558,10 +558,45 @@ def test_encode_into_buffers() -> None:
         (np.zeros(400, np.uint8)[::2], TypeError, "out: .*contiguous"),
         (np.zeros(400, ml_dtypes.bfloat16), TypeError, "out: "),
         ([0] * 200, TypeError, "out: .*bytes-like"),
+        (np.zeros(400, object), TypeError, "out contains Python objects"),  # else a crash
     ]
     for target, error, message in cases:
         with pytest.raises(error, match=message):
             gcodec.encode(X, "raw", out=target)
+
+
+@pytest.mark.parametrize("n", [1000, (1 << 21) + 5])
+def test_encode_into_the_memory_of_the_tensor(n: int) -> None:
+    block = np.zeros(4 * n + 100, np.uint8)
+    x = block[: 4 * n].view(np.float32)
+    x[:] = np.random.default_rng(0).standard_normal(n)
+    frame = gcodec.encode(x, "raw")
+    used = gcodec.encode(x, "raw", out=block)
+    assert bytes(block[:used]) == frame
+
+
+@pytest.mark.parametrize("n", [1000, (1 << 21) + 5])
+@pytest.mark.parametrize("spec", ["raw", "sign", "minmax", "qsgd", "topk:ratio=0.5", "lossless"])
+def test_decode_into_the_memory_of_the_frame(spec: str, n: int) -> None:
+    frame = gcodec.encode(np.random.default_rng(0).standard_normal(n, np.float32), spec)
+
+    def placed() -> tuple[memoryview, np.ndarray]:
+        """Return the frame in a block, and an array that begins a bit before it."""
+        block = bytearray(4 * n + 100 + len(frame))
+        block[64 : 64 + len(frame)] = frame
+        out = np.frombuffer(block, np.float32, n)
+        return memoryview(block)[64 : 64 + len(frame)], out
+
+    own, out = placed()
+    assert np.array_equal(gcodec.decode(own, out=out), gcodec.decode(frame))
+    own, out = placed()
+    expected = gcodec.decode_sum([frame, frame, frame])
+    assert np.array_equal(gcodec.decode_sum([frame, own, own], out=out), expected)
+    own, acc = placed()
+    total = acc.copy()
+    gcodec.decode_add(frame, total)
+    gcodec.decode_add(own, acc)
+    assert acc.tobytes() == total.tobytes()
 
 
 # --- decay and scale ----------------------------------------------------------------------------

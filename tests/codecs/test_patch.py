@@ -258,6 +258,17 @@ def test_torch() -> None:
     assert torch.equal(old, new)
 
 
+def test_buffers_without_a_dtype() -> None:
+    old, new = np.arange(6, dtype=np.float32), np.arange(6, dtype=np.float32)[::-1]
+    frame = gcodec.encode_patch(new, memoryview(old))
+    assert np.array_equal(gcodec.apply_patch(frame, memoryview(old)), new)
+    eight = old.astype(ml_dtypes.float8_e4m3fn)
+    with pytest.raises(gcodec.ParameterError, match=r"base\.dtype='memoryview': must be float8"):
+        gcodec.encode_patch(eight, memoryview(old))
+    with pytest.raises(gcodec.ParameterError, match=r"out\.dtype='float8_e4m3fn': must be memory"):
+        gcodec.apply_patch(frame, memoryview(old), out=eight)
+
+
 def test_lists_beside_floats_of_8_bits_are_refused() -> None:
     x = np.zeros(2, ml_dtypes.float8_e4m3fn)
     frame = gcodec.encode_patch(x, base=x)

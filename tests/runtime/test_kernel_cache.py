@@ -485,6 +485,19 @@ def test_file_systems_without_locks(
     assert not locks(cache)
 
 
+def test_an_interrupt_while_another_process_has_the_lock(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(descriptor: int) -> bool:
+        for name in locks(cache):
+            (cache / name).unlink()  # as the other process does in the end
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "_try_lock", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        kernel_cache.code_of(quick_kernels()[0])
+
+
 def test_a_failed_compilation_releases_the_lock(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

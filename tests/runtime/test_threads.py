@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -135,7 +137,68 @@ def test_segments_cover_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
             assert all(start % pool.SEGMENT == 0 for start, _ in parts)
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "1025", "two", "1.5", "", " 2", "²"])
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
+def test_an_interrupt_waits_for_segments_that_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise they would write to arrays that the caller restores or uses again."""
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
+    caller, begun, finished = threading.get_ident(), threading.Event(), threading.Event()
+
+    def task(start: int, stop: int) -> None:
+        if threading.get_ident() == caller:
+            begun.wait()
+        elif not begun.is_set():
+            begun.set()
+            time.sleep(0.1)  # until the caller waits
+            signal.pthread_kill(caller, signal.SIGINT)
+            time.sleep(0.3)
+            finished.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        pool.run_each(task, 2)
+    assert finished.is_set()
+
+
+def test_one_thread_suffices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system, or the end of the interpreter, may prevent new threads."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "3")
+    monkeypatch.setattr(pool, "_pool", None)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert pool.run_each(lambda number, _: number, 20) == list(range(20))
+    monkeypatch.setattr(pool, "_pool", None)  # it has a task and no thread
+
+
+LATE = """
+import atexit, threading
+import numpy as np
+import gcodec
+
+x = np.random.default_rng(0).standard_normal((1 << 21) + 5, np.float32)
+before = gcodec.encode(x, "mxnet-2bit")
+
+def check():
+    print(gcodec.encode(x, "mxnet-2bit") == before)
+
+def check_late():
+    threading.main_thread().join()
+    check()
+
+atexit.register(check)
+threading.Thread(target=check_late).start()
+"""
+
+
+def test_calls_while_the_interpreter_ends() -> None:
+    environment = os.environ | {"GCODEC_NUM_THREADS": "2"}
+    command = [sys.executable, "-W", "error", "-c", LATE]
+    ended = subprocess.run(command, env=environment, check=True, timeout=60, capture_output=True)
+    assert (ended.stdout.split(), ended.stderr) == ([b"True", b"True"], b"")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1025", "two", "1.5", "", " 2", "²", "9" * 5000])
 def test_number_of_threads(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCODEC_NUM_THREADS", value)
     with pytest.raises(gcodec.ParameterError, match="GCODEC_NUM_THREADS"):
@@ -160,6 +223,32 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert gcodec.encode(x, "mxnet-2bit") == before
 """
 
+FORK_WHILE_LOADING = """
+import os, signal, threading, time
+import numpy as np
+import gcodec
+from gcodec.runtime import jit
+
+loading = threading.Event()
+
+def load():
+    with jit._LOCK:
+        loading.set()
+        time.sleep(0.5)
+
+thread = threading.Thread(target=load)
+thread.start()
+loading.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)  # a signal ends a child that waits for a thread of its parent
+    same = gcodec.decode(gcodec.encode(np.ones(9, np.float32), "sign")).sum() == 9
+    os._exit(0 if same else 1)
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert gcodec.decode(gcodec.encode(np.ones(9, np.float32), "sign")).sum() == 9
+"""
+
 SPAWN = """
 import multiprocessing
 import numpy as np
@@ -177,10 +266,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_fork_after_use() -> None:
+@pytest.mark.parametrize("script", [FORK, FORK_WHILE_LOADING])
+def test_fork(script: str) -> None:
     environment = os.environ | {"GCODEC_NUM_THREADS": "2"}
     # Python 3.12 warns of a fork in a process with threads, which this test needs.
-    command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", FORK]
+    command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", script]
     subprocess.run(command, env=environment, check=True, timeout=60)
 
 

@@ -350,7 +350,7 @@ def test_frames_of_paths_and_open_files(tmp_path: Path) -> None:
         assert [frame.name for frame in gcodec.iter_frames(file)] == ["a", "b"]
     for source in (path, str(path), io.BytesIO(data), data):
         assert [frame.decode().item() for frame in gcodec.iter_frames(source)] == [1, 2]
-    with path.open() as text, pytest.raises((TypeError, UnicodeDecodeError)):
+    with path.open() as text, pytest.raises(TypeError, match="open for text"):
         list(gcodec.iter_frames(text))  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         list(gcodec.iter_frames(3))  # type: ignore[arg-type]

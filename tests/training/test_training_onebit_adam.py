@@ -159,6 +159,21 @@ def test_state_dict_round_trip() -> None:
         assert np.array_equal(a, b) and np.array_equal(c, d)
 
 
+def test_damaged_state_dict_changes_nothing() -> None:
+    def worker(c: Communicator) -> None:
+        adam, x = OneBitAdam(c, warmup=1, min_size=8), {"x": np.ones(50, np.float32)}
+        states = []
+        for step in range(4):
+            adam.step(x, {"x": spread(50, step + c.rank)})
+            states.append(adam.state_dict())
+        with pytest.raises(gcodec.ParameterError, match="state"):
+            adam.load_state_dict(states[-2] | {"server:residual:x": np.zeros(3)})
+        after = adam.state_dict()
+        assert all(np.array_equal(after[key], value) for key, value in states[-1].items())
+
+    Simulator(2).run(worker)
+
+
 class Alone:
     rank, size = 0, 1
 
@@ -253,6 +268,7 @@ def test_scale_of_deepspeed() -> None:
 def test_only_signs_are_cut() -> None:
     def worker(c: Communicator) -> None:
         feedback = gcodec.Feedback("topk"), gcodec.Feedback("sign")
+        assert two_phase_mean(c, {}, *feedback, whole=True) == {}
         two_phase_mean(c, {"x": np.ones(4, np.float32)}, *feedback, whole=True)
 
     with pytest.raises(gcodec.ParameterError, match="must be sign, with whole=True"):

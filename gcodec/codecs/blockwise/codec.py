@@ -99,6 +99,7 @@ class Blockwise(Codec):
         ``"auto"`` is the shortest.
     """
 
+    symbols_type = BlockwiseSymbols
     refuses_nonfinite = True
     takes_up_to = quantizer.LARGEST
     fused_dtypes = ("float32", "float64")

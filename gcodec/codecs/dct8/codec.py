@@ -100,6 +100,7 @@ class DCT8(Codec):
         shorter code.
     """
 
+    symbols_type = DCT8Symbols
     refuses_nonfinite = True
     takes_up_to = 0.0  # coefficients may exceed float32
     uses_shape = True

@@ -118,6 +118,7 @@ class ECSQ(Codec):
         parameter.
     """
 
+    symbols_type = QuantizedLevels
     refuses_nonfinite = True
     has_cuda_kernels = True
     takes_up_to = 0.0  # a point may exceed float32

@@ -70,6 +70,7 @@ class Lossless(Codec):
         where that is shorter, as ``"stored"`` always does.
     """
 
+    symbols_type = LosslessSymbols
     accepts_integers = True
     reads_segments = True
     keeps_every_bit = True

@@ -81,6 +81,7 @@ class LowRank(Codec):
         Transform of convolution filters where the tensor is coded by ecsq alone.
     """
 
+    symbols_type = LowRankSymbols
     refuses_nonfinite = True
     has_cuda_kernels = True
     takes_up_to = 0.0  # a point may exceed float32

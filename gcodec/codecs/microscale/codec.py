@@ -102,6 +102,7 @@ class Microscale(Codec):
         largest magnitude over 448·6, and 1 is what torchao does without such a scale.
     """
 
+    symbols_type = MicroscaleSymbols
     keeps_nonfinite = True
     takes_up_to = 2.0**127
     fused_dtypes = ("float32", "float64")

@@ -123,6 +123,7 @@ class MiniFloatCodec(Codec):
         Number of elements that share a factor of the scale, which takes a byte; 0 for no blocks.
     """
 
+    symbols_type = MiniFloatSymbols
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")

@@ -56,6 +56,7 @@ class MXNet1Bit(Codec):
         Values above the threshold are sent as 1, others as −1. Decoding does not need it.
     """
 
+    symbols_type = OneBitSymbols
     keeps_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = FLOATS

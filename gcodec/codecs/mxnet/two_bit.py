@@ -110,6 +110,7 @@ class MXNet2Bit(Codec):
         Code for the positions of the sparse form. ``"auto"`` is the shortest.
     """
 
+    symbols_type = TwoBitSymbols
     keeps_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = FLOATS

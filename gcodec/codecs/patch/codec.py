@@ -36,6 +36,7 @@ class Patch(Codec):
     `gcodec.encode_patch` makes one.
     """
 
+    symbols_type = PatchSymbols
     accepts_integers = True
     reads_segments = True
     keeps_every_bit = True

@@ -72,6 +72,7 @@ class PowerSGD(Codec):
         Number of rows of each factor, from 1 to 65536.
     """
 
+    symbols_type = PowerSGDSymbols
     refuses_nonfinite = True
     has_cuda_kernels = True
     symbols_on_host = True

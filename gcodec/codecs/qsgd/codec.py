@@ -107,6 +107,7 @@ class QSGD(Codec):
         or rANS with a context, the scales of row and column. ``"auto"`` is the shortest code.
     """
 
+    symbols_type = QSGDSymbols
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")
