@@ -35,7 +35,7 @@ from gcodec.runtime.lanes import STREAMED, fence
 _PER_OCTAVE = 4
 _COUNT = 20  # bits of a sum of bytes, above which a narrow counter counts the bytes
 _PART = 64  # bytes that are summed by a loop of a fixed length
-_FLUSH = 1 << 11  # rows whose sums and counts fit into a narrow counter
+_FLUSH = 1 << 10  # rows whose sums and counts fit into a narrow counter, with its sign
 _NO_SCALES: ScaleArrays = (np.empty(0, np.uint8), np.empty(0, np.uint8), 1)
 
 Sums = tuple[np.ndarray, np.ndarray]
