@@ -1,7 +1,7 @@
 """Codes: reversible maps between integers and bits, and the coders that codecs share.
 
-The public names are the codes, `parse` and `Bits`. The modules `coder`, `tabled`, `positions` and
-`values` and the package `context` write and read the strings of codecs.
+The public names are the codes, `parse` and `Bits`. The modules `coder`, `tabled`, `ranged`,
+`positions` and `values` and the package `context` write and read the strings of codecs.
 
 >>> from gcodec import entropy
 >>> bits = entropy.parse("rice:k=3").encode([9, 0, 42])

@@ -17,20 +17,22 @@ To decode, a codec *opens* the string, and then *reads* all of its symbols or a 
 - *read* decodes all symbols on the threads of the pool, and passes each range to a `Take` callback
   as soon as it is decoded. With a seek table the threads decode its blocks in parallel. It returns
   the bit after the string.
-- *read_range* decodes only the blocks that contain a range of symbols; `RansString` and
-  `WordString` implement it.
+- *read_range* decodes only the blocks that contain a range of symbols; `WordString`, `RansString`
+  and `ContextString` implement it.
 - *blocks* decodes a string from its start to build a seek table for it.
 
-=================  ======================  =======================  ============================
-coder              price                   write                    open
-=================  ======================  =======================  ============================
-codewords          `level_codes.plan`      `dense_string.write`     `WordString`
-run–level pairs    `level_codes.plan`      `sparse_string.write`    `RunLevelString`
-bytes by a table   `tabled.Table.nbits`    `tabled.write`           `tabled.open`, `Table.open`
-bytes by context   `table_choice.plan`     `symbol_coder.write`     `symbol_coder.open`
-levels by context  `table_choice.plan`     `context.coder.write`    `context.coder.open`
-positions          `positions.write`       `positions.write`        `positions.IndexString`
-=================  ======================  =======================  ============================
+====================  ====================  =====================  ===========================
+coder                 price                 write                  open
+====================  ====================  =====================  ===========================
+codewords             `level_codes.plan`    `dense_string.write`   `WordString`
+run–level pairs       `level_codes.plan`    `sparse_string.write`  `RunLevelString`
+bytes by a table      `tabled.Table.nbits`  `tabled.write`         `tabled.open`, `Table.open`
+bytes of a range      `ranged.Plan.of`      `ranged.Plan.write`    `ranged.open_string`
+levels by context     `table_choice.plan`   `context.coder.write`  `context.coder.open`
+symbols by context    `symbol_coder.plan`   `symbol_coder.write`   `symbol_coder.open`
+exponents by context  `byte_coder.plan`     `byte_coder.write`     `byte_coder.open`
+positions             `positions.write`     `positions.write`      `positions.IndexString`
+====================  ====================  =====================  ===========================
 
 An opened string owns the seek table of its payload, so no caller can skip the checks of the table.
 Every error in a string raises `FormatError`: `Truncated` if bits are missing, else `Corrupt`.

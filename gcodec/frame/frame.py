@@ -61,8 +61,8 @@ class Frame(_Secret):
     codec : Codec
         Codec of the payload, with every ``auto`` resolved.
     dtype : str
-        Dtype of the tensor: "float32", "float16", "bfloat16" or "float64"; with the codec ``raw``
-        also "int8" to "int64", "uint8" to "uint64", or "bool".
+        Dtype of the tensor: "float32", "float16", "bfloat16" or "float64"; with a codec that
+        accepts integers, such as ``raw``, also "int8" to "int64", "uint8" to "uint64", or "bool".
     shape : tuple of int
         Shape of the tensor.
     payload : Payload

@@ -39,6 +39,7 @@ def many_counts() -> Iterator[np.ndarray]:
         yield np.where(np.arange(SYMBOLS) < used, 1 << 34, 0)
     yield np.where(np.arange(SYMBOLS) % 7, 1, 1 << 42)
     yield np.array([1 << 42, 1, *[0] * 254])
+    yield np.array([1 << 26, *[1] * 8, *[0] * 247])  # 32760 slots seem too few and too many
     fibonacci = [1, 1]
     while len(fibonacci) < 50:
         fibonacci.append(fibonacci[-1] + fibonacci[-2])

@@ -69,6 +69,14 @@ def test_frequencies_of_exact_shares() -> None:
     assert rans.frequencies(np.array([0, 9]), 14).tolist() == [0, 2**14]
 
 
+@pytest.mark.parametrize("log2_total", LOG2_TOTALS)
+def test_search_for_frequencies_ends_where_logarithms_are_rounded(log2_total: int) -> None:
+    for rare in range(1, 256):  # the first frequency seems to gain both above and below 32760
+        counts = np.array([2**26, *[1] * rare])
+        frequencies = rans.frequencies(counts, log2_total)
+        assert frequencies.tolist() == [2**log2_total - rare, *[1] * rare]
+
+
 def test_impossible_frequencies_are_refused() -> None:
     for counts, log2_total in (([0, 0], 12), ([], 12), ([0, 9], 15)):
         with pytest.raises(ParameterError, match="too few symbols"):

@@ -21,6 +21,7 @@ from gcodec.kernels.bits.byte_planes import (
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import (
+    LineSums,
     PlaneForm,
     count_runs,
     fitted_scales,
@@ -173,6 +174,20 @@ def test_sums_of_planes(itemsize: int, shift: int, width: int) -> None:
             assert np.array_equal(ends[:2], [least % 256, greatest])
             coded = np.bincount(row, own[is_summed] != 0, rows[0].size)
             assert np.array_equal(ends[2], coded[: greatest.size])
+
+
+@pytest.mark.parametrize("rows", (1023, 1024, 1025, 2047, 2048, 2049, 5000))
+def test_columns_of_many_large_bytes_are_summed(rows: int) -> None:
+    width = 3
+    symbols = np.full(rows * width, 255, np.uint8)
+    symbols[1::width] = 0
+    sums = LineSums(symbols.size, width, True).run(lambda a, b: symbols[a:b], symbols.size)
+    for line, count in ((sums.columns, rows), (sums.rows, 2)):
+        assert np.array_equal(line[0], 255 * line[1])
+        assert line[1].max() == count
+    assert sums.columns[1].tolist() == [rows, 0, rows]
+    scales = fitted_scales(symbols, width, 1, 1, 40, 1, log2_table())
+    assert scales.columns.tolist() == [CENTER, 0, CENTER]
 
 
 @pytest.mark.parametrize("n", (1, 300, 10000))

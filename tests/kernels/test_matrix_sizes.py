@@ -59,6 +59,14 @@ def test_number_of_sampled_symbols(n: int, step: int) -> None:
     assert class_map.sampled_count(n, step) == counts.sum()
 
 
+def test_counts_of_more_than_2_31_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
+    n = (1 << 31) + 1
+    symbols = np.zeros(n, np.uint8)  # of pages that nothing writes to, so they take no memory
+    counts = class_map.class_counts(symbols, [(symbols[:1], symbols[:0], n)], 1)
+    assert counts[0, 0, 0] == counts.sum() == n
+
+
 def test_scales_of_zeros_are_zero() -> None:
     for matrix in (RowLayout(50, 0), RowLayout(10, 1)):
         scales = Scales.of(np.zeros(100, np.uint8), matrix)

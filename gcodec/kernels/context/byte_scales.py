@@ -36,7 +36,7 @@ _PER_OCTAVE = 4
 _LAST, _BYTE = np.uint8(CLASSES - 1), 255
 _COUNT = 20  # bits of a sum of bytes, above which a narrow counter counts the bytes
 _PART = 64  # bytes of a loop whose fixed length needs no other loop for its rest
-_FLUSH = 1 << 11  # rows whose sums and counts fit into a narrow counter
+_FLUSH = 1 << 10  # rows whose sums and counts fit into a narrow counter, with its sign
 _NO_SCALES: ScaleArrays = (np.empty(0, np.uint8), np.empty(0, np.uint8), 1)
 
 Sums = tuple[np.ndarray, np.ndarray]

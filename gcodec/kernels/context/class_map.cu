@@ -2,7 +2,7 @@
 #include "kernels/numeric/counting.cuh"
 #include "kernels/bits/listed.cuh"
 
-static const i32 CLASSES = 64, CENTRE = 64;
+static const i32 CLASSES = 64, CENTER = 64;
 static const u16 ESCAPE = 254;
 static const int THREADS = 256;
 static const i64 TILE = 4096;
@@ -29,8 +29,8 @@ struct Place {
         column = i - row * scales.width;
     }
     __device__ __forceinline__ u32 number(const Scales& scales) const {
-        i32 column_scale = scales.height ? scales.columns[column] : CENTRE;
-        return (u32)min(max(column_scale + scales.rows[row] - CENTRE, 0), CLASSES - 1);
+        i32 column_scale = scales.height ? scales.columns[column] : CENTER;
+        return (u32)min(max(column_scale + scales.rows[row] - CENTER, 0), CLASSES - 1);
     }
     __device__ __forceinline__ void next(const Scales& scales) {
         if (++column < scales.width) return;

@@ -33,7 +33,7 @@ TILE = 1 << 12  # elements that kernels classify at once
 
 ScaleArrays = tuple[np.ndarray, np.ndarray, int]  # scales of rows and columns, width of a row
 
-_LAST, _CENTRE = np.uint8(CLASSES - 1), np.uint8(CENTER)
+_LAST, _CENTER = np.uint8(CLASSES - 1), np.uint8(CENTER)
 _NARROW = 24  # largest width of rows that are filled by vectors
 _VECTOR = 32  # classes that one vector holds
 _CLASS, _CLASS_BITS = np.uint16(8), np.uint16(0xFF00)  # the class's place above a symbol
@@ -42,6 +42,7 @@ _TABLES = 4  # count tables of a thread
 _PITCH = COUNTS + 80  # from table to table; a multiple of a page would make stores collide
 _SECOND, _THIRD, _FOURTH = (np.uint64(k * _PITCH) for k in range(1, _TABLES))
 _LOW, _SIXTEEN = np.uint64(0xFFFF), np.uint64(16)
+_COUNTED = 1 << 30  # symbols whose counts fit into 32 bits
 _PART = 32  # counts of a model that are usually all 0
 
 _thread = threading.local()
@@ -56,9 +57,9 @@ def map_classes(
     Parameters
     ----------
     rows : (ceil(n / width),) uint8 array
-        Scales up to 127. A class is row + column − CENTRE, limited to 0 … CLASSES − 1.
+        Scales up to 127. A class is row + column − CENTER, limited to 0 … CLASSES − 1.
     columns : (width,) uint8 array, or an empty one
-        Scales up to 127; an empty array means CENTRE for every column.
+        Scales up to 127; an empty array means CENTER for every column.
     width, start : int
     out : uint8 array
     """
@@ -110,9 +111,11 @@ def class_counts(symbols: np.ndarray, scale_sets: list[ScaleArrays], step: int) 
     def task(start: int, stop: int) -> np.ndarray:
         counts = np.zeros((len(scale_sets), COUNTS), np.int64)
         classes, joined = np.empty(TILE, np.uint8), np.empty(TILE, np.uint16)
-        row, tables, part = np.empty(256, np.int32), count_tables(), symbols[start:stop]
-        for scales, out in zip(scale_sets, counts, strict=True):
-            _count_classes(part, *scales, start, step, classes, joined, tables, row, out)
+        row, tables = np.empty(256, np.int32), count_tables()
+        for at in range(start, stop, _COUNTED):
+            part = symbols[at : min(at + _COUNTED, stop)]
+            for scales, out in zip(scale_sets, counts, strict=True):
+                _count_classes(part, *scales, at, step, classes, joined, tables, row, out)
         return counts
 
     counts: np.ndarray = functools.reduce(operator.iadd, pool.run(task, symbols.size, TILE))
@@ -281,8 +284,8 @@ def _shift(scale):
 
     One of the two is 0, and no sum exceeds 127 + 63, so bytes suffice.
     """
-    lower = np.uint8(_CENTRE - min(scale, _CENTRE))
-    return lower, np.uint8(max(scale, _CENTRE) - _CENTRE)
+    lower = np.uint8(_CENTER - min(scale, _CENTER))
+    return lower, np.uint8(max(scale, _CENTER) - _CENTER)
 
 
 @subroutine

@@ -138,13 +138,13 @@ __device__ __noinline__ i64 words_nbits(const i64* scales, i64 size, i64* counts
         low_median += below <= (size - 1) / 2;
         high_median += below <= size / 2;
     }
-    i64 centre = (low_median + high_median) / 2, fewest = 0;
+    i64 center = (low_median + high_median) / 2, fewest = 0;
 #pragma unroll 1
     for (int k = 0; k < 8; ++k) {
         i64 total = (k + 1) * size;
 #pragma unroll 1
         for (int u = 0; u <= top; ++u) {
-            i64 distance = u - centre;
+            i64 distance = u - center;
             total += ((distance >= 0 ? 2 * distance : -1 - 2 * distance) >> k) * counts[u];
         }
         if (k == 0 || total < fewest) fewest = total;

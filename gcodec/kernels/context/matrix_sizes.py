@@ -1,4 +1,4 @@
-"""Estimated size of a context-coded string for each of several table."""
+"""Estimated size of a context-coded string for each of several matrices."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def matrix_sizes(
 def _in_order(
     matrices: tuple[tuple[int, int, int], ...],
 ) -> tuple[list[int], np.ndarray, int, int]:
-    """Sort table so that those with the same sums are neighbors.
+    """Sort matrices so that those with the same sums are neighbors.
 
     Returns
     -------
     order : list of int
         Sorted position of each matrix.
     table : (3 · k,) int64 array
-        All table in sorted order.
+        The numbers of all matrices in sorted order.
     columns : int
         Largest width of a matrix with column scales.
     narrowest : int

@@ -17,6 +17,7 @@ RICE_NBITS = 5  # bits of a Rice parameter
 NUMBER_NBITS = 40  # bits of the largest number in a list
 
 _SLACK = 16  # bytes that writing needs in addition
+_FAR = np.int64(1 << 62)  # a place after the last element of any tensor
 _TOO_LARGE, _BEYOND, _NEGATIVE_ZERO = 1, 2, 3  # faults of a list
 
 
@@ -111,10 +112,9 @@ def _read_lists(data, at, end, n, places, symbols, fault):
     at = _read_numbers(data, at, end, symbols, fault)
     if at < 0 or fault[0]:
         return at
-    # Fewer than 2^23 gaps per MiB of data, each below 2^40: the sums do not overflow.
     before = np.int64(-1)
     for i in range(places.size):
-        places[i] += before + 1
+        places[i] = min(places[i] + before + 1, _FAR)  # so that no sum overflows
         before = places[i]
         if symbols[i] == 1:
             fault[0] = _NEGATIVE_ZERO

@@ -3,7 +3,7 @@
 
 static const int THREADS = 256;
 static const int SHIFTS = 5;
-static const i32 CENTRE = 64;
+static const i32 CENTER = 64;
 static const i64 SEGMENT = 4096;  // elements of a row that a warp sums
 
 // The SHIFTS costs of a symbol; `table` has `count` classes for each magnitude.
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (i64 task = GCODEC_FIRST / WARP; task < all; task += GCODEC_STEP / WARP) {
         i64 row = task / segments, first = task % segments * SEGMENT;
         i64 stop = min(min(first + SEGMENT, width), n - row * width);
-        i32 scale = rows[row] - CENTRE + far;
+        i32 scale = rows[row] - CENTER + far;
         i64 own[SHIFTS] = {0, 0, 0, 0, 0};
         for (i64 j = first + lane; j < stop; j += WARP) {
             const i32* costs = costs_of(symbols[row * width + j], scale, columns[j], table, count);
@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (column >= width) return;
     i64 own[SHIFTS] = {0, 0, 0, 0, 0};
     for (i64 row = blockIdx.y; row * width + column < n; row += gridDim.y) {
-        i32 scale = rows[row] - CENTRE + far;
+        i32 scale = rows[row] - CENTER + far;
         u32 symbol = symbols[row * width + column];
         const i32* costs = costs_of(symbol, scale, columns[column], table, count);
         for (int k = 0; k < SHIFTS; ++k) own[k] += costs[k];

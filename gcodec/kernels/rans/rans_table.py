@@ -205,12 +205,13 @@ def _fit_frequencies(counts, total, logs, out, gains, losses):
         for i in range(1, counts.size):
             if gains[i] > gains[up]:
                 up = i
-        # Logarithms are rounded, so a frequency might seem to gain in both directions.
+        # Logarithms are rounded, so a frequency might seem to gain in both directions. The one
+        # that would rise is no candidate to fall, even if all others are 1.
         least = _MOST if up == 0 else losses[0]
         for i in range(1, counts.size):
             if i != up and losses[i] < least:
                 down, least = i, losses[i]
-        if spare == 0 and gains[up] <= losses[down]:
+        if spare == 0 and gains[up] <= least:
             break
         before = spare
         if before >= 0:
