@@ -153,8 +153,13 @@ def test_an_interrupt_waits_for_segments_that_have_begun(monkeypatch: pytest.Mon
             time.sleep(0.3)
             finished.set()
 
-    with pytest.raises(KeyboardInterrupt):
-        pool.run_each(task, 2)
+    # Shells start commands in the background without a handler.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            pool.run_each(task, 2)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert finished.is_set()
 
 

@@ -50,7 +50,7 @@ from gcodec.kernels.bits import bit_string, byte_planes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.byte_planes import GROUP
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.bits.pack import FieldLayout, pack_fields
+from gcodec.kernels.bits.pack import FieldLayout, pack_to
 from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import (
     PlaneForm,
@@ -692,11 +692,12 @@ class _Writer:
         """Write stored and packed planes, given their bytes, to the start of an array."""
         at = 0
         for k, (symbols, (plane, _)) in enumerate(zip(planes, self._known.others, strict=True), 1):
+            end = at + self._head.nbytes_of(k, self._bits.size)
             if plane.method == PACKED:
-                pack_fields(symbols, FieldLayout(plane.width), data[at:])
+                pack_to(symbols, FieldLayout(plane.width), data[at:end])
             else:
-                data[at : at + symbols.size] = symbols
-            at += self._head.nbytes_of(k, self._bits.size)
+                data[at:end] = symbols
+            at = end
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""
@@ -726,7 +727,8 @@ class _Writer:
             if plane.method == STORED:
                 stored[k] = at
             elif plane.method == PACKED:
-                pack_fields(_plane(bits, layout, zeros, k), FieldLayout(plane.width), data[at:])
+                end = at + self._head.nbytes_of(k, n)
+                pack_to(_plane(bits, layout, zeros, k), FieldLayout(plane.width), data[at:end])
             elif string is not None:
                 data[at : at + string.size] = string
             at += self._head.nbytes_of(k, n)

@@ -79,9 +79,7 @@ class FieldLayout(NamedTuple):
 
 
 @dispatched("gcodec.kernels.bits.pack_cuda")
-def pack_fields(
-    codes: np.ndarray, layout: FieldLayout, out: np.ndarray | None = None
-) -> np.ndarray:
+def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
     """Pack codes into bytes.
 
     Parameters
@@ -89,17 +87,21 @@ def pack_fields(
     codes : (n,) uint8 array
         Codes below ``2**layout.width``.
     layout : FieldLayout
-    out : uint8 array, optional
-        Array whose first bytes receive the result.
 
     Returns
     -------
     (layout.nbytes(n),) uint8 array
     """
     layout._check()
+    out = aligned_empty(layout.nbytes(codes.size), np.uint8)
+    pack_to(codes, layout, out)
+    return out
+
+
+def pack_to(codes: np.ndarray, layout: FieldLayout, out: np.ndarray) -> None:
+    """Pack codes on the host into an array of exactly their bytes; see `pack_fields`."""
     codes, n = np.require(codes, np.uint8, ["C", "A"]), codes.size
-    nbytes, size = layout.nbytes(n), layout._field_bytes(n)
-    out = aligned_empty(nbytes, np.uint8) if out is None else out[:nbytes]
+    size = layout._field_bytes(n)
     out[size:] = 0
     count = layout.pad == "count"
     if layout.strided:
@@ -116,7 +118,6 @@ def pack_fields(
         pool.run(task, n, _GROUP)
         if layout.word == 4 and msb:
             out.view("<u4").byteswap(inplace=True)
-    return out
 
 
 @dispatched("gcodec.kernels.bits.pack_cuda")

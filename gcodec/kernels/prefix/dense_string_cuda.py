@@ -148,6 +148,7 @@ def read(
     block_size: int,
     offsets: np.ndarray | None,
     take: Callable[[int, Array, np.ndarray], None],
+    out: Array | None = None,
 ) -> Array:
     """Read the string of a tensor; see `gcodec.kernels.prefix.dense_string.read`.
 
@@ -163,7 +164,7 @@ def read(
     offsets = np.zeros(blocks + 1, np.int64) if offsets is None else offsets
     starts = device.to_device(np.append(offsets, NO_ERROR))
     dtype = np.min_scalar_type(code.top)
-    symbols = device.empty(coded.n, dtype)
+    symbols = device.empty(coded.n, dtype) if out is None else out
     end = min(end, 8 * data.size)
     string = data, data.size, end, starts[:-1], first, coded.n, block_size, chained
     words = *buckets_of(device, coded), *read_tables(device, code), *rule_of(code), code.top
@@ -171,5 +172,6 @@ def read(
     grid = reader_grid(blocks, chained)
     device.launch("prefix_read", "read_words", *grid, *string, *words, *results)
     note_status(device, starts[-1:], chained)
-    take(0, symbols, _NONE)
+    if out is None:
+        take(0, symbols, _NONE)
     return offsets if chained else starts[:-1]
