@@ -257,7 +257,7 @@ class Message(NamedTuple):
             if 8 * end > nbits:
                 raise Truncated(f"the payload has {nbits} bits, plane {k} ends at {8 * end}")
             if width := head.planes[k].width:
-                check_padding(data[at:end], head.coded(n) * width)
+                check_padding(data[:end], 8 * at + head.coded(n) * width)
             others.append(BitSpan(data, 8 * at, 8 * end))
             at = end
         span, method = BitSpan(data, 8 * at, nbits, payload.seek), head.planes[0].method

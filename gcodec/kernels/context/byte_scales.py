@@ -139,7 +139,9 @@ class PlaneSums(NamedTuple):
 def plane_sums(
     bits: np.ndarray, width: int, period: int | None = None, *, has_columns: bool = False
 ) -> PlaneSums:
-    """Sum the first plane of (n,) bit patterns of floats by row and by column, on this thread.
+    """Sum the first plane of (n,) bit patterns of floats by row and by column.
+
+    Columns are summed on this thread.
 
     Parameters
     ----------
@@ -156,8 +158,17 @@ def plane_sums(
     columns, narrow = np.zeros(2 * height, np.int64), np.zeros(height, np.int32)
     room = np.empty(max(TILE // width, 1) * width if has_columns else 0, np.uint8)
     least, greatest = np.empty((2, 0 if has_columns else count), np.uint8)
-    of_rows = least, greatest, np.empty(least.size, np.int64)
-    _summed(bits.itemsize)(bits, width, period, room, narrow, *rows, columns, *of_rows)
+    of_rows, loop = (least, greatest, np.empty(least.size, np.int64)), _summed(bits.itemsize)
+
+    def task(start: int, stop: int) -> None:
+        part = slice(start // period, -(-stop // period))
+        own = *(array[part] for array in rows), columns, *(array[part] for array in of_rows)
+        loop(bits[start:stop], width, period, room, narrow, *own)
+
+    if has_columns:
+        task(0, bits.size)
+    else:
+        pool.run(task, bits.size, period)
     return PlaneSums(rows, (columns[:height], columns[height:]), *of_rows)
 
 
