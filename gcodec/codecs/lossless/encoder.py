@@ -35,14 +35,7 @@ from gcodec.entropy.context.byte_scales import (
     scales_of_parts,
     scales_of_sums,
 )
-from gcodec.entropy.context.scale_model import (
-    BLOCK,
-    ONE,
-    RowLayout,
-    Scales,
-    row_layouts,
-    sampled_rows,
-)
+from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layouts, sampled_rows
 from gcodec.entropy.ranged import bytes_range
 from gcodec.entropy.rans import entropy_nbits
 from gcodec.errors import ParameterError
@@ -54,7 +47,6 @@ from gcodec.kernels.bits.pack import FieldLayout, pack_to
 from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import (
     PlaneForm,
-    PlaneSums,
     count_runs,
     lowered_range,
     plane_sums,
@@ -106,8 +98,6 @@ class _Statistics(NamedTuple):
     zeros : Zeros or None
     others : tuple of (Plane, bytes or None)
         The other planes, and the strings of those that are coded.
-    sums : PlaneSums or None
-        Sums of rows of BLOCK elements, if they are known.
     """
 
     counts: np.ndarray
@@ -115,7 +105,6 @@ class _Statistics(NamedTuple):
     sample: Sample | None
     zeros: Zeros | None
     others: tuple[tuple[Plane, np.ndarray | None], ...]
-    sums: PlaneSums | None
 
     @classmethod
     def of(cls, plane: _FirstPlane, shape: tuple[int, ...], is_exact: bool) -> _Statistics:
@@ -125,16 +114,12 @@ class _Statistics(NamedTuple):
         """
         bits, layout = plane.bits, plane.layout
         counts: np.ndarray | None = None
-        sample = coded = zeros = sums = None
+        sample = coded = zeros = None
         if not is_exact and bits.size >= _LEAST_ESTIMATED:
             if layout.is_float:
                 sample = plane.sample(shape, is_exact)
                 counts = byte_counts(sample.symbols)
-                if counts[0] and len(shape) == 1:  # so that rows, if any, are those of a vector
-                    sums = plane_sums(bits, BLOCK)
-                    coded = _Coded.of_rows(bits.size, sums)
-                elif counts[0]:
-                    coded = _Coded.of(bits)
+                coded = _Coded.of(bits) if counts[0] else None
                 counts = _estimated(counts, bits.size, coded.zeros if coded else None)
                 if coded and coded.hidden:  # only exact counts tell which byte may be an escape
                     counts = None
@@ -148,7 +133,7 @@ class _Statistics(NamedTuple):
             zeros = _zeros_of(coded or _Coded.of(bits), counts, layout.itemsize - 1)
         is_constant = bool(np.count_nonzero(counts) == 1)
         others = tuple(_other_planes(bits, layout, zeros, is_exact))
-        return cls(counts, is_constant, sample, zeros, others, sums)
+        return cls(counts, is_constant, sample, zeros, others)
 
 
 class _Coded(NamedTuple):
@@ -176,14 +161,6 @@ class _Coded(NamedTuple):
         )
         groups = np.concatenate([part for part, _ in parts])
         return cls(bits.size, groups, sum(hidden for _, hidden in parts))
-
-    @classmethod
-    def of_rows(cls, n: int, sums: PlaneSums) -> _Coded:
-        """Count the elements by the sums of rows of BLOCK elements."""
-        starts = np.arange(0, sums.coded.size, GROUP // BLOCK)
-        groups = np.add.reduceat(sums.coded, starts)
-        hidden = int(groups.sum()) - int(sums.rows[1].sum())
-        return cls(n, groups.astype(np.uint16), hidden)
 
     @property
     def zeros(self) -> int:
@@ -564,8 +541,7 @@ class _Writer:
             return self._lowered_by(scales_of_parts(self._parts, n, layout, unit))
         # This many rows determine the scales of columns. If they are lowered by these scales, they
         # are a sample of the lowered plane.
-        sums = self._known.sums if layout.width == BLOCK else None
-        sums = sums or plane_sums(self._bits, layout.width)
+        sums = plane_sums(self._bits, layout.width)
         own = rounded_scales(sums.rows, layout.quantum, ONE, unit, sampled_sums)
         occurring = None if layout.group else lowered_range(sums, own, unit)
         estimated = _estimated(counts, n, self._plane.zero_count, occurring)

@@ -44,7 +44,7 @@ LEAST_WIDTH = 8  # of rows, if there are several
 _COARSEST = 8  # largest quantum
 _SPARSE = 4  # strides below this would save too little, so all elements are used
 _SMALL = 1 << 16  # elements below which finer scales may cost more than they save
-BLOCK = 128  # width of rows if the shape suggests no other
+_BLOCK = 128  # width of rows if the shape suggests no other
 
 
 class RowLayout(NamedTuple):
@@ -192,8 +192,8 @@ def row_layouts(shape: tuple[int, ...]) -> tuple[RowLayout, ...]:
         layouts.insert(1, RowLayout(suitable[0], widths[1]))
     if n < _SMALL:
         layouts += [layout._replace(quantum=2) for layout in layouts]
-    if n >= 2 * BLOCK:
-        layouts.append(RowLayout(BLOCK, 0))
+    if n >= 2 * _BLOCK:
+        layouts.append(RowLayout(_BLOCK, 0))
     return (*layouts, RowLayout(n, 0))
 
 

@@ -123,17 +123,14 @@ class PlaneSums(NamedTuple):
     rows, columns : Sums
         Without columns, theirs have no elements.
     least, greatest : uint8 arrays
-        Of each row, the least byte from 1 on, or 0 if there is none; and the greatest.
-    coded : int64 array
-        Of each row, the number of elements whose bits are not all 0. This and the two preceding
-        arrays have no elements if columns are summed.
+        Of each row, the least byte from 1 on, or 0 if there is none; and the greatest. They have
+        no elements if columns are summed.
     """
 
     rows: Sums
     columns: Sums
     least: np.ndarray
     greatest: np.ndarray
-    coded: np.ndarray
 
 
 def plane_sums(
@@ -158,18 +155,18 @@ def plane_sums(
     columns, narrow = np.zeros(2 * height, np.int64), np.zeros(height, np.int32)
     room = np.empty(max(TILE // width, 1) * width if has_columns else 0, np.uint8)
     least, greatest = np.empty((2, 0 if has_columns else count), np.uint8)
-    of_rows, loop = (least, greatest, np.empty(least.size, np.int64)), _summed(bits.itemsize)
+    loop = _summed(bits.itemsize)
 
     def task(start: int, stop: int) -> None:
         part = slice(start // period, -(-stop // period))
-        own = *(array[part] for array in rows), columns, *(array[part] for array in of_rows)
+        own = *(array[part] for array in rows), columns, least[part], greatest[part]
         loop(bits[start:stop], width, period, room, narrow, *own)
 
     if has_columns:
         task(0, bits.size)
     else:
         pool.run(task, bits.size, period)
-    return PlaneSums(rows, (columns[:height], columns[height:]), *of_rows)
+    return PlaneSums(rows, (columns[:height], columns[height:]), least, greatest)
 
 
 def lowered_range(plane: PlaneSums, scales: np.ndarray, unit: int) -> tuple[int, int] | None:
@@ -542,49 +539,42 @@ def _summed(itemsize: int) -> Kernel:
         return np.uint16(word(bits[i] >> word(shift)) & word(255))
 
     @subroutine
-    def sum_rows(bits, width, period, sums, counts, least, greatest, coded):
+    def sum_rows(bits, width, period, sums, counts, least, greatest):
         """Sum rows without columns: a loop of a fixed length needs no other one for its rest."""
         for row in range(sums.size):
             first = row * period
             line = bits[first : min(first + width, bits.size)]
             total, count, whole = np.int64(0), np.int64(0), line.size // _PART * _PART
             low, high = np.uint16(0xFFFF), np.uint16(0)  # the least byte but 0, minus 1
-            own_coded = np.int64(0)
             for at in range(0, whole, _PART):
                 part, part_sum, part_count = line[at : at + _PART], np.uint16(0), np.uint16(0)
-                part_coded = np.uint16(0)
                 for i in range(_PART):
                     byte = byte_of(part, i)
                     part_sum = np.uint16(part_sum + byte)
                     part_count = np.uint16(part_count + np.uint16(byte != 0))
-                    part_coded = np.uint16(part_coded + np.uint16(part[i] != word(0)))
                     low, high = min(low, np.uint16(byte - np.uint16(1))), max(high, byte)
                 total += np.int64(part_sum)
                 count += np.int64(part_count)
-                own_coded += np.int64(part_coded)
             for i in range(whole, line.size):
                 byte = byte_of(line, i)
                 total += np.int64(byte)
                 count += np.int64(byte != 0)
-                own_coded += np.int64(line[i] != word(0))
                 low, high = min(low, np.uint16(byte - np.uint16(1))), max(high, byte)
-            sums[row], counts[row], coded[row] = total, count, own_coded
+            sums[row], counts[row] = total, count
             least[row], greatest[row] = np.uint8(low + np.uint16(1)), np.uint8(high)
 
     @kernel(
         f"in uint{8 * itemsize}[], int64, int64, out uint8[], out int32[], out int64[], "
-        "out int64[], out int64[], out uint8[], out uint8[], out int64[]",
+        "out int64[], out int64[], out uint8[], out uint8[]",
         variant=str(itemsize),
     )
-    def sum_plane(
-        bits, width, period, room, narrow, sums, counts, columns, least, greatest, coded
-    ):
+    def sum_plane(bits, width, period, room, narrow, sums, counts, columns, least, greatest):
         # sums.size == ceil(bits.size / period). If the period is not the width, the last row has
-        # `width` bits. Without columns, narrow.size and room.size are 0, and the last three arrays
-        # have as many elements as `sums`; else room.size is a multiple of `width`. See
+        # `width` bits. Without columns, narrow.size and room.size are 0, and least.size and
+        # greatest.size are sums.size; else room.size is a multiple of `width`. See
         # `_add_byte_rows` for the other arrays.
         if narrow.size == 0:
-            sum_rows(bits, width, period, sums, counts, least, greatest, coded)
+            sum_rows(bits, width, period, sums, counts, least, greatest)
             return
         most = room.size // width
         for row in range(0, sums.size, most):
