@@ -215,12 +215,12 @@ def _integers(x: Floats) -> list[int]:
 def dequantize(
     codes: Sequence[int], setting: Setting, scale: float, factors: Sequence[int] = ()
 ) -> Floats:
-    """Return the values of codes."""
+    """Return the values of codes, whose signs are independent of that of the scale."""
     levels = levels_of(setting).astype(np.float32)
     each, half = np.array(codes, np.int64), 1 << (setting.width - 1)
     j = each % half
     with np.errstate(under="ignore"):
-        values = scales_of(setting, scale, len(codes), factors) * levels[j]
+        values = np.abs(scales_of(setting, scale, len(codes), factors)) * levels[j]
     return np.where(j == 0, np.float32(0), np.where(each >= half, -values, values))
 
 
