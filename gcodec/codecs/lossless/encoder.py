@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.codecs.lossless.first_plane import LEAST_ESTIMATED, SAMPLE, FirstPlane, estimated
 from gcodec.codecs.lossless.message import (
     CLASSES,
     CONSTANT,
@@ -22,20 +21,13 @@ from gcodec.codecs.lossless.message import (
     Head,
     Plane,
 )
-from gcodec.codecs.lossless.planes import LARGE_TILE, TILE, PlaneLayout, Zeros, part_of
+from gcodec.codecs.lossless.other_planes import OtherPlanes
+from gcodec.codecs.lossless.planes import LARGE_TILE, TILE, PlaneLayout, Zeros
 from gcodec.entropy import ranged, tabled
-from gcodec.entropy.coder import (
-    Written,
-    seek_of_blocks,
-    seek_of_runs,
-)
+from gcodec.entropy.coder import Written, seek_of_blocks, seek_of_runs
 from gcodec.entropy.context import byte_coder, byte_scales
-from gcodec.entropy.context.byte_scales import (
-    Sample,
-    scales_of_parts,
-    scales_of_sums,
-)
-from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layouts, sampled_rows
+from gcodec.entropy.context.byte_scales import Sample, scales_of_parts, scales_of_sums
+from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales
 from gcodec.entropy.ranged import bytes_range
 from gcodec.entropy.rans import entropy_nbits
 from gcodec.errors import ParameterError
@@ -43,17 +35,9 @@ from gcodec.kernels.bits import bit_string, byte_planes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.byte_planes import GROUP
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.bits.pack import FieldLayout, pack_to
 from gcodec.kernels.context import plane_words
-from gcodec.kernels.context.byte_scales import (
-    PlaneForm,
-    count_runs,
-    lowered_range,
-    plane_sums,
-    rounded_scales,
-    take_runs,
-)
-from gcodec.kernels.numeric.byte_counts import added, byte_counts, estimated_counts
+from gcodec.kernels.context.byte_scales import lowered_range, plane_sums, rounded_scales
+from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
 from gcodec.runtime import pool
@@ -61,22 +45,8 @@ from gcodec.runtime.reuse import scratch
 from gcodec.wire.seek import LOG2_STATES
 
 _SCALES_NBITS = 32  # approximate bits of a layout
-_TABLE_NBITS = 512  # approximate bits of a table
-_LEAST_PACKED = 64  # bytes of a plane that may be packed
-_SAMPLE = 1 << 16  # elements from which the scales of rows and columns are estimated
 _LIST_SHARE = 200  # share of the first plane that rANS must save in a list of scales in mode=fast
-_SHARE = 50  # a plane is coded if that saves a fiftieth of it
-_LEAST_ESTIMATED = 1 << 17  # bytes whose counts may be estimated by those of a sample
-_LEAST_COUNTED = 1 << 16  # bytes of such a sample
-_LEAST_SAMPLED = 1 << 11  # bytes of a sample from which counts are estimated
-_RUN = 1 << 12  # neighboring bytes of such a sample
-_MOST_RUNS = 16  # runs of all bytes for each run of such a sample
-_ALL = 1 << 62  # more elements than any tensor has
-_COUNTED = 8 * TILE  # bytes that are counted at a time
-_BELOW, _ABOVE = 4, 1  # how far a byte may be below and above those of a sample of all bytes
-_SPARSE = 4  # a sample of rows skips at least three of four rows, or one of two in mode=fast
 _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
-_PIECE = 1 << 12  # elements of each of four samples that tell whether coding a plane pays
 _SPARE = 32  # bits of a string for each byte that it may exceed its estimated size by
 _LEAST_ROOM = 1 << 12  # bytes of a string beyond its estimated size
 _LOG2_ACCURATE = 12  # computed entropies err by at most a bit for 2^12 symbols
@@ -96,18 +66,17 @@ class _Statistics(NamedTuple):
         The rows from which the counts were estimated; None if the counts are exact, or are those
         of integers.
     zeros : Zeros or None
-    others : tuple of (Plane, bytes or None)
-        The other planes, and the strings of those that are coded.
+    others : OtherPlanes
     """
 
     counts: np.ndarray
     is_constant: bool
     sample: Sample | None
     zeros: Zeros | None
-    others: tuple[tuple[Plane, np.ndarray | None], ...]
+    others: OtherPlanes
 
     @classmethod
-    def of(cls, plane: _FirstPlane, shape: tuple[int, ...], is_exact: bool) -> _Statistics:
+    def of(cls, plane: FirstPlane, shape: tuple[int, ...], is_exact: bool) -> _Statistics:
         """Return the statistics of a plane without escapes.
 
         Unless they are to be exact, the counts of many bytes are estimated by a sample.
@@ -115,12 +84,12 @@ class _Statistics(NamedTuple):
         bits, layout = plane.bits, plane.layout
         counts: np.ndarray | None = None
         sample = coded = zeros = None
-        if not is_exact and bits.size >= _LEAST_ESTIMATED:
+        if not is_exact and bits.size >= LEAST_ESTIMATED:
             if layout.is_float:
                 sample = plane.sample(shape, is_exact)
                 counts = byte_counts(sample.symbols)
                 coded = _Coded.of(bits) if counts[0] else None
-                counts = _estimated(counts, bits.size, coded.zeros if coded else None)
+                counts = estimated(counts, bits.size, coded.zeros if coded else None)
                 if coded and coded.hidden:  # only exact counts tell which byte may be an escape
                     counts = None
             else:
@@ -132,7 +101,7 @@ class _Statistics(NamedTuple):
         if layout.is_float and (coded is not None or (sample is None and counts[0])):
             zeros = _zeros_of(coded or _Coded.of(bits), counts, layout.itemsize - 1)
         is_constant = bool(np.count_nonzero(counts) == 1)
-        others = tuple(_other_planes(bits, layout, zeros, is_exact))
+        others = OtherPlanes.select(bits, layout, zeros, is_exact=is_exact)
         return cls(counts, is_constant, sample, zeros, others)
 
 
@@ -147,11 +116,14 @@ class _Coded(NamedTuple):
         Numbers of those of each group that are not zeros.
     hidden : int
         Number of those whose byte of the first plane is 0 nevertheless.
+    zeros : int
+        Number of zeros.
     """
 
     n: int
     groups: np.ndarray
     hidden: int
+    zeros: int
 
     @classmethod
     def of(cls, bits: np.ndarray) -> _Coded:
@@ -159,79 +131,9 @@ class _Coded(NamedTuple):
         parts = pool.run(
             lambda start, stop: byte_planes.coded_counts(bits[start:stop]), bits.size, LARGE_TILE
         )
-        groups = np.concatenate([part for part, _ in parts])
-        return cls(bits.size, groups, sum(hidden for _, hidden in parts))
-
-    @property
-    def zeros(self) -> int:
-        """Number of zeros."""
-        return self.n - int(self.groups.sum(dtype=np.int64))
-
-
-class _FirstPlane(NamedTuple):
-    """The first plane of a tensor.
-
-    Attributes
-    ----------
-    bits : (n,) unsigned array
-        Bit patterns.
-    layout : PlaneLayout
-    zeros : Zeros or None
-    scales : Scales or None
-        Scales whose octaves are subtracted from the plane.
-    """
-
-    bits: np.ndarray
-    layout: PlaneLayout
-    zeros: Zeros | None = None
-    scales: Scales | None = None
-
-    @property
-    def form(self) -> PlaneForm:
-        """What the bytes of the plane are."""
-        return self.layout.form(self.scales, self.zeros)
-
-    @property
-    def zero_count(self) -> int | None:
-        """Number of zeros that are left out; None if none are."""
-        return None if self.zeros is None else self.bits.size - self.zeros.coded
-
-    def take(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        """Write a range of the plane to an array; return it."""
-        take_runs(self.bits, self.form, start, _ALL, 0, room)
-        return room
-
-    def counts(self, is_exact: bool) -> np.ndarray:
-        """Return the (256,) counts of the bytes.
-
-        Unless they are to be exact, those of many bytes are estimated by a half to a sixteenth of
-        them; see `_estimated`.
-        """
-        n = self.bits.size
-        if is_exact or n < _LEAST_ESTIMATED:
-            return self._count_runs(n, _ALL, 0)
-        runs = min(n // _LEAST_COUNTED, _MOST_RUNS)
-        sampled = self._count_runs(n // (_RUN * runs) * _RUN, _RUN, _RUN * runs)
-        counts = _estimated(sampled, n, self.zero_count)
-        return self.counts(True) if counts is None else counts
-
-    def _count_runs(self, count: int, run: int, period: int) -> np.ndarray:
-        """Return the (256,) counts of `count` bytes in runs; see `count_runs`."""
-        form = self.form
-
-        def task(start: int, stop: int) -> np.ndarray:
-            at = start // run * period + start % run
-            return count_runs(self.bits, form, at, stop - start, run, period)
-
-        return added(pool.run(task, count, _COUNTED))
-
-    def sample(self, shape: tuple[int, ...], is_exact: bool) -> Sample:
-        """Return some rows of the plane; all rows of a small tensor."""
-        width, sparse = row_layouts(shape)[0].width, _SPARSE if is_exact else _SPARSE // 2
-        bits = sampled_rows(self.bits, width, _SAMPLE, sparse)
-        symbols = np.empty(bits.size, np.uint8)
-        byte_planes.take_first(bits, self.layout.shift, self.form.escape, symbols)
-        return Sample(symbols, self.bits.size / bits.size, self.layout.unit)
+        groups, hidden = np.concatenate([part for part, _ in parts]), sum(own for _, own in parts)
+        zeros = bits.size - int(groups.sum(dtype=np.int64))
+        return cls(bits.size, groups, hidden, zeros)
 
 
 class _Method(NamedTuple):
@@ -314,34 +216,6 @@ def write(
     return name, best
 
 
-def _estimated(
-    counts: np.ndarray,
-    n: int,
-    zeros: int | None = None,
-    occurring: tuple[int, int] | None = None,
-) -> np.ndarray | None:
-    """Return the counts of n bytes by those of a sample.
-
-    If the number of bytes of 0 is known to be `zeros`, only others are estimated: None is returned
-    if the sample contains too few of them. `occurring` are the least byte from 1 on and the
-    largest, if they are known. Otherwise twice as many elements reach about one exponent further
-    than the sample, unless all of its bytes are equal.
-    """
-    if zeros is not None:
-        counts, n = counts.copy(), n - zeros
-        counts[0] = 0
-    sampled = int(counts.sum())
-    if sampled < _LEAST_SAMPLED:
-        return None
-    if occurring is None and np.count_nonzero(counts) > 1:
-        (low, high), octaves = bytes_range(counts), (n // sampled).bit_length()
-        occurring = max(low - _BELOW - octaves, 1), min(high + _ABOVE + octaves, 255)
-    estimated = estimated_counts(counts, n, sampled, occurring)
-    if zeros is not None:
-        estimated[0] = zeros
-    return estimated
-
-
 def _zeros_of(coded: _Coded, counts: np.ndarray, planes: int) -> Zeros | None:
     """Return how zeros are left out, or None if that does not pay; adapt the counts."""
     count, escape = coded.zeros, 0
@@ -359,92 +233,6 @@ def _zeros_of(coded: _Coded, counts: np.ndarray, planes: int) -> Zeros | None:
     return Zeros(escape, coded.groups)
 
 
-def _other_planes(
-    bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, is_exact: bool
-) -> Iterator[tuple[Plane, np.ndarray | None]]:
-    """Return the planes but the first one, and the strings of those that are coded or packed.
-
-    Samples of their bytes tell which planes may be worth a code.
-    """
-    period = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
-    counts: Iterable[np.ndarray]
-    if zeros is None:
-        whole = (bits.size - 1) // period
-        size = whole * _PIECE + min(bits.size - whole * period, _PIECE)
-        counts = byte_planes.count_others(bits, layout.shift, period)
-    else:
-        pieces = [bits[at : at + _PIECE] for at in range(0, bits.size, period)]
-        sampled = np.concatenate(pieces)
-        left_out = zeros and replace(zeros, counts=byte_planes.coded_counts(sampled)[0])
-        planes = _planes(sampled, layout, left_out)
-        counts, size = [byte_counts(plane) for plane in planes], planes.shape[1]
-    widths: list[int] = []
-    for k, own in enumerate(counts, 1):
-        plane, plan = _judged(own, size, is_exact)
-        if plane.method == PACKED:
-            widths = widths or _widths(bits, layout)
-            if widths[k - 1] < 8:
-                yield plane._replace(width=widths[k - 1]), None
-                continue
-        if plane.method == STORED:
-            yield plane, None
-            continue
-        symbols = _plane(bits, layout, zeros, k)
-        if symbols.size > size:
-            own = byte_counts(symbols)
-            plane, plan = _judged(own, symbols.size, is_exact)
-        data = plan.write(symbols, symbols.size, BitString(), 0).data if plan else None
-        yield plane._replace(nbytes=0 if data is None else data.size), data
-
-
-def _judged(counts: np.ndarray, count: int, is_exact: bool) -> tuple[Plane, ranged.Plan | None]:
-    """Return the method for a plane of `count` bytes with these counts, other than the first.
-
-    With Huffman words, also return the plan of the string. Unless sizes are to be exact, words
-    must also save a fiftieth of packed fields, which are read much faster.
-    """
-    stored, entropy, packed = 8 * count, entropy_nbits(counts), None
-    most = stored - stored // _SHARE
-    if entropy <= 7 * count:  # otherwise more than 128 bytes occur
-        (occurring,) = counts.nonzero()
-        if occurring.size <= 1:
-            return Plane(CONSTANT, int(counts.argmax())), None
-        width = int(occurring[-1]).bit_length()
-        if width < 8 and count >= _LEAST_PACKED:
-            packed, most = Plane(PACKED, width=width), width * count
-            if not is_exact:
-                most -= most // _SHARE
-    if entropy + _TABLE_NBITS <= most:
-        plan = ranged.Plan.of("huffman", counts)
-        if plan.nbits - ranged.RANGE_NBITS < most:
-            return Plane(HUFFMAN), plan
-    return packed or Plane(STORED), None
-
-
-def _widths(bits: np.ndarray, layout: PlaneLayout) -> list[int]:
-    """Return how many bits the largest byte of each plane but the first has."""
-    every_bit = np.bitwise_or.reduce(bits, keepdims=True)
-    return [int(plane[0]).bit_length() for plane in _planes(every_bit, layout, None)]
-
-
-def _plane(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, k: int) -> np.ndarray:
-    """Return plane k > 0, without the zeros that are left out."""
-    plane = np.empty(bits.size if zeros is None else zeros.coded, np.uint8)
-    for start in range(0, bits.size, LARGE_TILE):
-        tile = bits[start : start + LARGE_TILE]
-        own, coded = part_of(zeros, start, start + tile.size)
-        plane[coded] = _planes(tile, layout, own)[k - 1]
-    return plane
-
-
-def _planes(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None) -> np.ndarray:
-    """Return the planes of a tile but the first one, without the zeros that are left out."""
-    size = bits.size if zeros is None else zeros.coded
-    planes = np.empty((layout.itemsize - 1, size), np.uint8)
-    layout.take_others(bits, planes.reshape(-1), size, zeros)
-    return planes
-
-
 class _Writer:
     """Writes the message of a tensor in any mode."""
 
@@ -453,11 +241,10 @@ class _Writer:
     ) -> None:
         self._bits, self._layout, self._shape = bits, layout, shape
         self._is_exact = is_exact
-        self._known = known = _Statistics.of(_FirstPlane(bits, layout), shape, is_exact)
-        self._plane = _FirstPlane(bits, layout, known.zeros)
-        self._head = head = Head(known.zeros, (Plane(STORED), *(each for each, _ in known.others)))
-        self._stored_text, planes = head.to_bytes(), range(1, layout.itemsize)
-        self._others_nbytes = sum(head.nbytes_of(k, bits.size) for k in planes)
+        self._known = known = _Statistics.of(FirstPlane(bits, layout), shape, is_exact)
+        self._plane = FirstPlane(bits, layout, known.zeros)
+        self._head = Head(known.zeros, (Plane(STORED), *known.others.planes))
+        self._stored_text, self._others_nbytes = self._head.to_bytes(), known.others.nbytes
         self._lead = len(self._stored_text) + self._others_nbytes  # unless the plane is constant
 
     def write(self, mode: str, limit: int) -> Written | None:
@@ -472,7 +259,7 @@ class _Writer:
         if mode == "fast" and self._is_split:
             return self._split_words(method)
         written = self._words(method) if mode == "fast" else self._states(method)
-        self._fill(written.data, self._text(method.method))
+        self._put_lead(written.data, self._text(method.method))
         return written
 
     def _fast(self) -> _Method:
@@ -535,7 +322,7 @@ class _Writer:
         if is_whole:
             return _Lowered(counts, scales, int(scales_nbits))
         layout = scales.layout
-        if n > 4 * _SAMPLE and n % layout.width == 0 and layout.width >= 4 * _ROW:
+        if n > 4 * SAMPLE and n % layout.width == 0 and layout.width >= 4 * _ROW:
             return self._lowered_by(self._sampled_scales(layout))
         if not is_estimated or sample.symbols.size < 2 * _ROW * layout.width:
             return self._lowered_by(scales_of_parts(self._parts, n, layout, unit))
@@ -544,9 +331,9 @@ class _Writer:
         sums = plane_sums(self._bits, layout.width)
         own = rounded_scales(sums.rows, layout.quantum, ONE, unit, sampled_sums)
         occurring = None if layout.group else lowered_range(sums, own, unit)
-        estimated = _estimated(counts, n, self._plane.zero_count, occurring)
-        assert estimated is not None, "those of the plane have been estimated by this sample too"
-        return _Lowered(estimated, scales._replace(rows=own), int(scales_nbits))
+        all_counts = estimated(counts, n, self._plane.zero_count, occurring)
+        assert all_counts is not None, "those of the plane have been estimated by this sample too"
+        return _Lowered(all_counts, scales._replace(rows=own), int(scales_nbits))
 
     def _sampled_scales(self, layout: RowLayout) -> Scales:
         """Return the scales of a matrix by a sample of each row and of each column.
@@ -557,7 +344,7 @@ class _Writer:
         rows, columns, *_ = plane_sums(bits[(width - _ROW) // 2 :], _ROW, width)
         if layout.group:
             count = bits.size // width
-            stride = count // min(max(2 * _SAMPLE // width, 2 * _ROW), count)
+            stride = count // min(max(2 * SAMPLE // width, 2 * _ROW), count)
             columns = plane_sums(bits, width, stride * width, has_columns=True).columns
         return scales_of_sums(layout, rows, columns, self._layout.unit)
 
@@ -587,8 +374,13 @@ class _Writer:
             symbols = self._symbols
         data = np.empty(lead + symbols.size, np.uint8)
         data[lead:] = symbols
-        self._fill(data, text)
+        self._put_lead(data, text)
         return Written(data, 8 * data.size)
+
+    def _put_lead(self, data: np.ndarray, text: bytes) -> None:
+        """Write the head and all planes but the first to the start of the message."""
+        data[: len(text)] = np.frombuffer(text, np.uint8)
+        self._known.others.write(data[len(text) :])
 
     def _put_front(self, method: _Method, string: BitString) -> BitString:
         """Append the bits of a first plane before its table to whole bytes; return the string."""
@@ -610,9 +402,9 @@ class _Writer:
         except ParameterError:  # a byte that no sample contains has no word
             return self._words(self._exact(method))
 
-    def _plane_of(self, method: _Method) -> _FirstPlane:
+    def _plane_of(self, method: _Method) -> FirstPlane:
         """Return the first plane as a method codes it."""
-        return _FirstPlane(*self._plane[:3], method.scales)
+        return FirstPlane(*self._plane[:3], method.scales)
 
     def _exact(self, method: _Method) -> _Method:
         """Return a method with the exact counts of all bytes."""
@@ -623,7 +415,7 @@ class _Writer:
     @property
     def _is_split(self) -> bool:
         """Whether `_split_words` can write the message."""
-        return all(plane.method in (STORED, PACKED) for plane, _ in self._known.others)
+        return self._known.others.methods <= {STORED, PACKED}
 
     def _split_words(self, method: _Method) -> Written:
         """Write the message with Huffman words in one pass over the elements."""
@@ -637,9 +429,9 @@ class _Writer:
         zeros, form = self._known.zeros, self._plane_of(method).form
         coded = None if zeros is None else zeros.counts
         lengths = np.empty(-(-bits.size // GROUP), np.int64)
-        is_packed = any(plane.method == PACKED for plane, _ in self._known.others)
+        is_packed = PACKED in self._known.others.methods
         if is_packed:
-            others = scratch((self._layout.itemsize - 1) * self._head.coded(bits.size))
+            others = scratch((self._layout.itemsize - 1) * self._known.others.coded)
 
         def task(start: int, stop: int) -> BitString:
             tiles = slice(start // GROUP, -(-stop // GROUP))
@@ -659,21 +451,11 @@ class _Writer:
         if not np.may_share_memory(data, memory):
             data[:lead] = memory[:lead]
         if is_packed:
-            self._put_planes(others.reshape(self._layout.itemsize - 1, -1), data[len(text) :])
+            planes = others.reshape(self._layout.itemsize - 1, -1)
+            self._known.others.write_bytes(planes, data[len(text) :])
         offsets = np.zeros(lengths.size + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         return Written(data, nbits, seek_of_blocks(bits.size, nbits, offsets))
-
-    def _put_planes(self, planes: np.ndarray, data: np.ndarray) -> None:
-        """Write stored and packed planes, given their bytes, to the start of an array."""
-        at = 0
-        for k, (symbols, (plane, _)) in enumerate(zip(planes, self._known.others, strict=True), 1):
-            end = at + self._head.nbytes_of(k, self._bits.size)
-            if plane.method == PACKED:
-                pack_to(symbols, FieldLayout(plane.width), data[at:end])
-            else:
-                data[at:end] = symbols
-            at = end
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""
@@ -693,35 +475,3 @@ class _Writer:
         plane = self._plane_of(method)
         data, nbits, runs = rans_string.write(tables, plane.take, n, before(head), LOG2_STATES)
         return Written(data, nbits, seek_of_runs(n, nbits, runs))
-
-    def _fill(self, data: np.ndarray, text: bytes) -> None:
-        """Write the head and all planes but the first to the start of the message."""
-        bits, layout, zeros, n = self._bits, self._layout, self._known.zeros, self._bits.size
-        data[: len(text)] = np.frombuffer(text, np.uint8)
-        at, stored = len(text), dict[int, int]()
-        for k, (plane, string) in enumerate(self._known.others, 1):
-            if plane.method == STORED:
-                stored[k] = at
-            elif plane.method == PACKED:
-                end = at + self._head.nbytes_of(k, n)
-                pack_to(_plane(bits, layout, zeros, k), FieldLayout(plane.width), data[at:end])
-            elif string is not None:
-                data[at : at + string.size] = string
-            at += self._head.nbytes_of(k, n)
-        if not stored:
-            return
-        first, count, size = min(stored.values()), layout.itemsize - 1, self._head.coded(n)
-
-        def task(start: int, stop: int) -> None:
-            own, coded = part_of(zeros, start, stop)
-            if len(stored) == count:
-                layout.take_others(bits[start:stop], data[first + coded.start :], size, own)
-                return
-            for at in range(start, stop, LARGE_TILE):
-                end = min(at + LARGE_TILE, stop)
-                own, coded = part_of(zeros, at, end)
-                planes = _planes(bits[at:end], layout, own)
-                for k, begin in stored.items():
-                    data[begin + coded.start : begin + coded.stop] = planes[k - 1]
-
-        pool.run(task, n, LARGE_TILE)

@@ -83,6 +83,12 @@ class Plane(NamedTuple):
     nbytes: int = 0
     width: int = 0
 
+    def nbytes_of(self, count: int) -> int:
+        """Return the number of bytes of `count` elements in a plane that is not the first one."""
+        if self.method in (STORED, PACKED):
+            return -(-count * (self.width or 8) // 8)
+        return self.nbytes
+
 
 class Head(NamedTuple):
     """The head of a message.
@@ -100,13 +106,6 @@ class Head(NamedTuple):
     def coded(self, n: int) -> int:
         """Return the number of elements that all planes contain, of n."""
         return n if self.zeros is None else self.zeros.coded
-
-    def nbytes_of(self, k: int, n: int) -> int:
-        """Return the number of bytes of plane k > 0."""
-        plane = self.planes[k]
-        if plane.method in (STORED, PACKED):
-            return -(-self.coded(n) * (plane.width or 8) // 8)
-        return plane.nbytes
 
     @property
     def method_at(self) -> int:
@@ -251,13 +250,13 @@ class Message(NamedTuple):
         data, nbits = payload.data, payload.nbits
         check_padding(data, nbits)
         head, at = read_head(data, nbits, n, layout.itemsize, mode)
-        others = list[BitSpan]()
-        for k in range(1, layout.itemsize):
-            end = at + head.nbytes_of(k, n)
+        others, count = list[BitSpan](), head.coded(n)
+        for k, plane in enumerate(head.planes[1:], 1):
+            end = at + plane.nbytes_of(count)
             if 8 * end > nbits:
                 raise Truncated(f"the payload has {nbits} bits, plane {k} ends at {8 * end}")
-            if width := head.planes[k].width:
-                check_padding(data[:end], 8 * at + head.coded(n) * width)
+            if plane.width:
+                check_padding(data[:end], 8 * at + count * plane.width)
             others.append(BitSpan(data, 8 * at, 8 * end))
             at = end
         span, method = BitSpan(data, 8 * at, nbits, payload.seek), head.planes[0].method

@@ -1,0 +1,122 @@
+"""The first plane of a tensor: its bytes, their counts, and samples of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.codecs.lossless.planes import TILE, PlaneLayout, Zeros
+from gcodec.entropy.context.byte_scales import Sample
+from gcodec.entropy.context.scale_model import Scales, row_layouts, sampled_rows
+from gcodec.entropy.ranged import bytes_range
+from gcodec.kernels.bits import byte_planes
+from gcodec.kernels.context.byte_scales import PlaneForm, count_runs, take_runs
+from gcodec.kernels.numeric.byte_counts import added, estimated_counts
+from gcodec.runtime import pool
+
+LEAST_ESTIMATED = 1 << 17  # bytes whose counts may be estimated by those of a sample
+SAMPLE = 1 << 16  # elements from which the scales of rows and columns are estimated
+
+_LEAST_COUNTED = 1 << 16  # bytes of a sample of runs
+_LEAST_SAMPLED = 1 << 11  # bytes of a sample from which counts are estimated
+_RUN = 1 << 12  # neighboring bytes of a sample
+_MOST_RUNS = 16  # runs of all bytes for each run of a sample
+_ALL = 1 << 62  # more elements than any tensor has
+_COUNTED = 8 * TILE  # bytes that are counted at a time
+_BELOW, _ABOVE = 4, 1  # how far a byte may be below and above those of a sample of all bytes
+_SPARSE = 4  # a sample of rows skips at least three of four rows, or one of two in mode=fast
+
+
+class FirstPlane(NamedTuple):
+    """The first plane of a tensor.
+
+    Attributes
+    ----------
+    bits : (n,) unsigned array
+        Bit patterns.
+    layout : PlaneLayout
+    zeros : Zeros or None
+    scales : Scales or None
+        Scales whose octaves are subtracted from the plane.
+    """
+
+    bits: np.ndarray
+    layout: PlaneLayout
+    zeros: Zeros | None = None
+    scales: Scales | None = None
+
+    @property
+    def form(self) -> PlaneForm:
+        """What the bytes of the plane are."""
+        return self.layout.form(self.scales, self.zeros)
+
+    @property
+    def zero_count(self) -> int | None:
+        """Number of zeros that are left out; None if none are."""
+        return None if self.zeros is None else self.bits.size - self.zeros.coded
+
+    def take(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        """Write a range of the plane to an array; return it."""
+        take_runs(self.bits, self.form, start, _ALL, 0, room)
+        return room
+
+    def counts(self, is_exact: bool) -> np.ndarray:
+        """Return the (256,) counts of the bytes.
+
+        Unless they are to be exact, those of many bytes are estimated by a half to a sixteenth of
+        them; see `_estimated`.
+        """
+        n = self.bits.size
+        if is_exact or n < LEAST_ESTIMATED:
+            return self._count_runs(n, _ALL, 0)
+        runs = min(n // _LEAST_COUNTED, _MOST_RUNS)
+        sampled = self._count_runs(n // (_RUN * runs) * _RUN, _RUN, _RUN * runs)
+        counts = estimated(sampled, n, self.zero_count)
+        return self.counts(True) if counts is None else counts
+
+    def _count_runs(self, count: int, run: int, period: int) -> np.ndarray:
+        """Return the (256,) counts of `count` bytes in runs; see `count_runs`."""
+        form = self.form
+
+        def task(start: int, stop: int) -> np.ndarray:
+            at = start // run * period + start % run
+            return count_runs(self.bits, form, at, stop - start, run, period)
+
+        return added(pool.run(task, count, _COUNTED))
+
+    def sample(self, shape: tuple[int, ...], is_exact: bool) -> Sample:
+        """Return some rows of the plane; all rows of a small tensor."""
+        width, sparse = row_layouts(shape)[0].width, _SPARSE if is_exact else _SPARSE // 2
+        bits = sampled_rows(self.bits, width, SAMPLE, sparse)
+        symbols = np.empty(bits.size, np.uint8)
+        byte_planes.take_first(bits, self.layout.shift, self.form.escape, symbols)
+        return Sample(symbols, self.bits.size / bits.size, self.layout.unit)
+
+
+def estimated(
+    counts: np.ndarray,
+    n: int,
+    zeros: int | None = None,
+    occurring: tuple[int, int] | None = None,
+) -> np.ndarray | None:
+    """Return the counts of n bytes by those of a sample.
+
+    If the number of bytes of 0 is known to be `zeros`, only others are estimated: None is returned
+    if the sample contains too few of them. `occurring` are the least byte from 1 on and the
+    largest, if they are known. Otherwise twice as many elements reach about one exponent further
+    than the sample, unless all of its bytes are equal.
+    """
+    if zeros is not None:
+        counts, n = counts.copy(), n - zeros
+        counts[0] = 0
+    sampled = int(counts.sum())
+    if sampled < _LEAST_SAMPLED:
+        return None
+    if occurring is None and np.count_nonzero(counts) > 1:
+        (low, high), octaves = bytes_range(counts), (n // sampled).bit_length()
+        occurring = max(low - _BELOW - octaves, 1), min(high + _ABOVE + octaves, 255)
+    scaled = estimated_counts(counts, n, sampled, occurring)
+    if zeros is not None:
+        scaled[0] = zeros
+    return scaled

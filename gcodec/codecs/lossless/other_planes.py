@@ -1,0 +1,201 @@
+"""The planes of a tensor but the first one: the method that each takes, and its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.codecs.lossless.message import CONSTANT, HUFFMAN, PACKED, STORED, Plane
+from gcodec.codecs.lossless.planes import LARGE_TILE, PlaneLayout, Zeros, part_of
+from gcodec.entropy import ranged
+from gcodec.entropy.rans import entropy_nbits
+from gcodec.kernels.bits import byte_planes
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.pack import FieldLayout, pack_to
+from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.runtime import pool
+
+_PIECE = 1 << 12  # elements of each of four samples that tell whether coding a plane pays
+_SHARE = 50  # a plane is coded if that saves a fiftieth of it
+_TABLE_NBITS = 512  # approximate bits of a table
+_LEAST_PACKED = 64  # bytes of a plane that may be packed
+
+
+class OtherPlanes(NamedTuple):
+    """The planes of a tensor but the first one, as a message contains them.
+
+    Attributes
+    ----------
+    bits : (n,) unsigned array
+        Bit patterns of the elements.
+    layout : PlaneLayout
+    zeros : Zeros or None
+        The elements that these planes leave out; None if they leave out none.
+    planes : tuple of Plane
+    strings : tuple of (bytes or None)
+        The bytes of each plane that is coded by Huffman words.
+    """
+
+    bits: np.ndarray
+    layout: PlaneLayout
+    zeros: Zeros | None
+    planes: tuple[Plane, ...]
+    strings: tuple[np.ndarray | None, ...]
+
+    @classmethod
+    def select(
+        cls, bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, *, is_exact: bool
+    ) -> OtherPlanes:
+        """Select a method for each plane; unless it is to be exact, one that is read fast."""
+        selected = list(_selected(bits, layout, zeros, is_exact))
+        planes, strings = zip(*selected, strict=True) if selected else ((), ())
+        return cls(bits, layout, zeros, planes, strings)
+
+    @property
+    def coded(self) -> int:
+        """Number of elements in each plane."""
+        return self.bits.size if self.zeros is None else self.zeros.coded
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of all planes in the message."""
+        coded = self.coded
+        return sum(plane.nbytes_of(coded) for plane in self.planes)
+
+    @property
+    def methods(self) -> set[int]:
+        """The methods of the planes."""
+        return {plane.method for plane in self.planes}
+
+    def write(self, data: np.ndarray) -> None:
+        """Write the planes to the start of an array."""
+        at, stored = 0, dict[int, int]()
+        for k, (plane, string) in enumerate(zip(self.planes, self.strings, strict=True)):
+            end = at + plane.nbytes_of(self.coded)
+            if plane.method == STORED:
+                stored[k] = at
+            elif plane.method == PACKED:
+                symbols = _plane(self.bits, self.layout, self.zeros, k)
+                pack_to(symbols, FieldLayout(plane.width), data[at:end])
+            elif string is not None:
+                data[at:end] = string
+            at = end
+        if stored:
+            self._write_stored(stored, data)
+
+    def _write_stored(self, starts: dict[int, int], data: np.ndarray) -> None:
+        """Write stored planes, given the start of each in an array."""
+        bits, layout, count = self.bits, self.layout, self.coded
+
+        def task(start: int, stop: int) -> None:
+            own, coded = part_of(self.zeros, start, stop)
+            if len(starts) == len(self.planes):
+                layout.take_others(bits[start:stop], data[coded.start :], count, own)
+                return
+            for at in range(start, stop, LARGE_TILE):
+                end = min(at + LARGE_TILE, stop)
+                own, coded = part_of(self.zeros, at, end)
+                planes = _planes(bits[at:end], layout, own)
+                for k, begin in starts.items():
+                    data[begin + coded.start : begin + coded.stop] = planes[k]
+
+        pool.run(task, bits.size, LARGE_TILE)
+
+    def write_bytes(self, planes: np.ndarray, data: np.ndarray) -> None:
+        """Write stored and packed planes, given all of their bytes, to the start of an array."""
+        at = 0
+        for symbols, plane in zip(planes, self.planes, strict=True):
+            end = at + plane.nbytes_of(self.coded)
+            if plane.method == PACKED:
+                pack_to(symbols, FieldLayout(plane.width), data[at:end])
+            else:
+                data[at:end] = symbols
+            at = end
+
+
+def _selected(
+    bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, is_exact: bool
+) -> Iterator[tuple[Plane, np.ndarray | None]]:
+    """Return each plane, and its bytes if Huffman words code it.
+
+    Samples of their bytes tell which planes may be worth a code.
+    """
+    period = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
+    counts: Iterable[np.ndarray]
+    if zeros is None:
+        whole = (bits.size - 1) // period
+        size = whole * _PIECE + min(bits.size - whole * period, _PIECE)
+        counts = byte_planes.count_others(bits, layout.shift, period)
+    else:
+        pieces = [bits[at : at + _PIECE] for at in range(0, bits.size, period)]
+        sampled = np.concatenate(pieces)
+        left_out = Zeros(zeros.escape, byte_planes.coded_counts(sampled)[0])
+        planes = _planes(sampled, layout, left_out)
+        counts, size = [byte_counts(plane) for plane in planes], planes.shape[1]
+    widths: list[int] = []
+    for k, own in enumerate(counts):
+        plane, plan = _judged(own, size, is_exact)
+        if plane.method == PACKED:
+            widths = widths or _widths(bits, layout)
+            if widths[k] < 8:
+                yield plane._replace(width=widths[k]), None
+                continue
+        if plane.method == STORED:
+            yield plane, None
+            continue
+        symbols = _plane(bits, layout, zeros, k)
+        if symbols.size > size:
+            own = byte_counts(symbols)
+            plane, plan = _judged(own, symbols.size, is_exact)
+        data = plan.write(symbols, symbols.size, BitString(), 0).data if plan else None
+        yield plane._replace(nbytes=0 if data is None else data.size), data
+
+
+def _judged(counts: np.ndarray, count: int, is_exact: bool) -> tuple[Plane, ranged.Plan | None]:
+    """Return the method for a plane of `count` bytes with these counts.
+
+    With Huffman words, also return the plan of the string. Unless sizes are to be exact, words
+    must also save a fiftieth of packed fields, which are read much faster.
+    """
+    stored, entropy, packed = 8 * count, entropy_nbits(counts), None
+    most = stored - stored // _SHARE
+    if entropy <= 7 * count:  # otherwise more than 128 bytes occur
+        (occurring,) = counts.nonzero()
+        if occurring.size <= 1:
+            return Plane(CONSTANT, int(counts.argmax())), None
+        width = int(occurring[-1]).bit_length()
+        if width < 8 and count >= _LEAST_PACKED:
+            packed, most = Plane(PACKED, width=width), width * count
+            if not is_exact:
+                most -= most // _SHARE
+    if entropy + _TABLE_NBITS <= most:
+        plan = ranged.Plan.of("huffman", counts)
+        if plan.nbits - ranged.RANGE_NBITS < most:
+            return Plane(HUFFMAN), plan
+    return packed or Plane(STORED), None
+
+
+def _widths(bits: np.ndarray, layout: PlaneLayout) -> list[int]:
+    """Return how many bits the largest byte of each plane has."""
+    every_bit = np.bitwise_or.reduce(bits, keepdims=True)
+    return [int(plane[0]).bit_length() for plane in _planes(every_bit, layout, None)]
+
+
+def _plane(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, k: int) -> np.ndarray:
+    """Return the bytes of one plane."""
+    plane = np.empty(bits.size if zeros is None else zeros.coded, np.uint8)
+    for start in range(0, bits.size, LARGE_TILE):
+        tile = bits[start : start + LARGE_TILE]
+        own, coded = part_of(zeros, start, start + tile.size)
+        plane[coded] = _planes(tile, layout, own)[k]
+    return plane
+
+
+def _planes(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None) -> np.ndarray:
+    """Return the bytes of all planes of a tile."""
+    size = bits.size if zeros is None else zeros.coded
+    planes = np.empty((layout.itemsize - 1, size), np.uint8)
+    layout.take_others(bits, planes.reshape(-1), size, zeros)
+    return planes
