@@ -44,20 +44,26 @@ from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.convert import rounding
-from gcodec.kernels.numeric.reduce import INFINITY_BITS, float_of_bits, max_abs_bits
+from gcodec.kernels.numeric.reduce import INFINITY_BITS, max_abs_bits
 from gcodec.kernels.quantize import microscale
-from gcodec.kernels.quantize.block_format import FORMATS, LEAST_TENSOR_SCALE, RULES, BlockFormat
+from gcodec.kernels.quantize.block_format import (
+    FORMATS,
+    LEAST_TENSOR_SCALE,
+    MOST_TENSOR_SCALE,
+    RULES,
+    BlockFormat,
+)
 from gcodec.kernels.quantize.microscale import Quantization
 from gcodec.payload import Payload, Selection
+from gcodec.runtime.deferred import Deferred, as_float32, prefetch
+from gcodec.runtime.device import beside, host
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
-from gcodec.wire.kinds import Choice, Float32, binary32
+from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Param, param
 from gcodec.wire.seek import Blocks, refuse_table
 
 _M = TypeVar("_M", bound="Microscale")
-
-_MOST_TENSOR_SCALE = 1e35  # 448·6 times it is finite
 
 
 class MicroscaleSymbols(NamedTuple):
@@ -103,6 +109,7 @@ class Microscale(Codec):
     """
 
     symbols_type = MicroscaleSymbols
+    has_cuda_kernels = True
     keeps_nonfinite = True
     takes_up_to = 2.0**127
     fused_dtypes = ("float32", "float64")
@@ -136,7 +143,7 @@ class Microscale(Codec):
     tensor_scale: float | str = param(
         Float32(
             "a number from 2^-120 to 1e35",
-            lambda t: LEAST_TENSOR_SCALE <= t <= _MOST_TENSOR_SCALE,
+            lambda t: LEAST_TENSOR_SCALE <= t <= MOST_TENSOR_SCALE,
             words=("auto",),
         ),
         "auto",
@@ -192,6 +199,11 @@ class Microscale(Codec):
         """Return the number of coded bytes of elements, or of symbols."""
         return n if self.code == "context" else self._format.data_nbytes(n)
 
+    @property
+    def symbols_on_host(self) -> bool:  # type: ignore[override]
+        """Whether the host codes the bytes: with an entropy code."""
+        return self.code != "none"
+
     def _refusing(self: _M) -> _M:
         return self._bound(refuses_nonfinite=True)
 
@@ -200,10 +212,15 @@ class Microscale(Codec):
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> MicroscaleSymbols:
         return self._quantized(values, self._scale_of(values), seed)[0]
 
+    def _quantize_below(
+        self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any
+    ) -> MicroscaleSymbols:
+        return self._quantized(values, self._scale_of(values, extremes.top_bits), seed)[0]
+
     def _quantize_in_place(
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
     ) -> MicroscaleSymbols:
-        scale = self._scale_of(values, int(extremes.top_bits))
+        scale = self._scale_of(values, extremes.top_bits)
         rounds = rounding(dtype)
         return self._quantized(values, scale, seed, leave=True, rounds=rounds)[0]
 
@@ -217,7 +234,7 @@ class Microscale(Codec):
     def _quantized(
         self,
         values: np.ndarray,
-        tensor_scale: float,
+        tensor_scale: Any,
         seed: int,
         update: ResidualUpdate | None = None,
         leave: bool = False,
@@ -230,7 +247,7 @@ class Microscale(Codec):
         n, fmt = values.size, self._format
         data = empty_beside(fmt.blocks(n) + fmt.data_nbytes(n), np.uint8, values)
         scales, elements = data[: fmt.blocks(n)], data[fmt.blocks(n) :]
-        quantization = Quantization(fmt, self.scale, np.float32(tensor_scale))
+        quantization = Quantization(fmt, self.scale, as_float32(tensor_scale))
         key = seed if self.rounding == "stochastic" else None
         modes = update, leave, rounds
         top = microscale.quantize(values, quantization, key, scales, elements, *modes)
@@ -248,19 +265,16 @@ class Microscale(Codec):
         n = values.size
         return decoded, MicroscaleSymbols(data, n, tensor_scale, self._bound_shape(n))
 
-    def _scale_of(self, values: np.ndarray, top_bits: int | None = None) -> float:
-        """Return the scale of a tensor: the parameter, or the largest magnitude over 2688.
+    def _scale_of(self, values: np.ndarray, top_bits: int | Deferred | None = None) -> Any:
+        """Return the scale of a tensor, a number or a `Deferred`: the parameter, or by its rule.
 
-        The quotient is limited to the range of the parameter. `top_bits` is the bit pattern of the
-        largest magnitude, if the caller knows it.
+        `top_bits` is the bit pattern of the largest magnitude, if the caller knows it.
         """
         if not isinstance(self.tensor_scale, str):
             return self.tensor_scale
-        top = max_abs_bits(values) if top_bits is None else top_bits
+        top: Any = max_abs_bits(values) if top_bits is None else top_bits
         check_top(top, values)  # with an infinite scale, every block would be NaN
-        largest = np.float32(float_of_bits(top))
-        scale = binary32(float(largest / np.float32(2688)))
-        return min(max(scale, LEAST_TENSOR_SCALE), _MOST_TENSOR_SCALE)
+        return microscale.tensor_scale_of(top)
 
     # --- dequantize
 
@@ -271,7 +285,7 @@ class Microscale(Codec):
         count = fmt.blocks(n)
         fits = symbols.n == n and symbols.data.size == count + fmt.data_nbytes(n)
         self._require(fits, n, symbols.shape)
-        data = symbols.data
+        data = beside(symbols.data, out)
         microscale.dequantize(data[:count], data[count:], fmt, symbols.tensor_scale, out, add)
 
     def _slice_unit(self, n: int) -> int:
@@ -289,6 +303,9 @@ class Microscale(Codec):
     def _pack(self, symbols: MicroscaleSymbols) -> Selection[Payload]:
         data, n, _, shape = symbols
         self._require(8 * data.size == plain_nbits(n, self._format), n, shape)
+        if self.symbols_on_host:
+            prefetch(symbols.tensor_scale)
+            data = host(data)
         strings = payload_coding.write(
             data, n, self._format, self.code, shape or (n,), sized=self._is_sizing
         )
@@ -296,8 +313,12 @@ class Microscale(Codec):
 
     def _message(self, symbols: MicroscaleSymbols, written_code: CodedBytes) -> Payload:
         code, written = written_code
-        codec = self.replaced(code=code, tensor_scale=symbols.tensor_scale)
-        return Payload(codec, {"tensor_scale": codec.tensor_scale}, *written)
+        scale: Any = symbols.tensor_scale
+        codec = self.replaced(code=code)
+        if type(scale) is not Deferred:  # otherwise it is set together with the payload
+            codec = codec.replaced(tensor_scale=scale)
+            scale = codec.tensor_scale
+        return Payload(codec, {"tensor_scale": scale}, *written)
 
     def _unpack(self, payload: Payload, n: int) -> MicroscaleSymbols:
         fmt, data = self._format, payload.data

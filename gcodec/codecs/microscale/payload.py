@@ -30,6 +30,7 @@ from gcodec.kernels.bits.code_parts import changed
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize.block_format import BlockFormat
+from gcodec.kernels.quantize.microscale import check_at_most
 from gcodec.payload import Candidate, EstimatedCandidate, Payload, Selection, write_shortest
 from gcodec.runtime import pool
 
@@ -229,16 +230,25 @@ def read(payload: Payload, n: int, fmt: BlockFormat, code: str) -> np.ndarray:
 
 def check_scales(scales: np.ndarray, fmt: BlockFormat) -> None:
     """Raise `Corrupt` if a scale is negative."""
-    if fmt.is_two_level and int(scales.max(initial=0)) > fmt.nan_scale:
-        at = int(np.argmax(scales > fmt.nan_scale))
-        raise Corrupt(f"the scale of block {at} is negative", at)
+
+    def error(at: int, scale: int) -> Corrupt:
+        return Corrupt(f"the scale of block {at} is negative", at)
+
+    if fmt.is_two_level:
+        check_at_most(scales, fmt.nan_scale, error)
 
 
 def check_elements(elements: np.ndarray, n: int, fmt: BlockFormat, first: int = 0) -> None:
     """Raise `Corrupt` unless the bytes are those of n elements; `first` is their offset."""
-    if fmt.width == 6 and int(elements.max(initial=0)) > 0x3F:
-        at = int(np.argmax(elements > 0x3F))
-        raise Corrupt(f"element {at} has the code {elements[at]:#x}", first + at)
-    if n % fmt.per_byte and int(elements[-1]) >> 4:
-        at = elements.size - 1
-        raise Corrupt("the half of a byte after the last element is not zero", first + at)
+
+    def code_error(at: int, code: int) -> Corrupt:
+        return Corrupt(f"element {at} has the code {code:#x}", first + at)
+
+    def half_error(at: int, byte: int) -> Corrupt:
+        offset = first + elements.size - 1
+        return Corrupt("the half of a byte after the last element is not zero", offset)
+
+    if fmt.width == 6:
+        check_at_most(elements, 0x3F, code_error)
+    if n % fmt.per_byte:
+        check_at_most(elements[-1:], 0xF, half_error)

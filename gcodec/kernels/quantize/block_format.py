@@ -20,6 +20,8 @@ import numpy as np
 RULES = ("floor", "rceil", "ceil", "even")
 LEAST_TENSOR_SCALE = 2.0**-120
 """The reciprocal of a smaller scale of a tensor might overflow float32."""
+MOST_TENSOR_SCALE = 1e35
+"""448·6 times a larger scale of a tensor might overflow float32."""
 
 _MANTISSA = 23  # bits of the mantissa of a float32
 _NAN = np.array(0x7FC00000, np.uint32).view(np.float32)

@@ -10,6 +10,7 @@ by a scale of NaN and leave their elements; `quantize_nonfinite` then writes the
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +18,15 @@ import numpy as np
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, leave_block
 from gcodec.kernels.numeric.convert import add_rounded
 from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
-from gcodec.kernels.numeric.reduce import INFINITY_BITS
-from gcodec.kernels.quantize.block_format import BLOCK_SIZES, FORMATS, BlockFormat, ScaleRule
+from gcodec.kernels.numeric.reduce import INFINITY_BITS, float_of_bits
+from gcodec.kernels.quantize.block_format import (
+    BLOCK_SIZES,
+    FORMATS,
+    LEAST_TENSOR_SCALE,
+    MOST_TENSOR_SCALE,
+    BlockFormat,
+    ScaleRule,
+)
 from gcodec.kernels.quantize.byte_lanes import (
     HALF,
     load_codes,
@@ -30,6 +38,8 @@ from gcodec.kernels.quantize.float_codes import emit_codes, emit_values
 from gcodec.kernels.quantize.float_format import nearest_codes
 from gcodec.runtime import pool
 from gcodec.runtime.cover import store_of, streams
+from gcodec.runtime.deferred import binary32
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, calling, factory, kernel
 from gcodec.runtime.lanes import (
     ADD,
@@ -62,15 +72,16 @@ class Quantization(NamedTuple):
     fmt : BlockFormat
     rule : str
         The rule for scales; see `ScaleRule`.
-    tensor_scale : float32
+    tensor_scale : float32 or Deferred
         The scale of the tensor; 1 for MX formats.
     """
 
     fmt: BlockFormat
     rule: str
-    tensor_scale: np.float32
+    tensor_scale: Any
 
 
+@dispatched("gcodec.kernels.quantize.microscale_cuda")
 def quantize(
     x: np.ndarray,
     quantization: Quantization,
@@ -102,7 +113,8 @@ def quantize(
     Returns
     -------
     int
-        Bit pattern of the largest magnitude of x, or of the sum; NaN is larger than infinity.
+        Bit pattern of the largest magnitude of x, or of the sum; NaN is larger than infinity. For
+        an array on a device, to which no residual is added, a `Deferred`.
     """
     fmt, adds, none = quantization.fmt, update is not None, np.empty(0, np.float32)
     leave, streaming = leave or adds, update is not None and streams(update.apart)
@@ -157,6 +169,7 @@ def quantize(
     return top
 
 
+@dispatched("gcodec.kernels.quantize.microscale_cuda")
 def dequantize(
     scales: np.ndarray,
     data: np.ndarray,
@@ -199,6 +212,21 @@ def dequantize(
             part[whole:] = padded[: part.size - whole]
 
     pool.run(task, out.size, BLOCK)
+
+
+@dispatched("gcodec.kernels.quantize.microscale_cuda")
+def tensor_scale_of(bits: int) -> float:
+    """Return the scale of a tensor for NVFP4, by the bits of its largest magnitude, over 448·6."""
+    scale = binary32(float(float_of_bits(bits) / np.float32(2688)))
+    return min(max(scale, LEAST_TENSOR_SCALE), MOST_TENSOR_SCALE)
+
+
+@dispatched("gcodec.kernels.quantize.microscale_cuda")
+def check_at_most(data: np.ndarray, most: int, error: Callable[[int, int], Exception]) -> None:
+    """Raise an error for the first byte above `most`, given its place and its value."""
+    if int(data.max(initial=0)) > most:
+        at = int(np.argmax(data > most))
+        raise error(at, int(data[at]))
 
 
 def rounded(
@@ -283,16 +311,21 @@ def _nonfinite_block(
         # A quotient by infinity is 0 with the sign of the element; that of infinity is −NaN.
         nan = np.where(np.isinf(x), np.uint8(1 << fmt.width - 1), sign) | np.uint8(fmt.nan_code)
         return scale, np.where(np.isfinite(x), sign, nan)
+    scale = infinite_scale(fmt, rule)
+    factor = np.ldexp(np.float32(1), 127 - scale)
     if fmt.is_two_level:
-        scale = 0x7E
         factor = (np.float32(1) / tensor_scale) / np.float32(448)
-    else:
-        scale = 254 if rule == "rceil" or fmt.is_integer else 255 - fmt.largest_exponent
-        factor = np.ldexp(np.float32(1), 127 - scale)
     with np.errstate(all="ignore"):
         r = np.minimum(np.abs(x * factor), fmt.largest)
     codes = _codes(r, fmt, None if seed is None else words(seed, first, x.size))
     return scale, _signed(codes, x, fmt)
+
+
+def infinite_scale(fmt: BlockFormat, rule: str) -> int:
+    """Return the scale of blocks with Inf and no NaN."""
+    if fmt.is_two_level:
+        return 0x7E
+    return 254 if rule == "rceil" or fmt.is_integer else 255 - fmt.largest_exponent
 
 
 def _codes(r: np.ndarray, fmt: BlockFormat, random: np.ndarray | None) -> np.ndarray:
