@@ -33,7 +33,7 @@ SPECS = (
     *("raw", "sign", "mxnet-2bit", "mxnet-1bit", "minmax", "minmax:bits=4", "terngrad"),
     *("terngrad:pack=base3", "qsgd:form=dense,bucket=512", "qsgd:code=rans,form=dense,bucket=512"),
     *("qsgd:code=context", "minifloat:code=none", "minifloat:code=huffman", "minifloat"),
-    *("microscale", "microscale:format=nvfp4"),
+    *("microscale", "microscale:format=nvfp4", "blockwise", "blockwise:kind=fp8,block=0"),
     *("topk", "randomk", "powersgd", "dct8", "dct8:layout=tiles", "ecsq:step=0.001", "ecsq"),
 )
 MEGABYTES = (1, 16, 256, 1024)

@@ -49,6 +49,7 @@ from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.quantize import blockwise, standard_scores
 from gcodec.payload import Payload, Selection
+from gcodec.runtime.device import beside, device_of, host
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Integer
@@ -101,6 +102,7 @@ class Blockwise(Codec):
 
     symbols_type = BlockwiseSymbols
     refuses_nonfinite = True
+    has_cuda_kernels = True
     takes_up_to = quantizer.LARGEST
     fused_dtypes = ("float32", "float64")
     leaves_rounded = True
@@ -174,6 +176,16 @@ class Blockwise(Codec):
         """Return the number of bytes of codes."""
         return self._layout(n).codes_nbytes
 
+    @property
+    def on_device(self) -> bool:
+        """Whether an array on a CUDA device is coded there: for kinds with a fixed table."""
+        return self.kind not in (*TABLE_SENT, "meanstd16")
+
+    @property
+    def symbols_on_host(self) -> bool:  # type: ignore[override]
+        """Whether the host codes the codes' bytes: with an entropy code."""
+        return self.code != "none"
+
     # --- quantize
 
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> BlockwiseSymbols:
@@ -228,7 +240,7 @@ class Blockwise(Codec):
         self, symbols: BlockwiseSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
         layout = self._checked_layout(symbols, out.size)
-        symbols = self._sliceable(symbols)
+        symbols = self._sliceable(symbols._replace(data=beside(symbols.data, out)))
         assert symbols.scales is not None
         (values, scales, means), block = symbols.scales, layout.block
         if means is not None:
@@ -250,7 +262,11 @@ class Blockwise(Codec):
         layout = self._checked_layout(symbols, symbols.n)
         front = symbols.data[: layout.front_nbytes]
         codes = symbols.data[layout.front_nbytes :]
-        return symbols._replace(data=codes, scales=layout.scales(front))
+        if device_of(front) is None or layout.nested:
+            scales = layout.scales(host(front))
+        else:  # `_unpack` has checked the scales of a message
+            scales = Scales(layout.table().values, front.view(np.float32))
+        return symbols._replace(data=codes, scales=scales)
 
     def _slice_unit(self, n: int) -> int:
         block = self._layout(n).block
@@ -270,7 +286,8 @@ class Blockwise(Codec):
 
     def _pack(self, symbols: BlockwiseSymbols) -> Selection[Payload]:
         layout = self._checked_layout(symbols, symbols.n)
-        written = payload_coding.write(symbols.data, layout, self.code, sized=self._is_sizing)
+        data = host(symbols.data) if self.symbols_on_host else symbols.data
+        written = payload_coding.write(data, layout, self.code, sized=self._is_sizing)
         return written.map(self._message)
 
     def _message(self, written_code: CodedBytes) -> Payload:
@@ -283,7 +300,7 @@ class Blockwise(Codec):
         if string is None:
             check_length(payload.nbits, 8 * layout.nbytes)
             refuse_table(payload.seek)
-            layout.scales(data[:size])
+            layout.scales(host(data[:size]))
         else:
             data = np.empty(layout.nbytes, np.uint8)
             data[:size] = payload.data[:size]

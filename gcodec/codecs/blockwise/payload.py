@@ -16,6 +16,7 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize.standard_scores import first_nonfinite
 from gcodec.payload import Payload, Selection, write_shortest
+from gcodec.runtime.device import host
 
 CODES = ("none", *ranged.KINDS)
 
@@ -69,7 +70,8 @@ def check_codes(codes: np.ndarray, layout: Layout) -> None:
 
     The last half of a byte that belongs to no element has the code of 0, and float16 is finite.
     """
-    if layout.width == 4 and layout.n % 2 and int(codes[-1]) & 15 != layout.table().zero:
+    is_odd = layout.width == 4 and layout.n % 2
+    if is_odd and int(host(codes[-1:])[0]) & 15 != layout.table().zero:
         raise half_error(layout.nbytes - 1)
     if layout.has_means and (at := first_nonfinite(codes)) is not None:
         raise Corrupt("a float16 is not finite", layout.front_nbytes + 2 * at)

@@ -21,6 +21,7 @@ from gcodec.kernels.numeric.reduce import Moments, float_of_bits, max_abs_bits, 
 from gcodec.kernels.quantize import blockwise, quantiles, standard_scores
 from gcodec.kernels.quantize.value_table import ValueTable
 from gcodec.runtime import pool
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.lanes import ROUNDED
 
 LARGEST = 2.0**126  # magnitudes up to this decode to finite numbers
@@ -68,6 +69,7 @@ NUMPY = Loops(
 needs no time to compile them."""
 
 
+@dispatched("gcodec.codecs.blockwise.quantizer_cuda")
 def quantize(
     x: np.ndarray,
     layout: Layout,
@@ -102,35 +104,47 @@ def quantize(
         _put(_quantiles(x, codes, loops), front)
     elif layout.has_means:
         means, deviations = front.view(np.float32).reshape(2, -1)
-        _check_largest(x, standard_scores.write_means(x, layout.block, means))
+        check_largest(x, standard_scores.write_means(x, layout.block, means))
         standard_scores.quantize(x, layout.block, means, deviations, codes)
     elif layout.kind in ABSMAX:
         scales = _absmax(x, layout.block, layout.table(), codes, loops, update)
         if not layout.nested:
             _put(scales, front)
             return float(scales.max())
-        offset = np.float32(moments(scales).total / scales.size)
-        inner = front[4 + 4 * layout.outer_blocks :]
-        table = ValueTable.of("dynamic8")
-        outer = _absmax(scales - offset, layout.nested_block, table, inner, loops)
-        _put(np.append(offset, outer), front[: 4 + 4 * layout.outer_blocks])
+        write_nested(scales, layout, front, loops)
     else:
-        table = layout.table()
-        largest = np.float32(448 if layout.is_multiplier else table.values.size // 2)
-        rule = blockwise.FactorRule(largest, _ZERO, layout.is_multiplier)
-        tops, factors = loops.quantize_relative(x, layout.block, rule, table, codes, update)
+        rules = factor_rule(layout), layout.table()
+        tops, factors = loops.quantize_relative(x, layout.block, *rules, codes, update)
         top = float(tops.max())
-        _check_largest(x, top, update)
+        check_largest(x, top, update)
         _put(factors if layout.is_multiplier else _ONE / factors, front)
         return top
     return 0.0
+
+
+def factor_rule(layout: Layout) -> blockwise.FactorRule:
+    """Return how the factors of blocks follow from their largest magnitudes."""
+    if layout.kind in ABSMAX:
+        return _RECIPROCAL
+    largest = np.float32(448 if layout.is_multiplier else layout.table().values.size // 2)
+    return blockwise.FactorRule(largest, _ZERO, layout.is_multiplier)
+
+
+def write_nested(scales: np.ndarray, layout: Layout, front: np.ndarray, loops: Loops) -> None:
+    """Write nested scales, which are codes of ``dynamic8`` themselves."""
+    offset = np.float32(moments(scales).total / scales.size)
+    inner = front[4 + 4 * layout.outer_blocks :]
+    table = ValueTable.of("dynamic8")
+    outer = _absmax(scales - offset, layout.nested_block, table, inner, loops)
+    _put(np.append(offset, outer), front[: 4 + 4 * layout.outer_blocks])
 
 
 def _put(numbers: np.ndarray, out: np.ndarray) -> None:
     out[:] = numbers.astype("<f4", copy=False).view(np.uint8)
 
 
-def _check_largest(x: np.ndarray, largest: float, update: ResidualUpdate | None = None) -> None:
+def check_largest(x: np.ndarray, largest: float, update: ResidualUpdate | None = None) -> None:
+    """Raise `ParameterError` if the largest magnitude of x is not finite, or is above 2^126."""
     if not math.isfinite(largest):
         if update is not None:
             check_corrected(x, update.former, update.decay)
@@ -168,7 +182,7 @@ def _absmax(
         own.mark_saved()
     if rest:
         tops[-1] = np.maximum(float_of_bits(max_abs_bits(last)), _LEAST)
-    _check_largest(x, float(tops.max()), update)
+    check_largest(x, float(tops.max()), update)
     if rest:
         scaled, one = last / tops[-1], np.ones(1, np.float32)
         loops.quantize(scaled, block, one, _ZERO, table, codes[start:])
@@ -182,7 +196,7 @@ def _absmax(
 def _uniform(x: np.ndarray, codes: np.ndarray, loops: Loops, known: Moments | None) -> np.ndarray:
     """Write 256 equal steps over six standard deviations, and return the mean of each step."""
     of: Moments = known or moments(x)
-    _check_largest(x, float_of_bits(of.largest) if of.largest < reduce.INFINITY_BITS else math.inf)
+    check_largest(x, float_of_bits(of.largest) if of.largest < reduce.INFINITY_BITS else math.inf)
     n = x.size
     mean = np.float32(of.total / n)
     squares = max(0.0, of.squares - of.total * of.total / n)
@@ -200,7 +214,7 @@ def _uniform(x: np.ndarray, codes: np.ndarray, loops: Loops, known: Moments | No
 
 def _quantiles(x: np.ndarray, codes: np.ndarray, loops: Loops) -> np.ndarray:
     """Write the numbers of 256 equally frequent ranges, and return the mean of each range."""
-    _check_largest(x, float_of_bits(max_abs_bits(x)))
+    check_largest(x, float_of_bits(max_abs_bits(x)))
     table = quantiles.range_table(_borders(x, loops)[1:-1])
 
     def task(start: int, stop: int) -> None:

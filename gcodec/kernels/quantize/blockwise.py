@@ -19,6 +19,7 @@ from gcodec.kernels.quantize.float_codes import emit_codes, emit_values
 from gcodec.kernels.quantize.value_table import Cells, ValueTable
 from gcodec.runtime import pool
 from gcodec.runtime.cover import store_of, streams
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
 from gcodec.runtime.lanes import (
     ADD,
@@ -185,6 +186,7 @@ def _run(
     loop(x, *terms, *flags, first, block_size, *rules, numbers, out)
 
 
+@dispatched("gcodec.kernels.quantize.blockwise_cuda")
 def dequantize(
     codes: np.ndarray,
     block_size: int,

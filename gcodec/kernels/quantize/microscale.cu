@@ -187,6 +187,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     first_above(const u8* __restrict__ bytes, i64 n, u32 most, u64* first) {
     u64 own = ~0ull;
+#pragma unroll 1
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP)
         if (bytes[i] > most) own = min(own, (u64)i << 8 | bytes[i]);
     if (own != ~0ull) atomicMin(first, own);
