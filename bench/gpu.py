@@ -34,7 +34,8 @@ SPECS = (
     *("terngrad:pack=base3", "qsgd:form=dense,bucket=512", "qsgd:code=rans,form=dense,bucket=512"),
     *("qsgd:code=context", "minifloat:code=none", "minifloat:code=huffman", "minifloat"),
     *("microscale", "microscale:format=nvfp4", "blockwise", "blockwise:kind=fp8,block=0"),
-    *("topk", "randomk", "powersgd", "dct8", "dct8:layout=tiles", "ecsq:step=0.001", "ecsq"),
+    *("sparseloco", "topk", "randomk", "powersgd", "dct8", "dct8:layout=tiles"),
+    *("ecsq:step=0.001", "ecsq"),
 )
 MEGABYTES = (1, 16, 256, 1024)
 _MOST_ON_HOST = 16  # megabytes

@@ -51,8 +51,10 @@ from gcodec.kernels.transform import tile_order
 from gcodec.kernels.transform.chunk_layout import Layout, gather
 from gcodec.kernels.transform.dct_select import largest, largest_of_sums
 from gcodec.payload import Payload
-from gcodec.runtime import pool
-from gcodec.runtime.memory import aligned_empty
+from gcodec.runtime import Array, pool
+from gcodec.runtime.deferred import fetch, require
+from gcodec.runtime.device import device_of
+from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Float64, Integer
 from gcodec.wire.params import param
 from gcodec.wire.seek import Blocks, SeekTable
@@ -109,7 +111,7 @@ class Tiles(NamedTuple):
         """Return the (m, size) elements of the tiles that (n,) values of whole rows contain."""
         if self.columns == 1:
             return values.reshape(-1, self.size)
-        out = aligned_empty(values.size, np.float32)
+        out = empty_beside(values.size, np.float32, values)
         layout = Layout(self.columns * self.width, self.height, self.width, edge=False)
         gather(values, layout, 0, out)
         return out.reshape(-1, self.size)
@@ -160,6 +162,8 @@ def select(
     ParameterError
         If a value is NaN or Inf.
     """
+    if device_of(values) is not None:
+        return _select_on_device(values, tiles, k)
     positions = np.empty((tiles.total, k), np.int32)
     sent = np.empty((tiles.total, k), np.float32)
     band = tiles.size * tiles.columns
@@ -184,6 +188,18 @@ def select(
             check_corrected(values, update.former, update.decay)
         raise nonfinite_error(values)
     return positions, sent
+
+
+def _select_on_device(values: Array, tiles: Tiles, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Do what `select` does where the values are, and copy the result to the host."""
+    positions, sent = (
+        empty_beside(tiles.total * k, dtype, values) for dtype in (np.int32, np.float32)
+    )
+    out = positions.reshape(-1, k), sent.reshape(-1, k)
+    is_finite = largest(tiles.cut(values), k, *out)
+    require(is_finite, lambda: nonfinite_error(values))
+    fetched = fetch(device_of(values), *out)
+    return fetched[0], fetched[1]
 
 
 def binned(sent: np.ndarray, bins: int, sigmas: float) -> tuple[np.ndarray, np.ndarray]:
@@ -274,7 +290,10 @@ class SparseLoCo(SparseCodec):
 
     symbols_type = SparseLoCoSymbols
     refuses_nonfinite = True
+    has_cuda_kernels = True
+    symbols_on_host = True
     takes_up_to = 2.0**126
+    decoded_factor = 4.0
     uses_shape = True
     peers: ClassVar = {"templar": "sparseloco", "sparseloco": "sparseloco"}
 

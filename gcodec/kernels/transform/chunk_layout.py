@@ -12,6 +12,7 @@ import numpy as np
 
 from gcodec.kernels.numeric.arithmetic import copy_block, fetch_block
 from gcodec.runtime.cover import streams
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.lanes import ADD, AHEAD, BLOCK, Emitter, block, floats
 
@@ -39,6 +40,7 @@ class Layout(NamedTuple):
         return self.columns % BLOCK == 0 and self.width % BLOCK == 0 and streams(out)
 
 
+@dispatched("gcodec.kernels.transform.chunk_layout_cuda")
 def gather(x: np.ndarray, layout: Layout, first: int, out: np.ndarray) -> None:
     """Write the chunks of x from number `first` on to `out`, a whole number of them."""
     _gather(x, *layout, first, out)
