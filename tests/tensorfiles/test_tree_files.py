@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import gzip
 import io
 import json
@@ -78,6 +79,23 @@ def test_mappings_of_tensors_have_their_keys_as_names(tmp_path: Path) -> None:
     gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
     frames = list(gcodec.iter_frames(tmp_path / "x.gcf"))
     assert [frame.name for frame in frames] == ["b.c", "a", ""]
+
+
+class Layer(str, enum.Enum):  # not StrEnum, whose members are printed as their values
+    FIRST = "first"
+
+
+class Stage(enum.IntEnum):
+    ONE = 1
+
+
+def test_members_of_enumerations_are_keys(tmp_path: Path) -> None:
+    tree = {Layer.FIRST: {"w": array(1)}, Stage.ONE: {"w": array(2)}}
+    gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
+    assert gcodec.load_file(tmp_path / "x.gcf") == {"first": {"w": array(1)}, 1: {"w": array(2)}}
+    assert gcodec.load_file(tmp_path / "x.gcf", like=tree) == tree
+    with gcodec.open(tmp_path / "x.gcf") as file:
+        assert file.names() == ["first.w", "1.w"]
 
 
 def test_types_of_like_are_restored(tmp_path: Path) -> None:
