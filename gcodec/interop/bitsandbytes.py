@@ -259,4 +259,4 @@ def _array(
         raise Corrupt(f"{name} has dtype {array.dtype}, not {np.dtype(dtype)}")
     if array.size != size:
         raise size_error(f"{name} has {array.size} elements, not {size}", array.size, size)
-    return array.reshape(-1)
+    return np.ascontiguousarray(array).reshape(-1)

@@ -111,6 +111,26 @@ def test_tensors_of_messages_may_require_gradients() -> None:
     )
 
 
+def test_the_layout_of_the_arrays_of_a_message_does_not_matter() -> None:
+    messages: list[tuple[Any, Callable[[Any], np.ndarray]]] = [
+        (deepspeed.encode(X, groups=2), deepspeed.decode),
+        (panthalia.encode(X, 8, 4), panthalia.decode),
+        (demo.encode(X, 4, 8), demo.decode),
+        (templar.encode(X, 4, 8), lambda m: templar.decode(m, X.shape, chunk=8)),
+        (torchao.encode(X, "mxfp4"), lambda m: torchao.decode(m, "mxfp4")),
+        (trl.encode({"w": -BASE["w"]}, BASE), lambda m: trl.decode(m, BASE)["w"]),
+    ]
+    for nested in (False, True):
+        message = bitsandbytes.encode(X, nested=nested, blocksize=32)
+        messages.append((message, lambda m: bitsandbytes.decode(m, shape=X.shape, blocksize=32)))
+    for message, decode in messages:
+        expected = decode(message)
+        parts = {k: part for k, part in message.items() if isinstance(part, np.ndarray)}
+        strided = {k: np.repeat(p, 2, -1)[..., ::2] if p.ndim else p for k, p in parts.items()}
+        for others in (strided, {k: np.asarray(p, order="F") for k, p in parts.items()}):
+            np.testing.assert_array_equal(decode({**message, **others}), expected)
+
+
 ENCODERS: dict[str, Callable[[Any], Any]] = {
     "mxnet": mxnet.encode,
     "byteps": lambda x: byteps.encode(x, "dithering", k=4, seed=1),
