@@ -368,6 +368,28 @@ def test_readers_start_again_if_a_file_is_deleted(
     assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[4])
 
 
+def test_readers_start_again_if_they_list_a_folder_that_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Systems list long folders in parts, and may leave out files that come or go meanwhile."""
+    steps = states(2)
+    store, own, calls = gcodec.PatchStore(tmp_path, anchor_every=1, keep=1), Path.iterdir, 0
+    store.publish(0, steps[0])
+
+    def partial(folder: Path) -> list[Path]:
+        nonlocal calls
+        calls += 1
+        before = list(own(folder))
+        if calls == 1:
+            store.publish(1, steps[1])
+        return [path for path in own(folder) if path in before]
+
+    monkeypatch.setattr(Path, "iterdir", partial)
+    assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[1])
+    with pytest.raises(gcodec.ParameterError, match="one of the store's steps"):
+        gcodec.PatchStore(tmp_path).load(0)
+
+
 def test_anchors_are_files_of_frames(tmp_path: Path) -> None:
     tree = states(1)[0]
     gcodec.PatchStore(tmp_path).publish(7, tree)

@@ -39,7 +39,7 @@ _MOST = 10**_DIGITS - 1
 _ANCHOR = re.compile(rf"(\d{{{_DIGITS}}})\.anchor\.gcf", re.ASCII)
 _PATCH = re.compile(rf"(\d{{{_DIGITS}}})-(\d{{{_DIGITS}}})\.patch\.gcf", re.ASCII)
 _NO_BASE = -1
-_ATTEMPTS = 2  # more attempts of a reader while the writer deletes files
+_ATTEMPTS = 9  # more attempts of a reader while the writer changes the folder
 
 
 class Snapshot(NamedTuple):
@@ -251,16 +251,22 @@ class PatchStore:
         return self._retried(to, Snapshot(step, tree))
 
     def _retried(self, step: int | None, own: Snapshot | None) -> Snapshot:
-        """Return the tensors of a step; start again if the writer deletes a file meanwhile."""
-        for _ in range(_ATTEMPTS):
-            with contextlib.suppress(FileNotFoundError):
-                return self._read(step, own)
-        return self._read(step, own)
-
-    def _read(self, step: int | None, own: Snapshot | None) -> Snapshot:
+        """Return the tensors of a step; start again if the writer changes the folder meanwhile."""
         if step is not None:
             step = check_integer("step", step, 0, _MOST, f"an integer from 0 to {_MOST}")
-        files = self._files()
+        for _ in range(_ATTEMPTS):
+            files = self._files()
+            try:
+                return self._read(files, step, own)
+            except FileNotFoundError:
+                continue
+            except ParameterError:
+                # A list may lack both the file that was deleted and the one that replaced it.
+                if self._files() == files:
+                    raise
+        return self._read(self._files(), step, own)
+
+    def _read(self, files: _Files, step: int | None, own: Snapshot | None) -> Snapshot:
         steps = files.steps
         if step is None and steps:
             step = steps[-1]
