@@ -110,7 +110,10 @@ class FrameMod:
             if self._key is not None:
                 return _refusal(message, "the server does not use a FrameGrid")
             return call_next(message, context)
-        nonce, node = str(settings["nonce"]), int(context.node_id)
+        nonce, accepted = settings.get("nonce"), settings.get("accepted")
+        if not isinstance(nonce, str) or not isinstance(accepted, str):
+            return _refusal(message, "the server's message: has no nonces")
+        node = int(context.node_id)
         try:
             key = _key_of(self._key, "server", nonce, node)
             message.content = _plain_instruction(message.content, key)
@@ -121,11 +124,11 @@ class FrameMod:
         if reply.has_content():
             key = _key_of(self._key, "client", nonce, node)
             last = context.state.config_records.get(_RECORD, {"nonce": "", "replies": 0})
-            feedback = self._restored(context, last["nonce"] == settings["accepted"])
+            feedback = self._restored(context, last["nonce"] == accepted)
             before, replies = feedback.state_dict(), int(last["replies"])
             try:
                 reply.content = self._encoded(reply.content, received, feedback, replies, key)
-            except ParameterError as error:
+            except (ParameterError, TypeError) as error:
                 return _refusal(message, f"the client's reply: {error}")
             if reply.content.array_records:
                 context.state[_BEFORE] = _to_record(before)
@@ -381,7 +384,12 @@ class FrameGrid(Grid):
         return _Encoded(record, ArrayRecord(frames), arrays)
 
     def _key_of_node(self, node: int) -> bytes | None:
-        return check_key(self._secret(node)) if callable(self._secret) else self._secret
+        if not callable(self._secret):
+            return self._secret
+        key = check_key(self._secret(node))
+        if key is None:  # which would accept any reply
+            raise ParameterError(f"key: must return bytes for the node {node}, not None")
+        return key
 
     def _remember(self, sent: Iterable[_Sent]) -> None:
         now = time.time()  # a message whose time to live is over has no reply
@@ -484,14 +492,14 @@ class FrameGrid(Grid):
             frame = Frame.from_bytes(array.data, limits=limits, key=key)
             if frame.name not in (_UPDATE + path, _VALUE + path):
                 raise Corrupt(f"{path!r} has a frame of {frame.name!r}")
-            if base is not None and (frame.shape, frame.dtype) != (base.shape, str(base.dtype)):
+            if base is not None and (frame.shape, frame.dtype) != _kind(base):
                 raise Corrupt(f"{path!r} has another shape or dtype than the message")
             values = frame.decode()
             if frame.name == _UPDATE + path:
                 if base is None:
                     raise Corrupt(f"{path!r} is the update of an array that was not sent")
                 values = base + values
-        if base is not None and (values.shape, values.dtype) != (base.shape, base.dtype):
+        if base is not None and _kind(values) != _kind(base):
             raise Corrupt(f"{path!r} has another shape or dtype than the message")
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise Corrupt(f"{path!r} contains NaN or Inf")
@@ -508,7 +516,12 @@ def _is_training(message: Message) -> bool:
 
 def _is_update(array: np.ndarray, base: np.ndarray) -> bool:
     """Return whether the difference of two arrays can be compressed."""
-    return array.dtype.kind == "f" and (array.shape, array.dtype) == (base.shape, base.dtype)
+    return array.dtype.kind == "f" and _kind(array) == _kind(base)
+
+
+def _kind(array: np.ndarray) -> tuple[tuple[int, ...], str]:
+    """Return the shape of an array, and its dtype in any byte order."""
+    return array.shape, array.dtype.name
 
 
 def _key_of(key: bytes | None, sender: str, nonce: str, node: int) -> bytes | None:
