@@ -295,8 +295,9 @@ class Source(NamedTuple):
             view = view.view(np.uint16) if view.dtype.itemsize == 2 else view
         elif not view.flags.writeable:
             raise ParameterError(f"{name} is read-only: must be writable")
-        elif not view.flags.c_contiguous and _is_broadcast(view):
-            raise ParameterError(f"{name} is broadcast: each element must have memory of its own")
+        elif not view.flags.c_contiguous and _overlaps_itself(view):
+            state = "is broadcast" if 0 in view.strides else "overlaps itself"
+            raise ParameterError(f"{name} {state}: each element must have memory of its own")
         if library is not None:
             library.note_write(array)
         return view
@@ -393,10 +394,17 @@ def _device_values(array: Array, dtype: str) -> Array:
     return convert.from_16_bits(array.view(np.uint16), dtype)
 
 
-def _is_broadcast(array: np.ndarray) -> bool:
-    """Return whether several elements of an array share their memory."""
-    sizes = zip(array.strides, array.shape, strict=True)
-    return array.size > 0 and any(stride == 0 and size > 1 for stride, size in sizes)
+def _overlaps_itself(array: np.ndarray) -> bool:
+    """Return whether elements of an array may share memory, which those of slices do not."""
+    if not array.size:
+        return False
+    nbytes = array.itemsize  # from the first to the last byte along the dimensions so far
+    pairs = zip(array.strides, array.shape, strict=True)
+    for stride, size in sorted((abs(stride), size) for stride, size in pairs if size > 1):
+        if stride < nbytes:
+            return True
+        nbytes += stride * (size - 1)
+    return False
 
 
 def _check_mutable(library: Library | None, name: str) -> None:

@@ -252,7 +252,9 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     for tree in (3, "text", None):
         with pytest.raises(TypeError, match="tree is a"):
             gcodec.save_file(tree, path, "raw")
-    for leaf in (object(), {1, 2}, 1j, np.array(["a"]), np.ones(2, complex)):
+    released = memoryview(bytearray(8))
+    released.release()
+    for leaf in (object(), {1, 2}, 1j, np.array(["a"]), np.ones(2, complex), released):
         with pytest.raises(TypeError, match="x"):
             gcodec.save_file({"x": leaf}, path, "raw")
     with pytest.raises(TypeError, match=r"the key 1\.5 is a float"):
