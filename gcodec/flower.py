@@ -34,12 +34,11 @@ except ImportError as error:
 
 from gcodec.api import encode
 from gcodec.codec import CodecLike
-from gcodec.codecs import parse
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, derive_seed
 from gcodec.frame import Frame, check_key, tag_of
 from gcodec.limits import Limits
-from gcodec.policy import Policy, PrefixedPolicy
+from gcodec.policy import Policy, PrefixedPolicy, policy_of
 from gcodec.wire.kinds import check_flag, check_number
 
 __all__ = ["FrameGrid", "FrameMod"]
@@ -97,11 +96,11 @@ class FrameMod:
         decay: float = 1.0,
         seed: int = 0,
     ) -> None:
-        self._codec = codec if isinstance(codec, Policy) else parse(codec)
+        self._policy = policy_of(codec)
         self._key = check_key(key)
         self._has_feedback = check_flag("feedback", feedback)
         self._decay, self._seed = decay, seed
-        Feedback(self._codec, decay=decay, seed=seed)  # refuses invalid arguments
+        Feedback(self._policy, decay=decay, seed=seed)  # refuses invalid arguments
 
     def __call__(self, message: Message, context: Any, call_next: _Next) -> Message:
         """Decode the arrays of a message, and encode those of its reply."""
@@ -138,11 +137,8 @@ class FrameMod:
 
     def _restored(self, context: Any, was_accepted: bool) -> Feedback:
         """Return this client's feedback, as it was before the last update if that was dropped."""
-        codec = self._codec
-        if isinstance(codec, Policy):
-            codec = PrefixedPolicy(codec)
-        rank = int(context.node_id) % (1 << 64)
-        feedback = Feedback(codec, decay=self._decay, seed=self._seed, rank=rank)
+        policy, rank = PrefixedPolicy(self._policy), int(context.node_id) % (1 << 64)
+        feedback = Feedback(policy, decay=self._decay, seed=self._seed, rank=rank)
         record = context.state.array_records.get(_STATE if was_accepted else _BEFORE)
         if record is not None:
             feedback.load_state_dict(_to_numpy(record))
@@ -168,9 +164,7 @@ class FrameMod:
                 elif self._has_feedback:
                     frame = feedback.compress(_UPDATE + path, array - base, key=key)
                 else:
-                    codec = self._codec
-                    if isinstance(codec, Policy):
-                        codec = codec.codec(key_of_array, array.shape, array.dtype)
+                    codec = self._policy.codec(key_of_array, array.shape, array.dtype)
                     seed = derive_seed(self._seed, name=path, step=replies, rank=feedback.rank)
                     frame = encode(array - base, codec, seed=seed, name=_UPDATE + path, key=key)
                 frames[key_of_array] = _frame_array(array, frame)
@@ -273,7 +267,7 @@ class FrameGrid(Grid):
         limits: Limits | None = None,
     ) -> None:
         self._grid = grid
-        self._codec = codec if codec is None or isinstance(codec, Policy) else parse(codec)
+        self._policy = None if codec is None else policy_of(codec)
         self._secret = key if callable(key) else check_key(key)
         allowed = "a positive number"
         self._max_norm = (
@@ -367,15 +361,13 @@ class FrameGrid(Grid):
     def _encode(self, name: str, record: ArrayRecord, key: bytes | None) -> _Encoded:
         """Return a record with frames in place of arrays if the grid has a codec or a key."""
         arrays = _to_numpy(record)
-        if self._codec is None and key is None:
+        if self._policy is None and key is None:
             return _Encoded(record, record, arrays)
         frames = {}
         for key_of_array, array in arrays.items():
-            codec: Any = "raw"
-            if self._codec is not None and array.dtype.kind == "f":
-                codec = self._codec
-                if isinstance(codec, Policy):
-                    codec = codec.codec(key_of_array, array.shape, array.dtype)
+            codec: CodecLike = "raw"
+            if self._policy is not None and array.dtype.kind == "f":
+                codec = self._policy.codec(key_of_array, array.shape, array.dtype)
             path = f"{_VALUE}{name}/{key_of_array}"
             seed = derive_seed(0, name=path, step=self._rounds)  # the same for all clients
             frame = encode(array, codec, seed=seed, name=path, key=key)

@@ -185,8 +185,8 @@ class PatchStore:
         if step <= last:
             raise ParameterError.of("step", step, f"above {last}, the last step of the store")
         base_step, base = self._base(last)
-        document = {"step": step, "base": base_step, "tree": tree}
-        outline, tensors = take_apart(document)
+        outline: Any
+        outline, tensors = take_apart({"step": step, "base": base_step, "tree": tree})
         if not 1 <= len(tensors) <= MAX_ENTRIES:
             allowed = f"1 to {MAX_ENTRIES}"
             raise ParameterError(f"tree: has {len(tensors)} tensors, must have {allowed}")
@@ -197,9 +197,8 @@ class PatchStore:
                 paths.append(self.folder / f"{base_step:0{_DIGITS}}-{step:0{_DIGITS}}.patch.gcf")
                 _write(new.open(paths[-1]), outline, arrays, base)
             if base_step == _NO_BASE or self._is_due(files, max(files.anchors, default=_NO_BASE)):
-                outline, _ = take_apart({**document, "base": _NO_BASE})
                 paths.append(self.folder / f"{step:0{_DIGITS}}.anchor.gcf")
-                _write(new.open(paths[-1]), outline, arrays, {})
+                _write(new.open(paths[-1]), {**outline, "base": _NO_BASE}, arrays, {})
         try:
             _flush(descriptor)
         except OSError:
@@ -298,7 +297,7 @@ class PatchStore:
         """Return the tensors after the patches of a chain."""
         if isinstance(start, Snapshot):
             step, tree = start
-            arrays = {} if not chain else _named({"tree": tree})
+            arrays = _named(tree) if chain else {}
         else:
             step = start
             tree, arrays = self._tensors(files.anchors[step], step, _NO_BASE, {})
@@ -336,7 +335,7 @@ class PatchStore:
             return _NO_BASE, {}
         if self._last is None or self._last[0] != last:
             try:
-                self._last = last, _named({"tree": self.load(last).tree})
+                self._last = last, _named(self.load(last).tree)
             except (FormatError, ParameterError):  # then an anchor starts anew
                 return _NO_BASE, {}
         return self._last
@@ -370,8 +369,8 @@ class PatchStore:
 
 
 def _named(tree: Any) -> dict[str, np.ndarray]:
-    """Return the tensors of a tree by their paths."""
-    _, tensors = take_apart({"step": 0, **tree})
+    """Return the tensors of a tree by their names in files of the store."""
+    _, tensors = take_apart({"step": _NO_BASE, "tree": tree})
     return {name: inspect(x, name).on_host() for name, x in tensors}
 
 
