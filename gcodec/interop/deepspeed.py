@@ -42,7 +42,6 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays.source import outlet
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
@@ -55,6 +54,7 @@ from gcodec.interop.objects import (
     numbers_of,
     opened_frame,
     part_of,
+    result_of,
     size_error,
 )
 from gcodec.kernels.numeric import convert
@@ -134,8 +134,7 @@ def decode(
     """
     check_dtype(dtype)
     payload, shape = _read(message, bits, partitions, limits)
-    values = payload.codec.decode(payload, shape).reshape(-1)
-    return np.asarray(outlet(values, dtype)).reshape(shape)
+    return result_of(payload.codec.decode(payload, shape), dtype, shape, limits)
 
 
 def to_frame(

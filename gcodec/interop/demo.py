@@ -106,7 +106,7 @@ def decode(
     TypeError
         If the message is no mapping, or a part is on a device.
     """
-    return tiles.restored(_read(message, limits), dtype)
+    return tiles.restored(_read(message, limits), dtype, limits)
 
 
 def to_frame(

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import gcodec
 from gcodec import Corrupt, ParameterError
 from gcodec.interop import (
     bitsandbytes,
@@ -129,6 +130,32 @@ def test_the_layout_of_the_arrays_of_a_message_does_not_matter() -> None:
         strided = {k: np.repeat(p, 2, -1)[..., ::2] if p.ndim else p for k, p in parts.items()}
         for others in (strided, {k: np.asarray(p, order="F") for k, p in parts.items()}):
             np.testing.assert_array_equal(decode({**message, **others}), expected)
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        lambda **options: deepspeed.decode(DEEPSPEED, **options),
+        lambda **options: torchft.decode(torchft.encode(X), X.shape, **options),
+        lambda **options: bitsandbytes.decode(bitsandbytes.encode(X), shape=X.shape, **options),
+        lambda **options: torchao.decode(torchao.encode(X), **options),
+        lambda **options: demo.decode(demo.encode(X, 4, 8), **options),
+        lambda **options: psyche.decode(psyche.encode(X, 4, 8), **options),
+    ],
+)
+def test_limits_bound_the_dtype_of_the_result(decode: Callable[..., np.ndarray]) -> None:
+    limits = gcodec.Limits(max_bytes=6 * X.size)
+    for dtype in ("float16", "float32"):
+        assert decode(dtype=dtype, limits=limits).dtype == dtype
+    with pytest.raises(gcodec.LimitExceeded, match=f"needs {8 * X.size} bytes"):
+        decode(dtype="float64", limits=limits)
+
+
+@pytest.mark.parametrize("compression", hivemind.COMPRESSIONS)
+def test_limits_bound_the_dtype_of_a_message(compression: Any) -> None:
+    message = hivemind.encode(X.astype(np.float64), compression)
+    with pytest.raises(gcodec.LimitExceeded, match=f"needs {8 * X.size} bytes"):
+        hivemind.decode(message, limits=gcodec.Limits(max_bytes=6 * X.size))
 
 
 ENCODERS: dict[str, Callable[[Any], Any]] = {
