@@ -15,7 +15,7 @@ from gcodec.arrays.frameworks import FAILURES, Library, library_of, unreadable
 from gcodec.arrays.protocols import is_masked
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric import convert
-from gcodec.kernels.numeric.convert import ConvertedArray
+from gcodec.kernels.numeric.convert import ConvertedArray, is_converted
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import one_wait
 from gcodec.runtime.device import Device, adopted, device_of, host
@@ -475,7 +475,7 @@ def is_flat(array: Array) -> bool:
 
 def shares_memory(data: Array, values: Array | ConvertedArray) -> bool:
     """Whether bytes on the host may lie in the memory of values that were read."""
-    source = values.source if type(values) is ConvertedArray else values
+    source = values.source if is_converted(values) else values
     are_numpy = type(data) is np.ndarray and type(source) is np.ndarray
     return are_numpy and bool(np.may_share_memory(data, source))
 

@@ -150,6 +150,34 @@ def test_pytrees_of_jax(tmp_path: Path) -> None:
     assert isinstance(loaded["pair"].left, jax.Array) and loaded["pair"].left.tolist() == [1, 1, 1]
 
 
+def test_pytrees_of_jax_whose_keys_are_plain(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+
+    class Named:
+        def __init__(self, *children: Any) -> None:
+            self.children = children
+
+    class Odd(Named):
+        pass
+
+    def register(cls: type, keys: tuple[Any, ...]) -> None:
+        jax.tree_util.register_pytree_with_keys(
+            cls,
+            lambda node: (tuple(zip(keys, node.children, strict=True)), None),
+            lambda _, children: cls(*children),
+        )
+
+    register(Named, ("w", "b"))
+    register(Odd, (("w",), ("b",)))
+    tree = {"layer": Named(array(1), array(2))}
+    gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
+    assert gcodec.load_file(tmp_path / "x.gcf") == {"layer": {"w": array(1), "b": array(2)}}
+    loaded = gcodec.load_file(tmp_path / "x.gcf", like=tree)
+    assert type(loaded["layer"]) is Named and loaded["layer"].children == (array(1), array(2))
+    with pytest.raises(TypeError, match=r"the key .* is a tuple"):
+        gcodec.save_file({"layer": Odd(array(1), array(2))}, tmp_path / "y.gcf", "raw")
+
+
 def test_policies_pick_codecs(tmp_path: Path) -> None:
     policy = gcodec.Policy({"*.bias": "raw", "*": "minmax:bits=4"})
     tree = {"fc": {"weight": np.arange(64, dtype=np.float32), "bias": array(1), "n": np.arange(3)}}
