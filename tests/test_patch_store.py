@@ -346,6 +346,30 @@ def test_truncated_and_exchanged_files_are_refused(tmp_path: Path) -> None:
         store.load(1)
 
 
+def test_anchors_with_patches_are_noticed_and_avoided(tmp_path: Path) -> None:
+    steps, store = states(2), gcodec.PatchStore(tmp_path, anchor_every=1)
+    for step, tree in enumerate(steps):
+        store.publish(step, tree)
+    anchor = tmp_path / "000000000001.anchor.gcf"
+    patch = tmp_path / "000000000000-000000000001.patch.gcf"
+    anchor.write_bytes(patch.read_bytes())
+    assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[1])
+    patch.unlink()
+    with pytest.raises(gcodec.Corrupt, match=anchor.name):
+        gcodec.PatchStore(tmp_path).load()
+
+
+def test_steps_are_published_although_no_file_can_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prune(store: Any) -> None:
+        raise PermissionError(13, "the folder cannot be listed")
+
+    monkeypatch.setattr(gcodec.PatchStore, "_prune", prune)
+    gcodec.PatchStore(tmp_path).publish(3, states(1)[0])
+    assert gcodec.PatchStore(tmp_path).load().step == 3
+
+
 def test_readers_start_again_if_a_file_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

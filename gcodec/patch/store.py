@@ -176,7 +176,8 @@ class PatchStore:
                 for path in self.folder.glob(TEMPORARY):  # of a writer that crashed
                     _delete(path)
             self._last = step, self._publish(step, tree, descriptor)
-            self._prune()
+            with contextlib.suppress(OSError):  # the next step deletes what is left
+                self._prune()
 
     def _publish(self, step: int, tree: Any, descriptor: int | None) -> dict[str, np.ndarray]:
         """Write the files of a step, and return its tensors by name; see `_locked`."""
@@ -286,31 +287,31 @@ class PatchStore:
             if chain is None:
                 continue
             try:
-                return self._follow(files, start, chain)
+                return Snapshot(step, self._follow(files, start, chain))
             except FormatError as error:
                 wrong = wrong or error
         if wrong is not None:
             raise wrong
         raise ParameterError.of("step", step, "a step that an anchor leads to")
 
-    def _follow(self, files: _Files, start: Snapshot | int, chain: list[int]) -> Snapshot:
-        """Return the tensors after the patches of a chain."""
+    def _follow(self, files: _Files, start: Snapshot | int, chain: list[int]) -> Any:
+        """Return the tree after the patches of a chain."""
+        parts = [(step, *files.patches[step]) for step in chain]
+        tree: Any = None
+        arrays = dict[str, np.ndarray]()
         if isinstance(start, Snapshot):
-            step, tree = start
-            arrays = _named(tree) if chain else {}
+            tree, arrays = start.tree, _named(start.tree) if chain else {}
         else:
-            step = start
-            tree, arrays = self._tensors(files.anchors[step], step, _NO_BASE, {})
-        for each in chain:
-            base, path = files.patches[each]
+            parts.insert(0, (start, _NO_BASE, files.anchors[start]))
+        for number, part in enumerate(parts):
+            step, base, path = part
             try:
-                tree, arrays = self._tensors(path, each, base, arrays)
+                tree, arrays = self._tensors(path, step, base, arrays)
             except ParameterError as error:
-                if isinstance(start, Snapshot) and each == chain[0]:  # the caller's tensors
+                if isinstance(start, Snapshot) and not number:  # the caller's tensors
                     raise
                 raise Corrupt(f"{path.name}: {error}") from None
-            step = each
-        return Snapshot(step, tree)
+        return tree
 
     def _tensors(
         self, path: Path, step: int, base: int, arrays: dict[str, np.ndarray]
