@@ -18,7 +18,7 @@ from fuzz.promises import LIMITS, promise
 from gcodec.cli.main import cli
 from gcodec.tensorfiles import structure
 from gcodec.tensorfiles.dumps import open_dump
-from gcodec.tensorfiles.frame_file import mapped, outlines
+from gcodec.tensorfiles.frame_list import mapped, outlines
 
 SUFFIXES = (".gcf", ".safetensors", ".npz", ".npy", ".pt")
 VERBS = ("inspect", "verify", "dissect", "decode", "compare", "encode")

@@ -34,12 +34,11 @@ except ImportError as error:
 
 from gcodec.api import encode
 from gcodec.codec import CodecLike
-from gcodec.codecs import parse
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, derive_seed
 from gcodec.frame import Frame, check_key, tag_of
 from gcodec.limits import Limits
-from gcodec.policy import Policy, PrefixedPolicy
+from gcodec.policy import Policy, PrefixedPolicy, policy_of
 from gcodec.wire.kinds import check_flag, check_number
 
 __all__ = ["FrameGrid", "FrameMod"]
@@ -97,11 +96,11 @@ class FrameMod:
         decay: float = 1.0,
         seed: int = 0,
     ) -> None:
-        self._codec = codec if isinstance(codec, Policy) else parse(codec)
+        self._policy = policy_of(codec)
         self._key = check_key(key)
         self._has_feedback = check_flag("feedback", feedback)
         self._decay, self._seed = decay, seed
-        Feedback(self._codec, decay=decay, seed=seed)  # refuses invalid arguments
+        Feedback(self._policy, decay=decay, seed=seed)  # refuses invalid arguments
 
     def __call__(self, message: Message, context: Any, call_next: _Next) -> Message:
         """Decode the arrays of a message, and encode those of its reply."""
@@ -110,7 +109,10 @@ class FrameMod:
             if self._key is not None:
                 return _refusal(message, "the server does not use a FrameGrid")
             return call_next(message, context)
-        nonce, node = str(settings["nonce"]), int(context.node_id)
+        nonce, accepted = settings.get("nonce"), settings.get("accepted")
+        if not isinstance(nonce, str) or not isinstance(accepted, str):
+            return _refusal(message, "the server's message: has no nonces")
+        node = int(context.node_id)
         try:
             key = _key_of(self._key, "server", nonce, node)
             message.content = _plain_instruction(message.content, key)
@@ -121,11 +123,11 @@ class FrameMod:
         if reply.has_content():
             key = _key_of(self._key, "client", nonce, node)
             last = context.state.config_records.get(_RECORD, {"nonce": "", "replies": 0})
-            feedback = self._restored(context, last["nonce"] == settings["accepted"])
+            feedback = self._restored(context, last["nonce"] == accepted)
             before, replies = feedback.state_dict(), int(last["replies"])
             try:
                 reply.content = self._encoded(reply.content, received, feedback, replies, key)
-            except ParameterError as error:
+            except (ParameterError, TypeError) as error:
                 return _refusal(message, f"the client's reply: {error}")
             if reply.content.array_records:
                 context.state[_BEFORE] = _to_record(before)
@@ -135,11 +137,8 @@ class FrameMod:
 
     def _restored(self, context: Any, was_accepted: bool) -> Feedback:
         """Return this client's feedback, as it was before the last update if that was dropped."""
-        codec = self._codec
-        if isinstance(codec, Policy):
-            codec = PrefixedPolicy(codec)
-        rank = int(context.node_id) % (1 << 64)
-        feedback = Feedback(codec, decay=self._decay, seed=self._seed, rank=rank)
+        policy, rank = PrefixedPolicy(self._policy), int(context.node_id) % (1 << 64)
+        feedback = Feedback(policy, decay=self._decay, seed=self._seed, rank=rank)
         record = context.state.array_records.get(_STATE if was_accepted else _BEFORE)
         if record is not None:
             feedback.load_state_dict(_to_numpy(record))
@@ -165,9 +164,7 @@ class FrameMod:
                 elif self._has_feedback:
                     frame = feedback.compress(_UPDATE + path, array - base, key=key)
                 else:
-                    codec = self._codec
-                    if isinstance(codec, Policy):
-                        codec = codec.codec(key_of_array, array.shape, array.dtype)
+                    codec = self._policy.codec(key_of_array, array.shape, array.dtype)
                     seed = derive_seed(self._seed, name=path, step=replies, rank=feedback.rank)
                     frame = encode(array - base, codec, seed=seed, name=_UPDATE + path, key=key)
                 frames[key_of_array] = _frame_array(array, frame)
@@ -270,7 +267,7 @@ class FrameGrid(Grid):
         limits: Limits | None = None,
     ) -> None:
         self._grid = grid
-        self._codec = codec if codec is None or isinstance(codec, Policy) else parse(codec)
+        self._policy = None if codec is None else policy_of(codec)
         self._secret = key if callable(key) else check_key(key)
         allowed = "a positive number"
         self._max_norm = (
@@ -364,15 +361,13 @@ class FrameGrid(Grid):
     def _encode(self, name: str, record: ArrayRecord, key: bytes | None) -> _Encoded:
         """Return a record with frames in place of arrays if the grid has a codec or a key."""
         arrays = _to_numpy(record)
-        if self._codec is None and key is None:
+        if self._policy is None and key is None:
             return _Encoded(record, record, arrays)
         frames = {}
         for key_of_array, array in arrays.items():
-            codec: Any = "raw"
-            if self._codec is not None and array.dtype.kind == "f":
-                codec = self._codec
-                if isinstance(codec, Policy):
-                    codec = codec.codec(key_of_array, array.shape, array.dtype)
+            codec: CodecLike = "raw"
+            if self._policy is not None and array.dtype.kind == "f":
+                codec = self._policy.codec(key_of_array, array.shape, array.dtype)
             path = f"{_VALUE}{name}/{key_of_array}"
             seed = derive_seed(0, name=path, step=self._rounds)  # the same for all clients
             frame = encode(array, codec, seed=seed, name=path, key=key)
@@ -381,7 +376,12 @@ class FrameGrid(Grid):
         return _Encoded(record, ArrayRecord(frames), arrays)
 
     def _key_of_node(self, node: int) -> bytes | None:
-        return check_key(self._secret(node)) if callable(self._secret) else self._secret
+        if not callable(self._secret):
+            return self._secret
+        key = check_key(self._secret(node))
+        if key is None:  # which would accept any reply
+            raise ParameterError(f"key: must return bytes for the node {node}, not None")
+        return key
 
     def _remember(self, sent: Iterable[_Sent]) -> None:
         now = time.time()  # a message whose time to live is over has no reply
@@ -484,14 +484,14 @@ class FrameGrid(Grid):
             frame = Frame.from_bytes(array.data, limits=limits, key=key)
             if frame.name not in (_UPDATE + path, _VALUE + path):
                 raise Corrupt(f"{path!r} has a frame of {frame.name!r}")
-            if base is not None and (frame.shape, frame.dtype) != (base.shape, str(base.dtype)):
+            if base is not None and (frame.shape, frame.dtype) != _kind(base):
                 raise Corrupt(f"{path!r} has another shape or dtype than the message")
             values = frame.decode()
             if frame.name == _UPDATE + path:
                 if base is None:
                     raise Corrupt(f"{path!r} is the update of an array that was not sent")
                 values = base + values
-        if base is not None and (values.shape, values.dtype) != (base.shape, base.dtype):
+        if base is not None and _kind(values) != _kind(base):
             raise Corrupt(f"{path!r} has another shape or dtype than the message")
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise Corrupt(f"{path!r} contains NaN or Inf")
@@ -508,7 +508,12 @@ def _is_training(message: Message) -> bool:
 
 def _is_update(array: np.ndarray, base: np.ndarray) -> bool:
     """Return whether the difference of two arrays can be compressed."""
-    return array.dtype.kind == "f" and (array.shape, array.dtype) == (base.shape, base.dtype)
+    return array.dtype.kind == "f" and _kind(array) == _kind(base)
+
+
+def _kind(array: np.ndarray) -> tuple[tuple[int, ...], str]:
+    """Return the shape of an array, and its dtype in any byte order."""
+    return array.shape, array.dtype.name
 
 
 def _key_of(key: bytes | None, sender: str, nonce: str, node: int) -> bytes | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gcodec.arrays.source import dimensions
-from gcodec.codec import Codec
+from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError, brief, suggestion
 from gcodec.wire.kinds import check_integer
@@ -200,6 +200,11 @@ class PrefixedPolicy(Policy):
     def codec(self, name: str | None, shape: Any, dtype: Any) -> Codec:
         """See `Policy.codec`; the prefix ends at the first slash."""
         return super().codec((name or "").partition("/")[2], shape, dtype)
+
+
+def policy_of(codec: CodecLike | Policy) -> Policy:
+    """Return a policy as it is, and a codec as the policy that uses it for all tensors."""
+    return codec if isinstance(codec, Policy) else Policy([{"codec": parse(codec)}])
 
 
 def _rules(source: Any) -> tuple[Rule, ...]:

@@ -346,6 +346,30 @@ def test_truncated_and_exchanged_files_are_refused(tmp_path: Path) -> None:
         store.load(1)
 
 
+def test_anchors_with_patches_are_noticed_and_avoided(tmp_path: Path) -> None:
+    steps, store = states(2), gcodec.PatchStore(tmp_path, anchor_every=1)
+    for step, tree in enumerate(steps):
+        store.publish(step, tree)
+    anchor = tmp_path / "000000000001.anchor.gcf"
+    patch = tmp_path / "000000000000-000000000001.patch.gcf"
+    anchor.write_bytes(patch.read_bytes())
+    assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[1])
+    patch.unlink()
+    with pytest.raises(gcodec.Corrupt, match=anchor.name):
+        gcodec.PatchStore(tmp_path).load()
+
+
+def test_steps_are_published_although_no_file_can_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prune(store: Any) -> None:
+        raise PermissionError(13, "the folder cannot be listed")
+
+    monkeypatch.setattr(gcodec.PatchStore, "_prune", prune)
+    gcodec.PatchStore(tmp_path).publish(3, states(1)[0])
+    assert gcodec.PatchStore(tmp_path).load().step == 3
+
+
 def test_readers_start_again_if_a_file_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +390,28 @@ def test_readers_start_again_if_a_file_is_deleted(
 
     monkeypatch.setattr(module, "TensorFile", late)
     assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[4])
+
+
+def test_readers_start_again_if_they_list_a_folder_that_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Systems list long folders in parts, and may leave out files that come or go meanwhile."""
+    steps = states(2)
+    store, own, calls = gcodec.PatchStore(tmp_path, anchor_every=1, keep=1), Path.iterdir, 0
+    store.publish(0, steps[0])
+
+    def partial(folder: Path) -> list[Path]:
+        nonlocal calls
+        calls += 1
+        before = list(own(folder))
+        if calls == 1:
+            store.publish(1, steps[1])
+        return [path for path in own(folder) if path in before]
+
+    monkeypatch.setattr(Path, "iterdir", partial)
+    assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[1])
+    with pytest.raises(gcodec.ParameterError, match="one of the store's steps"):
+        gcodec.PatchStore(tmp_path).load(0)
 
 
 def test_anchors_are_files_of_frames(tmp_path: Path) -> None:

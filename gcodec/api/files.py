@@ -12,14 +12,13 @@ import numpy as np
 from gcodec.api.frames import encode
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
 from gcodec.codec import CodecLike
-from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.feedback import derive_seed
 from gcodec.frame import check_key
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import NO_LIMITS, Limits
 from gcodec.payload import MissedTarget
-from gcodec.policy import Policy
+from gcodec.policy import Policy, policy_of
 from gcodec.tensorfiles import structure
 from gcodec.tensorfiles.atomic import atomic_write
 from gcodec.tensorfiles.entries import MAX_ENTRIES
@@ -92,7 +91,7 @@ def save_file(
     {'model': {'fc': array([ 0.5, -2. ], dtype=float32)}, 'betas': (0.9, 0.999)}
     """
     _check_path(path)
-    policy = codec if isinstance(codec, Policy) else Policy([{"codec": parse(codec)}])
+    policy = policy_of(codec)
     seed = check_seed(seed)
     check_nonfinite(nonfinite)
     check_key(key)

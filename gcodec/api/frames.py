@@ -23,7 +23,7 @@ from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
 from gcodec.runtime import jit, kernel_cache
 from gcodec.runtime.reuse import result_beside
-from gcodec.tensorfiles.frame_file import mapped, mapped_file
+from gcodec.tensorfiles.frame_list import mapped, mapped_file
 from gcodec.wire.primitives import ITEMSIZE, encode_name
 
 

@@ -236,8 +236,9 @@ class _Jax(Library):
         indices = tree_util.SequenceKey, tree_util.FlattenedIndexKey
         entries = [path[0] for path, _ in pairs]
         is_sequence = bool(entries) and all(isinstance(entry, indices) for entry in entries)
+        names = "key", "idx", "name"  # of JAX's own entries; a node may have texts instead
         keys = [
-            next(getattr(entry, name) for name in ("key", "idx", "name") if hasattr(entry, name))
+            next((getattr(entry, name) for name in names if hasattr(entry, name)), entry)
             for entry in entries
         ]
         return is_sequence, keys, [child for _, child in pairs], definition.unflatten

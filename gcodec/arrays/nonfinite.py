@@ -55,9 +55,9 @@ def with_policy(tensor: Tensor, nonfinite: NonFinite, *, segments: bool = False)
         return tensor
     if segments and type(values) is np.ndarray:
         values = ConvertedArray(values, "float32")
-    is_converted = type(values) is ConvertedArray
-    finite: Array = values.finite_or_zero() if is_converted else convert.finite_or_zero(values)
-    return tensor._replace(values=finite)
+    if is_converted(values):
+        return tensor._replace(values=values.finite_or_zero())
+    return tensor._replace(values=convert.finite_or_zero(values))
 
 
 def check_finite(values: Array) -> int | Deferred:

@@ -30,7 +30,7 @@ def exports_array(x: Any) -> bool:
         return True
     try:
         memoryview(x).release()
-    except TypeError:  # the object is no buffer
+    except FAILURES:  # the object is no buffer, or its memory has been released
         return False
     return True
 

@@ -15,7 +15,7 @@ from gcodec.arrays.frameworks import FAILURES, Library, library_of, unreadable
 from gcodec.arrays.protocols import is_masked
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric import convert
-from gcodec.kernels.numeric.convert import ConvertedArray
+from gcodec.kernels.numeric.convert import ConvertedArray, is_converted
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import one_wait
 from gcodec.runtime.device import Device, adopted, device_of, host
@@ -295,8 +295,9 @@ class Source(NamedTuple):
             view = view.view(np.uint16) if view.dtype.itemsize == 2 else view
         elif not view.flags.writeable:
             raise ParameterError(f"{name} is read-only: must be writable")
-        elif not view.flags.c_contiguous and _is_broadcast(view):
-            raise ParameterError(f"{name} is broadcast: each element must have memory of its own")
+        elif not view.flags.c_contiguous and _overlaps_itself(view):
+            state = "is broadcast" if 0 in view.strides else "overlaps itself"
+            raise ParameterError(f"{name} {state}: each element must have memory of its own")
         if library is not None:
             library.note_write(array)
         return view
@@ -393,10 +394,17 @@ def _device_values(array: Array, dtype: str) -> Array:
     return convert.from_16_bits(array.view(np.uint16), dtype)
 
 
-def _is_broadcast(array: np.ndarray) -> bool:
-    """Return whether several elements of an array share their memory."""
-    sizes = zip(array.strides, array.shape, strict=True)
-    return array.size > 0 and any(stride == 0 and size > 1 for stride, size in sizes)
+def _overlaps_itself(array: np.ndarray) -> bool:
+    """Return whether elements of an array may share memory, which those of slices do not."""
+    if not array.size:
+        return False
+    nbytes = array.itemsize  # from the first to the last byte along the dimensions so far
+    pairs = zip(array.strides, array.shape, strict=True)
+    for stride, size in sorted((abs(stride), size) for stride, size in pairs if size > 1):
+        if stride < nbytes:
+            return True
+        nbytes += stride * (size - 1)
+    return False
 
 
 def _check_mutable(library: Library | None, name: str) -> None:
@@ -467,7 +475,7 @@ def is_flat(array: Array) -> bool:
 
 def shares_memory(data: Array, values: Array | ConvertedArray) -> bool:
     """Whether bytes on the host may lie in the memory of values that were read."""
-    source = values.source if type(values) is ConvertedArray else values
+    source = values.source if is_converted(values) else values
     are_numpy = type(data) is np.ndarray and type(source) is np.ndarray
     return are_numpy and bool(np.may_share_memory(data, source))
 

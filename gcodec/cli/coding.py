@@ -32,7 +32,8 @@ from gcodec.tensorfiles.atomic import atomic_write
 from gcodec.tensorfiles.dumps import write_dump
 from gcodec.tensorfiles.entries import Array, Dump, Entry, remedy
 from gcodec.tensorfiles.exact_file import Restorer, file_name, originals
-from gcodec.tensorfiles.frame_file import TensorNames, read_frames
+from gcodec.tensorfiles.frame_file import TensorNames
+from gcodec.tensorfiles.frame_list import read_frames
 from gcodec.tensorfiles.safetensors_file import INDEX_SUFFIX
 from gcodec.tensorfiles.structure import FILE_PREFIX, STRUCTURE_NAME
 from gcodec.wire import primitives

@@ -277,7 +277,7 @@ def _tensor_names(path: Path) -> Iterator[str]:
     """Yield the names of the tensors in a file, up to the first error."""
     from gcodec.cli.files import is_frames
     from gcodec.tensorfiles.dumps import open_dump
-    from gcodec.tensorfiles.frame_file import mapped, outlines
+    from gcodec.tensorfiles.frame_list import mapped, outlines
 
     try:
         if is_frames(path):

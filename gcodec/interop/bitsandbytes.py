@@ -45,7 +45,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from gcodec.arrays.source import outlet
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.codecs.blockwise.layout import Layout
 from gcodec.errors import Corrupt, ParameterError
@@ -60,6 +59,7 @@ from gcodec.interop.objects import (
     numbers_of,
     opened_frame,
     part_of,
+    result_of,
     size_error,
 )
 from gcodec.limits import Limits
@@ -143,11 +143,10 @@ def decode(
     """
     check_dtype(dtype)
     codec, data, sizes = _read(message, kind, shape, blocksize, limits)
-    values = codec.decode(data, sizes).reshape(-1)
-    converted = np.asarray(outlet(values, dtype))
+    converted = result_of(codec.decode(data, sizes), dtype, sizes, limits)
     if not np.isfinite(converted).all():
         raise Corrupt(f"a value is not finite in {dtype}")
-    return converted.reshape(sizes)
+    return converted
 
 
 def to_frame(
@@ -259,4 +258,4 @@ def _array(
         raise Corrupt(f"{name} has dtype {array.dtype}, not {np.dtype(dtype)}")
     if array.size != size:
         raise size_error(f"{name} has {array.size} elements, not {size}", array.size, size)
-    return array.reshape(-1)
+    return np.ascontiguousarray(array).reshape(-1)

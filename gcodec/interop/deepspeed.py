@@ -42,7 +42,6 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays.source import outlet
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
@@ -55,6 +54,7 @@ from gcodec.interop.objects import (
     numbers_of,
     opened_frame,
     part_of,
+    result_of,
     size_error,
 )
 from gcodec.kernels.numeric import convert
@@ -127,15 +127,14 @@ def decode(
     Raises
     ------
     FormatError
-        If an array is missing, has another dtype or a size that does not match the other; or if a
-        scale is not finite.
+        If an array is missing, has another dtype or a size that does not match the other or the
+        partitions; or if a scale is not finite.
     ParameterError
         If an argument is out of range.
     """
     check_dtype(dtype)
     payload, shape = _read(message, bits, partitions, limits)
-    values = payload.codec.decode(payload, shape).reshape(-1)
-    return np.asarray(outlet(values, dtype)).reshape(shape)
+    return result_of(payload.codec.decode(payload, shape), dtype, shape, limits)
 
 
 def to_frame(
@@ -197,12 +196,17 @@ def _codec(bits: int, groups: int, n: int) -> Blockwise:
     return Blockwise.from_mapping({"kind": _KINDS[bits], "block": n // groups})
 
 
-def _order(groups: int, partitions: tuple[int, int] | None) -> np.ndarray:
-    """Return the group that lies at each place of a message."""
+def _nodes_and_devices(partitions: tuple[int, int] | None) -> list[int]:
+    """Return the numbers of nodes and of devices; raise `ParameterError` for wrong arguments."""
     parts = (1, 1) if partitions is None else partitions
     if not isinstance(parts, (tuple, list)) or len(parts) != 2:
         raise ParameterError.of("partitions", partitions, "numbers of nodes and of devices")
-    nodes, devices = (check_integer("partitions", k, 1, _MOST, "above 0") for k in parts)
+    return [check_integer("partitions", k, 1, _MOST, "above 0") for k in parts]
+
+
+def _order(groups: int, partitions: tuple[int, int] | None) -> np.ndarray:
+    """Return the group that lies at each place of a message; see `_nodes_and_devices`."""
+    nodes, devices = _nodes_and_devices(partitions)
     if groups % (nodes * devices):
         allowed = f"such that their product divides {groups} groups"
         raise ParameterError.of("partitions", partitions, allowed)
@@ -236,6 +240,7 @@ def _read(
 ) -> tuple[Payload, tuple[int, ...]]:
     """Return the payload of a message, and the shape of the tensor."""
     check_choice("bits", bits, _KINDS)
+    _nodes_and_devices(partitions)
     limits = Limits.or_default(limits)
     codes, scales = part_of(message, "quantized"), part_of(message, "scales")
     if codes.dtype != np.int8 or scales.dtype != np.float32:
@@ -245,10 +250,9 @@ def _read(
     shape = (*codes.shape[:-1], codes.shape[-1] * (2 if bits == 4 else 1))
     try:
         _, n = checked_shape(shape, limits)
-        codec = _codec(bits, scales.size, n)
+        codec, order = _codec(bits, scales.size, n), _order(scales.size, partitions)
     except ParameterError as error:
         raise size_error(str(error), scales.size, 1) from None
-    order = _order(scales.size, partitions)
     back = np.argsort(order)
     front = scales.reshape(-1)[back].astype("<f4", copy=False).view(np.uint8)
     flat = codes.reshape(order.size, -1)[back].reshape(-1).view(np.uint8)

@@ -106,7 +106,7 @@ def decode(
     TypeError
         If the message is no mapping, or a part is on a device.
     """
-    return tiles.restored(_read(message, limits), dtype)
+    return tiles.restored(_read(message, limits), dtype, limits)
 
 
 def to_frame(
@@ -186,7 +186,9 @@ def _read(message: Mapping[str, Any], limits: Limits | None) -> tiles.Coefficien
     values = part_of(message, "sparse_val")
     leading = tiles.leading_of(shape)
     k = positions.shape[-1] if positions.ndim else 0
-    if size.ndim or size.dtype.kind not in "iu" or size != tiles.size_of_tile(shape):
+    if size.ndim or size.dtype.kind not in "iu":
+        raise Corrupt("totalk is not an integer of 64 bits")
+    if size != tiles.size_of_tile(shape):
         raise Corrupt(f"totalk={size} contradicts xshape={shape}")
     if positions.dtype != np.int64 or not 1 <= k <= size:
         raise Corrupt(f"sparse_idx has the dtype {positions.dtype} and {k} positions for a tile")

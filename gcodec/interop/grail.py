@@ -308,7 +308,7 @@ def _read(item: Any, version: int) -> tuple[str, int, list[np.dtype[Any]]]:
     if not isinstance(item, dict):
         raise Corrupt("the header describes a tensor that has no name")
     name, count = item.get("name"), item.get("num_nonzero")
-    if not isinstance(name, str) or type(count) is not int or count < 1:
+    if not isinstance(name, str) or type(count) is not int or not 1 <= count < 2**63:
         raise Corrupt(f"a tensor has the name {name!r} and {count!r} changed elements")
     kinds = ["int32"] * (1 if version == 2 else 2)
     if version == 31:

@@ -376,7 +376,7 @@ def _read(message: Any, limits: Limits | None) -> _Message:
         if len(shape) > MAX_NDIM or shape[-1] >> 32:
             raise Corrupt("the shape has too many dimensions, or too large ones")
     try:
-        _, n = checked_shape(tuple(shape), limits)
+        _, n = checked_shape(tuple(shape), limits, name)
     except ParameterError as error:
         raise Corrupt(str(error)) from None
     buffer = np.frombuffer(fields.get(1, b""), np.uint8)

@@ -227,8 +227,8 @@ class _Item(NamedTuple):
     @classmethod
     def of(cls, item: dict[str, Any]) -> _Item:
         """Read a description; raise an error of Python if it has another form."""
-        start, end, group, value_start, value_end = (int(item[name]) for name in _NUMBERS)
-        if not (0 <= start <= end and 0 <= value_start < value_end and group >= 0):
+        start, end, group, value_start, value_end = (_count(item[name]) for name in _NUMBERS)
+        if start > end or value_start >= value_end:
             raise Corrupt(f"{item['name']!r} has positions or values of no size")
         if item["operation"] not in _OPERATIONS or item["index_encoding"] not in (
             "range",
@@ -238,13 +238,13 @@ class _Item(NamedTuple):
         is_range = item["index_encoding"] == "range"
         return cls(
             str(item["name"]),
-            tuple(int(size) for size in item["shape"]),
+            tuple(map(_count, item["shape"])),
             str(item["dtype"]),
             str(item["operation"]),
             slice(start, end),
             group,
             slice(value_start, value_end),
-            int(item["range_start"]) if is_range else None,
+            _count(item["range_start"]) if is_range else None,
         )
 
     @property
@@ -255,7 +255,7 @@ class _Item(NamedTuple):
     def positions(self, locations: np.ndarray, n: int) -> np.ndarray | slice:
         """Return the positions among n elements."""
         if self.range_start is not None:
-            if not 0 <= self.range_start <= n - self.size:
+            if self.range_start > n - self.size:
                 raise Corrupt(f"a range from {self.range_start} on of {n} elements")
             return slice(self.range_start, self.range_start + self.size)
         nbytes = self.place.stop - self.place.start
@@ -274,3 +274,11 @@ class _Item(NamedTuple):
         if not is_known or self.value.stop > group.size:
             raise Corrupt(f"{self.name!r} has values that group {self.group} does not have")
         return np.ascontiguousarray(group[self.value])
+
+
+def _count(value: Any) -> int:
+    """Return a number of a description; raise an error of Python if no array has so many."""
+    count = int(value)
+    if not 0 <= count < 2**63:
+        raise OverflowError
+    return count

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gcodec.arrays.frameworks import FAILURES, first_line
-from gcodec.arrays.source import Tensor, byte_buffer, inspect, possible_shape
+from gcodec.arrays.source import Tensor, byte_buffer, inspect, outlet, possible_shape
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
-from gcodec.wire.primitives import FLOATS
+from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
 FrameLike: TypeAlias = Frame | bytes | bytearray | memoryview
 
@@ -57,8 +57,12 @@ def check_dtype(dtype: str) -> None:
     check_choice("dtype", dtype, FLOATS)
 
 
-def checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], int]:
+def checked_shape(
+    shape: Any, limits: Limits | None, dtype: str = "float32"
+) -> tuple[tuple[int, ...], int]:
     """Return the caller's shape as a tuple, and its number of elements.
+
+    The limits bound an array of the dtype, and the float32 values that it is rounded from.
 
     Raises
     ------
@@ -69,8 +73,23 @@ def checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], i
     """
     sizes = possible_shape(shape)
     n = math.prod(sizes)
-    Limits.or_default(limits).check("the tensor", n, 4 * n)
+    Limits.or_default(limits).check("the tensor", n, max(4, ITEMSIZE[dtype]) * n)
     return sizes, n
+
+
+def result_of(
+    values: np.ndarray, dtype: str, shape: tuple[int, ...], limits: Limits | None
+) -> np.ndarray:
+    """Return float32 values as an array of a dtype, to which they are rounded, and of a shape.
+
+    Raises
+    ------
+    LimitExceeded
+        If the array has more bytes than the limits allow.
+    """
+    n = values.size
+    Limits.or_default(limits).check("the tensor", n, ITEMSIZE[dtype] * n)
+    return np.asarray(outlet(values.reshape(-1), dtype)).reshape(shape)
 
 
 def object_bytes(data: Any, name: str = "data") -> np.ndarray:

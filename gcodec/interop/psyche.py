@@ -139,7 +139,7 @@ def decode(
     TypeError
         If the message is not bytes-like.
     """
-    return tiles.restored(_read(data, limits), dtype)
+    return tiles.restored(_read(data, limits), dtype, limits)
 
 
 def split(data: bytes | bytearray | memoryview) -> list[bytes]:

@@ -185,7 +185,9 @@ def to_frame(
         raise ParameterError("message: has no quant_params: must have bins")
     numbers = _numbers(parameters)
     _values(bins, numbers)
-    count, offset = numbers.size - 2, array_of(parameters[2], "offset").tolist()
+    count, offset = numbers.size - 2, array_of(parameters[2], "offset")
+    if offset.ndim or offset.dtype.kind not in "iuf":
+        raise Corrupt("the offset of quant_params is not a number")
     if not 2 <= count <= _MOST_BINS or offset != count // 2:
         raise Corrupt(f"quant_params has {count} bins and the offset {offset}")
     order = np.argsort(positions, kind="stable")
@@ -262,7 +264,7 @@ def _numbers(parameters: Any) -> np.ndarray:
         shift, scale, _, lookup, _ = parameters
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             numbers = np.array([shift, scale], np.float32)
-    except FAILURES as error:
+    except (*FAILURES, OverflowError) as error:
         raise Corrupt(f"quant_params cannot be read: {first_line(error)}") from None
     lookup = array_of(lookup, "lookup")
     if numbers.ndim != 1 or lookup.ndim != 1 or lookup.dtype != np.float32:

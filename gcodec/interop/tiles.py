@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.arrays.nonfinite import check_finite
-from gcodec.arrays.source import NUMPY_DTYPES, outlet
+from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codecs.dct8 import DCT8, DCT8Symbols, levels, transform
 from gcodec.codecs.dct8.chunks import Chunks
 from gcodec.codecs.dct8.levels import Levels
@@ -24,6 +24,7 @@ from gcodec.interop.objects import (
     check_dtype,
     host_tensor,
     opened_frame,
+    result_of,
 )
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.transform.basis import MOST_POINTS
@@ -137,7 +138,7 @@ def check_shape(shape: tuple[int, ...], limits: Limits | None) -> None:
         raise Unsupported(f"xshape={shape} has a side of a tile above {MOST_POINTS}")
 
 
-def restored(coefficients: Coefficients, dtype: str) -> np.ndarray:
+def restored(coefficients: Coefficients, dtype: str, limits: Limits | None) -> np.ndarray:
     """Return the tensor of coefficients, whose shape has been checked.
 
     Parameters
@@ -146,11 +147,15 @@ def restored(coefficients: Coefficients, dtype: str) -> np.ndarray:
         Positions in any order, and values of any dtype.
     dtype : str
         Dtype of the result, to which each float32 value is rounded.
+    limits : Limits or None
+        Bounds on the result.
 
     Raises
     ------
     Corrupt
         If a position is outside its tile or comes twice, or a value is not finite.
+    LimitExceeded
+        If the result exceeds the limits.
     ParameterError
         If the dtype is not one of the floats.
     """
@@ -162,7 +167,7 @@ def restored(coefficients: Coefficients, dtype: str) -> np.ndarray:
     transform.restore(starts, positions.reshape(-1), values.reshape(-1), layout, out)
     if not all_finite(out):
         raise Corrupt("a value exceeds float32")
-    return np.asarray(outlet(out, dtype)).reshape(tensor_shape(shape))
+    return result_of(out, dtype, tensor_shape(shape), limits)
 
 
 def ascending(coefficients: Coefficients) -> Coefficients:

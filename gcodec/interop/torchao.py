@@ -38,7 +38,6 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays.source import outlet
 from gcodec.codecs.microscale import Microscale
 from gcodec.codecs.microscale.payload import check_elements, check_scales
 from gcodec.errors import Corrupt, ParameterError
@@ -51,6 +50,7 @@ from gcodec.interop.objects import (
     host_tensor,
     opened_frame,
     part_of,
+    result_of,
     size_error,
 )
 from gcodec.kernels.quantize import microscale
@@ -181,7 +181,7 @@ def decode(
     scales, data, shape, tensor_scale = _checked(arrays, fmt, limits)
     values = empty_beside(math.prod(shape), np.float32, None)
     microscale.dequantize(scales, data, fmt, tensor_scale, values)
-    return np.asarray(outlet(values, dtype)).reshape(shape)
+    return result_of(values, dtype, shape, limits)
 
 
 def to_frame(

@@ -36,7 +36,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.source import outlet
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
@@ -47,6 +46,7 @@ from gcodec.interop.objects import (
     host_tensor,
     object_bytes,
     opened_frame,
+    result_of,
     size_error,
 )
 from gcodec.limits import Limits
@@ -139,8 +139,7 @@ def decode(
     """
     check_dtype(dtype)
     sizes, rows = _sizes(shape, ranks, limits)
-    values = _CODEC.decode(_payload(message, rows), rows.shape).reshape(-1)
-    return np.asarray(outlet(values, dtype)).reshape(sizes)
+    return result_of(_CODEC.decode(_payload(message, rows), rows.shape), dtype, sizes, limits)
 
 
 def to_frame(

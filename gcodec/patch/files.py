@@ -104,13 +104,13 @@ def decoded(frame: Frame, find: Callable[[str], np.ndarray | None], title: str) 
     if not isinstance(frame.codec, Patch):
         array: np.ndarray = frame.decode()
         return array
-    base = None if frame.name is None else find(frame.name)
+    base, name = None if frame.name is None else find(frame.name), shown(frame.name or "")
     if base is None:
-        raise ParameterError(f"{title} has no tensor {shown(frame.name or '')}, which is patched")
+        raise ParameterError(f"{title} has no tensor {name}, which is patched")
     try:
         patched: np.ndarray = apply_patch(frame, base)
     except ParameterError as error:
-        raise ParameterError(f"tensor {shown(frame.name or '')}: {error}") from None
+        raise ParameterError(f"tensor {name}: {error}") from None
     return patched
 
 

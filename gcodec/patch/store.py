@@ -39,7 +39,7 @@ _MOST = 10**_DIGITS - 1
 _ANCHOR = re.compile(rf"(\d{{{_DIGITS}}})\.anchor\.gcf", re.ASCII)
 _PATCH = re.compile(rf"(\d{{{_DIGITS}}})-(\d{{{_DIGITS}}})\.patch\.gcf", re.ASCII)
 _NO_BASE = -1
-_ATTEMPTS = 2  # more attempts of a reader while the writer deletes files
+_ATTEMPTS = 9  # more attempts of a reader while the writer changes the folder
 
 
 class Snapshot(NamedTuple):
@@ -176,7 +176,8 @@ class PatchStore:
                 for path in self.folder.glob(TEMPORARY):  # of a writer that crashed
                     _delete(path)
             self._last = step, self._publish(step, tree, descriptor)
-            self._prune()
+            with contextlib.suppress(OSError):  # the next step deletes what is left
+                self._prune()
 
     def _publish(self, step: int, tree: Any, descriptor: int | None) -> dict[str, np.ndarray]:
         """Write the files of a step, and return its tensors by name; see `_locked`."""
@@ -185,8 +186,8 @@ class PatchStore:
         if step <= last:
             raise ParameterError.of("step", step, f"above {last}, the last step of the store")
         base_step, base = self._base(last)
-        document = {"step": step, "base": base_step, "tree": tree}
-        outline, tensors = take_apart(document)
+        outline: Any
+        outline, tensors = take_apart({"step": step, "base": base_step, "tree": tree})
         if not 1 <= len(tensors) <= MAX_ENTRIES:
             allowed = f"1 to {MAX_ENTRIES}"
             raise ParameterError(f"tree: has {len(tensors)} tensors, must have {allowed}")
@@ -197,9 +198,8 @@ class PatchStore:
                 paths.append(self.folder / f"{base_step:0{_DIGITS}}-{step:0{_DIGITS}}.patch.gcf")
                 _write(new.open(paths[-1]), outline, arrays, base)
             if base_step == _NO_BASE or self._is_due(files, max(files.anchors, default=_NO_BASE)):
-                outline, _ = take_apart({**document, "base": _NO_BASE})
                 paths.append(self.folder / f"{step:0{_DIGITS}}.anchor.gcf")
-                _write(new.open(paths[-1]), outline, arrays, {})
+                _write(new.open(paths[-1]), {**outline, "base": _NO_BASE}, arrays, {})
         try:
             _flush(descriptor)
         except OSError:
@@ -251,16 +251,22 @@ class PatchStore:
         return self._retried(to, Snapshot(step, tree))
 
     def _retried(self, step: int | None, own: Snapshot | None) -> Snapshot:
-        """Return the tensors of a step; start again if the writer deletes a file meanwhile."""
-        for _ in range(_ATTEMPTS):
-            with contextlib.suppress(FileNotFoundError):
-                return self._read(step, own)
-        return self._read(step, own)
-
-    def _read(self, step: int | None, own: Snapshot | None) -> Snapshot:
+        """Return the tensors of a step; start again if the writer changes the folder meanwhile."""
         if step is not None:
             step = check_integer("step", step, 0, _MOST, f"an integer from 0 to {_MOST}")
-        files = self._files()
+        for _ in range(_ATTEMPTS):
+            files = self._files()
+            try:
+                return self._read(files, step, own)
+            except FileNotFoundError:
+                continue
+            except ParameterError:
+                # A list may lack both the file that was deleted and the one that replaced it.
+                if self._files() == files:
+                    raise
+        return self._read(self._files(), step, own)
+
+    def _read(self, files: _Files, step: int | None, own: Snapshot | None) -> Snapshot:
         steps = files.steps
         if step is None and steps:
             step = steps[-1]
@@ -281,31 +287,31 @@ class PatchStore:
             if chain is None:
                 continue
             try:
-                return self._follow(files, start, chain)
+                return Snapshot(step, self._follow(files, start, chain))
             except FormatError as error:
                 wrong = wrong or error
         if wrong is not None:
             raise wrong
         raise ParameterError.of("step", step, "a step that an anchor leads to")
 
-    def _follow(self, files: _Files, start: Snapshot | int, chain: list[int]) -> Snapshot:
-        """Return the tensors after the patches of a chain."""
+    def _follow(self, files: _Files, start: Snapshot | int, chain: list[int]) -> Any:
+        """Return the tree after the patches of a chain."""
+        parts = [(step, *files.patches[step]) for step in chain]
+        tree: Any = None
+        arrays = dict[str, np.ndarray]()
         if isinstance(start, Snapshot):
-            step, tree = start
-            arrays = {} if not chain else _named({"tree": tree})
+            tree, arrays = start.tree, _named(start.tree) if chain else {}
         else:
-            step = start
-            tree, arrays = self._tensors(files.anchors[step], step, _NO_BASE, {})
-        for each in chain:
-            base, path = files.patches[each]
+            parts.insert(0, (start, _NO_BASE, files.anchors[start]))
+        for number, part in enumerate(parts):
+            step, base, path = part
             try:
-                tree, arrays = self._tensors(path, each, base, arrays)
+                tree, arrays = self._tensors(path, step, base, arrays)
             except ParameterError as error:
-                if isinstance(start, Snapshot) and each == chain[0]:  # the caller's tensors
+                if isinstance(start, Snapshot) and not number:  # the caller's tensors
                     raise
                 raise Corrupt(f"{path.name}: {error}") from None
-            step = each
-        return Snapshot(step, tree)
+        return tree
 
     def _tensors(
         self, path: Path, step: int, base: int, arrays: dict[str, np.ndarray]
@@ -330,7 +336,7 @@ class PatchStore:
             return _NO_BASE, {}
         if self._last is None or self._last[0] != last:
             try:
-                self._last = last, _named({"tree": self.load(last).tree})
+                self._last = last, _named(self.load(last).tree)
             except (FormatError, ParameterError):  # then an anchor starts anew
                 return _NO_BASE, {}
         return self._last
@@ -364,8 +370,8 @@ class PatchStore:
 
 
 def _named(tree: Any) -> dict[str, np.ndarray]:
-    """Return the tensors of a tree by their paths."""
-    _, tensors = take_apart({"step": 0, **tree})
+    """Return the tensors of a tree by their names in files of the store."""
+    _, tensors = take_apart({"step": _NO_BASE, "tree": tree})
     return {name: inspect(x, name).on_host() for name, x in tensors}
 
 

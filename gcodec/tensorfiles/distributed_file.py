@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
@@ -37,6 +37,9 @@ METADATA = ".metadata"
 _SUFFIX = ".distcp"
 _MAX_METADATA = 64 << 20
 _MAX_NAME = 4096
+# A pickle can name the same record or list many times, so its own size bounds neither.
+_MAX_CHUNKS = 1 << 18  # of all tensors; a pickle of 5,000,000 opcodes has fewer records
+_MAX_FIELDS = 64  # of a record
 _MAX_CELLS = 1 << 20  # of the grid on which the chunks of a tensor are checked
 _MODULE = "torch.distributed.checkpoint.metadata."
 _STORAGE = "torch.distributed.checkpoint.filesystem._StorageInfo"
@@ -125,12 +128,13 @@ class DistributedDump(Dump):
         self._chunks: dict[str, list[_Chunk]] = {}
         storages = _storages(fields.get("storage_data"))
         entries: list[Entry] = []
+        visits = iter(range(_MAX_CHUNKS))
         for name, record in _items(fields.get("state_dict_metadata"), "state_dict_metadata"):
             if not isinstance(name, str) or len(name) > _MAX_NAME:
                 raise Corrupt(f"a name of {METADATA} is not text, or too long")
             if isinstance(record, Record) and record.name == f"{_MODULE}BytesStorageMetadata":
                 continue  # another value than a tensor
-            entry, self._chunks[name] = _tensor(name, record, storages)
+            entry, self._chunks[name] = _tensor(name, record, storages, visits)
             entries.append(entry)
         self._set_entries(entries)
         self._files = sorted({chunk.file for chunks in self._chunks.values() for chunk in chunks})
@@ -221,7 +225,10 @@ def _fields(value: object, name: str) -> dict[str, object]:
     kind = name.rpartition(".")[2]
     if not isinstance(value, Record) or value.name != name:
         raise Corrupt(f"{METADATA} has another value in place of a {kind}")
-    return {key: item for key, item in _items(value.state, kind) if isinstance(key, str)}
+    items = _items(value.state, kind)
+    if len(items) > _MAX_FIELDS:
+        raise Corrupt(f"{METADATA} has a {kind} of {len(items)} attributes")
+    return {key: item for key, item in items if isinstance(key, str)}
 
 
 def _items(value: object, name: str) -> list[tuple[object, object]]:
@@ -231,9 +238,13 @@ def _items(value: object, name: str) -> list[tuple[object, object]]:
     return value.items
 
 
-def _storages(value: object) -> dict[tuple[str, tuple[int, ...]], tuple[str, int, int]]:
-    """Return the file, the first byte and the size of each chunk of a tensor."""
-    storages: dict[tuple[str, tuple[int, ...]], tuple[str, int, int]] = {}
+def _storages(value: object) -> dict[tuple[str, str], tuple[str, int, int]]:
+    """Return the file, the first byte and the size of each chunk, by tensor and offsets.
+
+    The offsets are texts, whose hashes are random. A file could contain integers of equal hashes,
+    with which a dict takes quadratic time.
+    """
+    storages: dict[tuple[str, str], tuple[str, int, int]] = {}
     for key, info in _items(value, "storage_data"):
         index, place = _fields(key, f"{_MODULE}MetadataIndex"), _fields(info, _STORAGE)
         name, offsets = index.get("fqn"), index.get("offset")
@@ -250,16 +261,17 @@ def _storages(value: object) -> dict[tuple[str, tuple[int, ...]], tuple[str, int
                 raise Corrupt(f"{METADATA} has a chunk of {shown(name)} without a place")
         if not (file.endswith(_SUFFIX) and file.isprintable() and stays_inside(file)):
             raise Corrupt(f"{METADATA} names {shown(file)}, which is not a {_SUFFIX} file inside")
-        storages[name, dimensions(offsets)] = file, start, nbytes
+        storages[name, str(dimensions(offsets))] = file, start, nbytes
     return storages
 
 
 def _tensor(
     name: str,
     record: object,
-    storages: dict[tuple[str, tuple[int, ...]], tuple[str, int, int]],
+    storages: dict[tuple[str, str], tuple[str, int, int]],
+    visits: Iterator[int],
 ) -> tuple[Entry, list[_Chunk]]:
-    """Return the description of a tensor, and its chunks."""
+    """Return the description of a tensor, and its chunks, of which `visits` allows so many."""
     description = f"tensor {shown(name)}"
     fields = _fields(record, f"{_MODULE}TensorStorageMetadata")
     match fields.get("properties"):
@@ -275,6 +287,8 @@ def _tensor(
         raise Corrupt(f"{description} has no list of chunks, or one of more than {MAX_ENTRIES}")
     chunks = []
     for part in listed:
+        if next(visits, None) is None:
+            raise LimitExceeded(f"{METADATA} has more than {_MAX_CHUNKS} chunks")
         place = _fields(part, f"{_MODULE}ChunkStorageMetadata")
         offsets, sizes = dimensions(place.get("offsets")), dimensions(place.get("sizes"))
         if not len(offsets) == len(sizes) == len(shape) or any(
@@ -283,9 +297,10 @@ def _tensor(
             raise Corrupt(f"{description} has a chunk outside of its shape")
         if not math.prod(sizes):
             continue
-        if (name, offsets) not in storages:
+        storage = storages.get((name, str(offsets)))
+        if storage is None:
             raise Corrupt(f"{description} has a chunk that no file contains")
-        chunks.append(_Chunk(offsets, sizes, *storages[name, offsets]))
+        chunks.append(_Chunk(offsets, sizes, *storage))
     if elements:
         _check_tiling(description, shape, chunks)
     return Entry(name, dtype, shape), chunks

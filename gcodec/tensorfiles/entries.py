@@ -135,7 +135,8 @@ def native(array: Array) -> Array:
 class Dump:
     """Open file of named tensors, which loads one tensor at a time.
 
-    `open_dump` returns dumps. A dump is a context manager that closes its files at the end.
+    `open_dump` returns dumps. A dump is a context manager that closes its files at the end. One
+    thread at a time may load tensors, because the readers of some formats share a position.
 
     Attributes
     ----------

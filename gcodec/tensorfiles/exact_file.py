@@ -25,7 +25,7 @@ from gcodec.frame.header import check_shape
 from gcodec.limits import Limits
 from gcodec.tensorfiles.atomic import AtomicFiles
 from gcodec.tensorfiles.entries import shown, stays_inside
-from gcodec.tensorfiles.frame_file import outline
+from gcodec.tensorfiles.frame_list import outline
 from gcodec.tensorfiles.safetensors_file import (
     INDEX_SUFFIX,
     LENGTH_NBYTES,

@@ -41,7 +41,7 @@ _FIELD = re.compile(
     r"shape(?P=q)\s*:\s*\((?P<shape>[\d\sL,]*)\))\s*(?:,|(?=\}))",
     re.ASCII | re.DOTALL,
 )
-_SHAPE = re.compile(r"\s*(?:\d{1,20}L?\s*(?:,\s*\d{1,20}L?\s*)*,?\s*)?", re.ASCII)
+_SHAPE = re.compile(r"\s*(?:\d{1,20}L?\s*(?:,\s*\d{1,20}L?\s*)*(?:,\s*)?)?", re.ASCII)
 _CODE = re.compile(r"([<>|=]?)([biufc])(\d{1,2})", re.ASCII)
 _KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 

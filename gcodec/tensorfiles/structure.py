@@ -55,7 +55,10 @@ def path_part(key: str | int) -> str:
     """
     if isinstance(key, int):
         _check_integer(key)
-    return str(key).replace("\\", "\\\\").replace(".", "\\.")
+        text = int.__repr__(key)
+    else:
+        text = str.__str__(key)  # a member of an enumeration has another text than the JSON
+    return text.replace("\\", "\\\\").replace(".", "\\.")
 
 
 def is_flat(tree: object) -> bool:

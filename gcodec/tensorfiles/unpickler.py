@@ -19,6 +19,7 @@ _MAX_STACK = 1_000_000
 _MAX_MEMO = 1_000_000
 _MAX_TEXT = 1 << 20
 _MAX_GLOBAL = 256
+_MAX_DIMENSIONS = 64  # as for kernels of PyTorch; a pickle can name one long tuple many times
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +101,13 @@ def dimensions(value: object) -> tuple[int, ...]:
     ------
     Corrupt
         If the value is not a tuple of integers from 0 to 2**63 - 1.
+    Unsupported
+        If the tuple has more than 64 items.
     """
     counts = value if isinstance(value, tuple) else (None,)
+    if len(counts) > _MAX_DIMENSIONS:
+        many = f"{len(counts)} dimensions, more than {_MAX_DIMENSIONS}"
+        raise Unsupported(f"a tensor of the pickle has {many}")
     if not all(type(n) is int and 0 <= n < 2**63 for n in counts):
         raise Corrupt("a tensor of the pickle has a bad shape or stride")
     return counts

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gcodec.codec import Codec
-from gcodec.codecs import parse
 from gcodec.codecs.raw import Raw
 from gcodec.errors import ParameterError
-from gcodec.policy import Policy
+from gcodec.policy import Policy, policy_of
 from gcodec.wire.kinds import check_integer
 
 _DENSE = Raw()
@@ -25,8 +24,7 @@ def joined_policy(policy: Any, codec: str | Mapping[str, Any] | Codec | Policy) 
     codec : str, mapping, Codec or Policy
     """
     first = policy if policy is None or isinstance(policy, Policy) else Policy(policy)
-    second = codec if isinstance(codec, Policy) else Policy([{"codec": parse(codec)}])
-    rules = (*(first.rules if first else ()), *second.rules)
+    rules = (*(first.rules if first else ()), *policy_of(codec).rules)
     return Policy([rule.to_dict() for rule in rules])
 
 

@@ -376,6 +376,26 @@ def test_key_of_each_client() -> None:
     np.testing.assert_allclose(values, START["weight"] + drift(1, "weight"), atol=1e-6)
 
 
+def test_every_client_needs_a_key() -> None:
+    """A lookup that returns None must not accept replies without tags."""
+    grid = gcodec.flower.FrameGrid(LocalGrid(client_app(), 2), key={1: KEY}.get)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="key: must return bytes for the node 2"):
+        rounds(grid)
+
+
+def test_arrays_of_either_byte_order_are_updated() -> None:
+    mod = gcodec.flower.FrameMod("topk:ratio=1")
+    grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 1))
+    start = {name: x.astype(x.dtype.newbyteorder()) for name, x in START.items()}
+    record = ArrayRecord({name: Array(x) for name, x in start.items()})
+    content = RecordDict({"arrays": record, "config": ConfigRecord()})
+    (reply,) = grid.send_and_receive([Message(content, 1, "train")])
+    assert not grid.dropped
+    values = reply.content["arrays"]["weight"].numpy()
+    np.testing.assert_allclose(values, START["weight"] + drift(1, "weight"), atol=1e-6)
+    assert reply.content["arrays"]["count"].numpy().tolist() == [4]
+
+
 def errors_of(mod: Any, grid: Callable[[Grid], Grid]) -> list[str]:
     local = LocalGrid(client_app(mod), 1)
     record = RecordDict(
@@ -397,6 +417,33 @@ def test_client_with_a_key_refuses_other_servers() -> None:
     assert "the server's message" in error
     (error,) = errors_of(mod, gcodec.flower.FrameGrid)
     assert "is not a frame" in error
+
+
+def test_client_refuses_messages_without_nonces() -> None:
+    class Careless(LocalGrid):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            for message in messages:
+                del message.content.config_records["gcodec"]["accepted"]
+            return super().push_messages(messages)
+
+    local = Careless(client_app(gcodec.flower.FrameMod("sign")), 1)
+    record = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
+    grid = gcodec.flower.FrameGrid(local)
+    (reply,) = grid.send_and_receive([Message(record, 1, "train")])
+    assert "has no nonces" in reply.error.reason
+
+
+def test_client_refuses_to_send_what_no_frame_stores() -> None:
+    app = ClientApp(mods=[gcodec.flower.FrameMod("sign")])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return reply_to(message, {"weight": np.ones(3, np.complex64)})
+
+    content = RecordDict({"arrays": ArrayRecord({"weight": Array(START["weight"])})})
+    grid = gcodec.flower.FrameGrid(LocalGrid(app, 1))
+    (reply,) = grid.send_and_receive([Message(content, 1, "train")])
+    assert "the client's reply: x has dtype complex64" in reply.error.reason
 
 
 def test_server_without_frames_sees_plain_arrays() -> None:

@@ -517,10 +517,12 @@ def test_invalid_targets() -> None:
     frozen.flags.writeable = False
     one = np.zeros((2, 1), np.float32)
     broadcast = np.lib.stride_tricks.as_strided(one, X.shape, (4, 0))
+    windows = np.lib.stride_tricks.as_strided(np.zeros(5, np.float32), X.shape, (4, 4))
     cases: list[tuple[Any, type[Exception], str]] = [
         (frozen, ParameterError, "is read-only"),
         (memoryview(bytes(32)).cast("f", (2, 4)), ParameterError, "is read-only"),
         (broadcast, ParameterError, "is broadcast"),
+        (windows, ParameterError, "overlaps itself"),
         (X.astype(">f4"), ParameterError, r"\.dtype='>f4': must be float32"),
         (X.astype(np.float64), ParameterError, r"\.dtype='float64': must be float32"),
         (X.reshape(-1), ParameterError, r"\.shape=\(8,\): must be \(2, 4\)"),

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import gcodec
 from gcodec import Corrupt, ParameterError
 from gcodec.interop import (
     bitsandbytes,
@@ -109,6 +110,52 @@ def test_tensors_of_messages_may_require_gradients() -> None:
     np.testing.assert_array_equal(
         torchft.decode(message, X.shape), torchft.decode(message.numpy(), X.shape)
     )
+
+
+def test_the_layout_of_the_arrays_of_a_message_does_not_matter() -> None:
+    messages: list[tuple[Any, Callable[[Any], np.ndarray]]] = [
+        (deepspeed.encode(X, groups=2), deepspeed.decode),
+        (panthalia.encode(X, 8, 4), panthalia.decode),
+        (demo.encode(X, 4, 8), demo.decode),
+        (templar.encode(X, 4, 8), lambda m: templar.decode(m, X.shape, chunk=8)),
+        (torchao.encode(X, "mxfp4"), lambda m: torchao.decode(m, "mxfp4")),
+        (trl.encode({"w": -BASE["w"]}, BASE), lambda m: trl.decode(m, BASE)["w"]),
+    ]
+    for nested in (False, True):
+        message = bitsandbytes.encode(X, nested=nested, blocksize=32)
+        messages.append((message, lambda m: bitsandbytes.decode(m, shape=X.shape, blocksize=32)))
+    for message, decode in messages:
+        expected = decode(message)
+        parts = {k: part for k, part in message.items() if isinstance(part, np.ndarray)}
+        strided = {k: np.repeat(p, 2, -1)[..., ::2] if p.ndim else p for k, p in parts.items()}
+        for others in (strided, {k: np.asarray(p, order="F") for k, p in parts.items()}):
+            np.testing.assert_array_equal(decode({**message, **others}), expected)
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        lambda **options: deepspeed.decode(DEEPSPEED, **options),
+        lambda **options: torchft.decode(torchft.encode(X), X.shape, **options),
+        lambda **options: bitsandbytes.decode(bitsandbytes.encode(X), shape=X.shape, **options),
+        lambda **options: torchao.decode(torchao.encode(X), **options),
+        lambda **options: demo.decode(demo.encode(X, 4, 8), **options),
+        lambda **options: psyche.decode(psyche.encode(X, 4, 8), **options),
+    ],
+)
+def test_limits_bound_the_dtype_of_the_result(decode: Callable[..., np.ndarray]) -> None:
+    limits = gcodec.Limits(max_bytes=6 * X.size)
+    for dtype in ("float16", "float32"):
+        assert decode(dtype=dtype, limits=limits).dtype == dtype
+    with pytest.raises(gcodec.LimitExceeded, match=f"needs {8 * X.size} bytes"):
+        decode(dtype="float64", limits=limits)
+
+
+@pytest.mark.parametrize("compression", hivemind.COMPRESSIONS)
+def test_limits_bound_the_dtype_of_a_message(compression: Any) -> None:
+    message = hivemind.encode(X.astype(np.float64), compression)
+    with pytest.raises(gcodec.LimitExceeded, match=f"needs {8 * X.size} bytes"):
+        hivemind.decode(message, limits=gcodec.Limits(max_bytes=6 * X.size))
 
 
 ENCODERS: dict[str, Callable[[Any], Any]] = {

@@ -116,6 +116,9 @@ def test_damaged_messages_are_refused() -> None:
         for function in (deepspeed.decode, deepspeed.to_frame):
             with pytest.raises(error):
                 function(damaged)
+    for partitions, kind in (((3, 2), Corrupt), ((2,), ParameterError), ((0, 2), ParameterError)):
+        with pytest.raises(kind, match="partitions"):
+            deepspeed.decode(message, partitions=partitions)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="bits"):
         deepspeed.decode(message, bits=5)
     with pytest.raises(ParameterError, match="dtype"):

@@ -519,6 +519,7 @@ def changed(**parts: Any) -> Callable[[dict[str, Any]], None]:
         (changed(totalk=23), Corrupt),
         (changed(totalk=[24]), Corrupt),
         (changed(totalk=24.0), Corrupt),
+        (changed(totalk=10**5000), Corrupt),
     ],
 )
 def test_damaged_parts_are_refused(

@@ -241,6 +241,9 @@ def test_damaged_updates_of_nemo_rl() -> None:
         (row, "range_start", -1),
         (row, "range_start", 36),
         (row, "shape", 5),
+        (row, "shape", [10**5000]),
+        (row, "range_start", 10**5000),
+        (few, "value_end", 10**5000),
     ]
     for which, name, value in changes:
         metadata = copy.deepcopy(update.metadata)
@@ -352,3 +355,14 @@ def test_damaged_updates_of_grail(version: Any) -> None:
         except FormatError:
             continue
         assert {*decoded} == {"few", "far", "row"}
+
+
+def test_grail_refuses_sizes_of_thousands_of_digits() -> None:
+    """Python reads integers of 4300 digits and refuses to print their sum, which has more."""
+    count = 125 * 10**4297
+    sizes = {"num_nonzero": count, "indices_size": 4 * count, "values_size": 4 * count}
+    places = {"indices_offset": 0, "values_offset": 4 * count}
+    item = {"name": "w", "shape": [1], "value_dtype": "float32", **sizes, **places}
+    header = json.dumps({"version": 2, "tensors": [item]}).encode()
+    with pytest.raises(FormatError):
+        grail.decode(len(header).to_bytes(4, "little") + header, {"w": np.zeros(1, np.float32)})

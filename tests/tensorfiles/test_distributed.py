@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import struct
 import sys
@@ -20,7 +21,9 @@ from gcodec.errors import (
     Unsupported,
 )
 from gcodec.limits import Limits
+from gcodec.tensorfiles import distributed_file
 from gcodec.tensorfiles.dumps import find, open_dump
+from gcodec.tensorfiles.unpickler import unpickle
 
 DUMPS = Path(__file__).parents[1] / "dumps"
 SHARDED = DUMPS / "sharded"
@@ -270,6 +273,59 @@ def test_irregular_chunks_take_bounded_memory(tmp_path):
     folder = checkpoint(tmp_path / "x", chunks=chunks, shape=(2048, 2048))
     with pytest.raises(LimitExceeded, match="too irregularly"):
         open_dump(folder)
+
+
+def repeated(value, count):
+    """Return a list that contains one object many times, as the memo of a pickle allows."""
+    return b"](" + value + b"\x94" + b"j\0\0\0\0" * (count - 1) + b"e"
+
+
+def test_metadata_that_repeats_its_parts_is_refused(tmp_path):
+    """Reading a record or a list again for each mention of it could take days."""
+    zeros = named("torch.Size") + b"(" + integer(0) + b"t\x85R"
+    chunk = record(f"{MODULE}.ChunkStorageMetadata", offsets=zeros, sizes=zeros)
+    wide = {f"x{i}": b"N" for i in range(100)}
+    wide_chunk = record(f"{MODULE}.ChunkStorageMetadata", offsets=zeros, sizes=zeros, **wide)
+    for index, (tensors, chunks, kind) in enumerate(
+        (
+            (8, repeated(chunk, 60_000), LimitExceeded),
+            (1, repeated(wide_chunk, 1), Corrupt),
+            (1, b"](" + chunk * 100 + b"e", None),
+        )
+    ):
+        tensor = record(
+            f"{MODULE}.TensorStorageMetadata",
+            chunks=chunks,
+            properties=properties(DTYPE),
+            size=zeros,
+        )
+        names = [text(f"w{i}") for i in range(tensors)]
+        metadata = record(
+            f"{MODULE}.Metadata",
+            state_dict_metadata=mapping([(key, tensor) for key in names]),
+            storage_data=mapping([]),
+        )
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        (folder / ".metadata").write_bytes(b"\x80\x04" + metadata + b".")
+        if kind is None:
+            assert len(open_dump(folder).entries) == tensors
+        else:
+            with pytest.raises(kind):
+                open_dump(folder)
+
+
+def test_offsets_of_equal_hashes_take_linear_time():
+    modulus = sys.hash_info.modulus
+    offsets = list(itertools.product((0, modulus), repeat=10))
+    assert len({hash(place) for place in offsets}) == 1
+    index = [record(f"{MODULE}.MetadataIndex", fqn=text("w"), offset=size(*o)) for o in offsets]
+    info = "torch.distributed.checkpoint.filesystem._StorageInfo"
+    fields = {"relative_path": text("a.distcp"), "offset": integer(0), "length": integer(9)}
+    places = mapping([(key, record(info, **fields)) for key in index])
+    value = unpickle(b"\x80\x04" + places + b".", distributed_file.DIALECT)
+    storages = distributed_file._storages(value)
+    assert len({hash(key) for key in storages}) == len(offsets)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import struct
+import time
 import tracemalloc
 import zipfile
 import zlib
@@ -257,6 +258,7 @@ def test_pickle_end(file):
         ({"shape": (2**62, 0, 2**62), "stride": (0, 0, 0)}, Corrupt),
         ({"shape": (2**40,), "stride": (0,)}, LimitExceeded),
         ({"shape": (2**20, 2**9), "stride": (0, 0)}, LimitExceeded),
+        ({"shape": (1,) * 64, "stride": (1,) * 64}, Unsupported),
         ({"shape": (1,) * 65, "stride": (1,) * 65}, Unsupported),
         ({"numel": 5}, Corrupt),
         ({"numel": 7}, Corrupt),
@@ -272,6 +274,18 @@ def test_pickle_end(file):
 )
 def test_invalid_tensor_records(file, changed, kind):
     refused(pt(file, tensor_bytes(**changed)), kind)
+
+
+def test_a_long_shape_that_tensors_share_is_refused(file):
+    """Reading it again for each tensor could take days."""
+    shape = numbers((1,) * 1000)
+    parts = list(tensor())
+    parts[4], parts[5] = b"h\0", b"h\0"
+    refused(
+        pt(file, b"](" + shape + b"q\0" + 9 * b"".join(parts) + b"e"),
+        Unsupported,
+        "pickle has 1000",
+    )
 
 
 @pytest.mark.parametrize(
@@ -605,6 +619,14 @@ def test_invalid_npy(tmp_path, data, kind):
     path = tmp_path / "x.npy"
     path.write_bytes(data)
     refused(path, kind)
+
+
+def test_malformed_shapes_take_linear_time(tmp_path):
+    path = tmp_path / "x.npy"
+    path.write_bytes(npy(shape="(1" + " " * 9000 + "1)"))
+    begin = time.process_time()
+    refused(path, Corrupt)
+    assert time.process_time() - begin < 0.25
 
 
 def test_npy_headers_of_other_writers(tmp_path):

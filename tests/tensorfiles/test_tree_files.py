@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import gzip
 import io
 import json
@@ -80,6 +81,23 @@ def test_mappings_of_tensors_have_their_keys_as_names(tmp_path: Path) -> None:
     assert [frame.name for frame in frames] == ["b.c", "a", ""]
 
 
+class Layer(str, enum.Enum):  # not StrEnum, whose members are printed as their values
+    FIRST = "first"
+
+
+class Stage(enum.IntEnum):
+    ONE = 1
+
+
+def test_members_of_enumerations_are_keys(tmp_path: Path) -> None:
+    tree = {Layer.FIRST: {"w": array(1)}, Stage.ONE: {"w": array(2)}}
+    gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
+    assert gcodec.load_file(tmp_path / "x.gcf") == {"first": {"w": array(1)}, 1: {"w": array(2)}}
+    assert gcodec.load_file(tmp_path / "x.gcf", like=tree) == tree
+    with gcodec.open(tmp_path / "x.gcf") as file:
+        assert file.names() == ["first.w", "1.w"]
+
+
 def test_types_of_like_are_restored(tmp_path: Path) -> None:
     state = State(Moments(array(1, 2), OrderedDict(w=array(3))), 7)
     gcodec.save_file(state, tmp_path / "x.gcf", "raw")
@@ -130,6 +148,34 @@ def test_pytrees_of_jax(tmp_path: Path) -> None:
     loaded = gcodec.load_file(tmp_path / "x.gcf", tree)
     assert type(loaded["pair"]) is Pair
     assert isinstance(loaded["pair"].left, jax.Array) and loaded["pair"].left.tolist() == [1, 1, 1]
+
+
+def test_pytrees_of_jax_whose_keys_are_plain(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+
+    class Named:
+        def __init__(self, *children: Any) -> None:
+            self.children = children
+
+    class Odd(Named):
+        pass
+
+    def register(cls: type, keys: tuple[Any, ...]) -> None:
+        jax.tree_util.register_pytree_with_keys(
+            cls,
+            lambda node: (tuple(zip(keys, node.children, strict=True)), None),
+            lambda _, children: cls(*children),
+        )
+
+    register(Named, ("w", "b"))
+    register(Odd, (("w",), ("b",)))
+    tree = {"layer": Named(array(1), array(2))}
+    gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
+    assert gcodec.load_file(tmp_path / "x.gcf") == {"layer": {"w": array(1), "b": array(2)}}
+    loaded = gcodec.load_file(tmp_path / "x.gcf", like=tree)
+    assert type(loaded["layer"]) is Named and loaded["layer"].children == (array(1), array(2))
+    with pytest.raises(TypeError, match=r"the key .* is a tuple"):
+        gcodec.save_file({"layer": Odd(array(1), array(2))}, tmp_path / "y.gcf", "raw")
 
 
 def test_policies_pick_codecs(tmp_path: Path) -> None:
@@ -234,7 +280,9 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     for tree in (3, "text", None):
         with pytest.raises(TypeError, match="tree is a"):
             gcodec.save_file(tree, path, "raw")
-    for leaf in (object(), {1, 2}, 1j, np.array(["a"]), np.ones(2, complex)):
+    released = memoryview(bytearray(8))
+    released.release()
+    for leaf in (object(), {1, 2}, 1j, np.array(["a"]), np.ones(2, complex), released):
         with pytest.raises(TypeError, match="x"):
             gcodec.save_file({"x": leaf}, path, "raw")
     with pytest.raises(TypeError, match=r"the key 1\.5 is a float"):

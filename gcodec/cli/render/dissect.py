@@ -17,7 +17,7 @@ from gcodec.arrays.source import outlet
 from gcodec.cli.render import text
 from gcodec.cli.render.output import note, note_hidden, print_line
 from gcodec.fields.walker import FieldSpan
-from gcodec.tensorfiles.frame_file import message_of
+from gcodec.tensorfiles.frame_list import message_of
 from gcodec.wire import primitives
 
 KINDS = ("header", "index", "sign", "level", "table", "pad")

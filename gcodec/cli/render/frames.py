@@ -7,7 +7,7 @@ from typing import Any
 
 from gcodec.cli.render import text
 from gcodec.cli.render.output import Column, Table, View
-from gcodec.tensorfiles.frame_file import FrameHeader
+from gcodec.tensorfiles.frame_list import FrameHeader
 
 
 class FrameView(View[dict[str, Any]]):

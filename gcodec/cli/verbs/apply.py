@@ -39,7 +39,7 @@ def command(source: str, base: str, output: str | None, force: bool, outcome: Ou
     from gcodec.cli import coding, files
     from gcodec.patch.files import BaseFile
     from gcodec.tensorfiles.exact_file import original_name
-    from gcodec.tensorfiles.frame_file import mapped
+    from gcodec.tensorfiles.frame_list import mapped
 
     files.check_stdout(output, outcome.as_json)
     path, base_path = files.existing(source), files.original(base)

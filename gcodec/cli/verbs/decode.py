@@ -44,7 +44,7 @@ def command(
     """
     from gcodec.cli import coding, files
     from gcodec.tensorfiles.exact_file import original_name
-    from gcodec.tensorfiles.frame_file import mapped
+    from gcodec.tensorfiles.frame_list import mapped
 
     if source == "-" and output is None:
         raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")

@@ -89,7 +89,7 @@ def command(
     from gcodec.cli.files import existing
     from gcodec.cli.render import dissect as view
     from gcodec.cli.render.output import stdout
-    from gcodec.tensorfiles.frame_file import mapped, relocated
+    from gcodec.tensorfiles.frame_list import mapped, relocated
 
     options = {"most": None if full else max_symbols, "limits": outcome.limits, "key": key}
     path = Path("stdin") if file == "-" else existing(file)
@@ -120,7 +120,7 @@ def _frames(
     from gcodec.analysis.dissect import Dissection
     from gcodec.analysis.groups import selects
     from gcodec.errors import Corrupt, FormatError, ParameterError
-    from gcodec.tensorfiles.frame_file import outline
+    from gcodec.tensorfiles.frame_list import outline
 
     if not len(data):
         raise Corrupt("the file is empty: it contains no frame")

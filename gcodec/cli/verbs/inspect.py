@@ -284,7 +284,7 @@ def _view(path: Path, file: Path, settings: Settings, each: bool) -> DumpView | 
     from gcodec.cli.files import is_frames
     from gcodec.cli.render.frames import FrameView
     from gcodec.cli.render.inspect import DumpView
-    from gcodec.tensorfiles.frame_file import list_frames, mapped
+    from gcodec.tensorfiles.frame_list import list_frames, mapped
 
     if not is_frames(file):
         with settings.progress("loading SciPy", None):

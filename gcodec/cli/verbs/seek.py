@@ -91,7 +91,7 @@ def _write(
     """Write one file, and return the numbers of its part of the JSON document."""
     from gcodec.cli.files import STREAM
     from gcodec.tensorfiles.atomic import atomic_write
-    from gcodec.tensorfiles.frame_file import read_frames
+    from gcodec.tensorfiles.frame_list import read_frames
 
     frames = tables = nbytes = seek_nbytes = payload_nbytes = 0
     data = sys.stdin.buffer.read() if source == STREAM else source.read_bytes()

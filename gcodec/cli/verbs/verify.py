@@ -34,7 +34,8 @@ def command(files: tuple[str, ...], key: bytes | None, outcome: Outcome) -> int:
     """
     from gcodec.cli.files import STREAM, inputs, is_frames
     from gcodec.cli.render import text
-    from gcodec.tensorfiles.frame_file import TensorNames, mapped, read_frames, read_structure
+    from gcodec.tensorfiles.frame_file import TensorNames, read_structure
+    from gcodec.tensorfiles.frame_list import mapped, read_frames
     from gcodec.tensorfiles.structure import STRUCTURE_NAME
 
     checked: list[dict[str, Any]] = []
