@@ -171,19 +171,36 @@ def inputs(
     return paths
 
 
-def one_dump(source: str) -> Path:
-    """Return the only dump that a pattern matches.
+def one_input(
+    pattern: str,
+    allowed: str,
+    kind: str = "dump or .gcf file",
+    accept: Callable[[Path], bool] = lambda path: True,
+) -> Path:
+    """Return the only file that a pattern matches.
+
+    Parameters
+    ----------
+    pattern, kind, accept
+        See `inputs`. The predicate also applies to a file that is named.
+    allowed : str
+        Description of the allowed patterns, for the error message.
 
     Raises
     ------
     ParameterError
-        If the pattern matches several files, or none, or a file of frames.
+        If the pattern matches several files, or none, or another kind of file.
     """
-    paths = inputs([source], "dump", is_dump)
-    if len(paths) > 1 or not is_dump(paths[0]):
-        allowed = "must be one file of tensors, or synthetic:shape=ROWSxCOLUMNS"
-        raise ParameterError(f"{source}: {allowed}")
+    paths = inputs([pattern], kind, accept)
+    if len(paths) > 1 or not accept(paths[0]):
+        raise ParameterError(f"{pattern}: must be {allowed}")
     return paths[0]
+
+
+def one_dump(source: str) -> Path:
+    """Return the only dump that a pattern matches; see `one_input`."""
+    allowed = "one file of tensors, or synthetic:shape=ROWSxCOLUMNS"
+    return one_input(source, allowed, "dump", is_dump)
 
 
 def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: bool) -> list[Path]:

@@ -73,7 +73,7 @@ def command(
     from gcodec.cli import files
     from gcodec.cli.render.output import stdout
 
-    paths = [files.inputs([name])[0] for name in (a, b)]
+    paths = [files.one_input(name, "one dump or .gcf file") for name in (a, b)]
     view = _compare(paths, layers, max_nmse, key, outcome)
     if view is not None:
         view.sort(order)
