@@ -41,7 +41,7 @@ _OFFSET = options.Parsed(
 @click.option(
     "--limit",
     "max_symbols",
-    type=click.IntRange(0),
+    type=options.Integer(0),
     default=64,
     metavar="N",
     help="Show N symbols of each string and N entries of each table, and the number of bits of "

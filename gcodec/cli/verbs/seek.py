@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--log2-block",
-    type=click.IntRange(0, 62),
+    type=options.Integer(0, 62),
     metavar="N",
     help="Blocks of 2^N elements, or of 2^N sent values for sparse codecs; 5 to 18 with rANS. "
     "Default: as encode chooses, 12, or with rANS 16 or 18.",
