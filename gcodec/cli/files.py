@@ -15,7 +15,7 @@ import click
 from gcodec.cli.render import text
 from gcodec.errors import ParameterError
 from gcodec.tensorfiles.dumps import SUFFIXES, find, matching, recognized_suffix
-from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES
+from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES, mapped
 from gcodec.tensorfiles.safetensors_file import INDEX_SUFFIX
 
 STREAM = Path("-")
@@ -63,8 +63,10 @@ def written_file(target: Path, suffix: str) -> Iterator[Path]:
         sys.stdout.buffer.flush()
 
 
-def check_stdout(output: str | None, as_json: bool) -> None:
-    """Raise `click.UsageError` if the output cannot go to standard output."""
+def check_streams(sources: Sequence[str], output: str | None, as_json: bool) -> None:
+    """Raise `click.UsageError` if an output has no name, or cannot go to standard output."""
+    if output is None and list(sources) == [str(STREAM)]:
+        raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
     if output != str(STREAM):
         return
     if as_json:
@@ -129,6 +131,20 @@ def existing(name: str) -> Path:
     if not path.exists():
         raise ParameterError(f"{name}: no such file")
     return path
+
+
+def frames_file(name: str) -> tuple[Path, Any]:
+    """Return the path and the bytes of a file of frames; standard input has the path stdin.
+
+    Raises
+    ------
+    ParameterError
+        If there is no file of this name.
+    """
+    if name == str(STREAM):
+        return Path("stdin"), sys.stdin.buffer.read()
+    path = existing(name)
+    return path, mapped(path)
 
 
 def inputs(

@@ -57,11 +57,9 @@ def command(
 
     if strip and log2_block is not None:
         raise click.UsageError("--strip removes tables, so --log2-block has no effect.")
-    files.check_stdout(output, outcome.as_json)
+    files.check_streams(paths, output, outcome.as_json)
     targets = sources = files.inputs(paths, ".gcf file", files.is_frames, stdin=True)
     if output is None:
-        if sources == [files.STREAM]:
-            raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
         files.check_replaceable(targets, force)
     else:
         targets = files.outputs(sources, output, ".gcf", force)
