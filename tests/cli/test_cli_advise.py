@@ -79,6 +79,16 @@ def test_exercise_matches_the_formulas() -> None:
     assert advice["best"] == dense and advice["codecs"] == []
 
 
+def test_large_ratios_have_no_exponents() -> None:
+    words = ["--params", "1M", "--step-time", "1s"]
+    slow = [*words, "--nodes", "3000", "--between", "1kbit/s", "--bits", "x=20", "--bits", "y=1"]
+    result = run(*slow)
+    assert "x 938x" in result.stdout and "two-phase 0.0005 bits/v (63,979x less)" in result.stdout
+    assert [line.split()[2] for line in result.stderr.splitlines()] == ["x", "y"]
+    fast = run(*words, "--nodes", "2", "--between", "1Gbit/s", "--bits", "x=1").stdout
+    assert "two-phase 1,000 bits/v (dense has less)" in fast and "e+" not in fast
+
+
 def test_slow_all_gather_is_flagged() -> None:
     text = run(*LARGE, *BITS).stdout
     assert (

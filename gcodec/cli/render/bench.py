@@ -177,4 +177,4 @@ def _peak_cell(timing: Timing) -> str:
 
 
 def _giga(rate: float) -> str:
-    return f"{rate / 1e9:.3g}"
+    return text.three_digits(rate / 1e9)
