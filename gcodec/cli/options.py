@@ -252,10 +252,14 @@ def complete_layer(
     from click.shell_completion import CompletionItem
 
     mark = "!" if incomplete.startswith("!") else ""
-    names = itertools.chain.from_iterable(map(_tensor_names, _files(ctx)))
-    globs = (mark + glob.escape(name) for name in dict.fromkeys(names) if name.isprintable())
-    fitting = (escaped for escaped in globs if escaped.startswith(incomplete))
-    return [CompletionItem(name) for name in itertools.islice(fitting, _MAX_NAMES)]
+    items: dict[str, None] = {}
+    for name in itertools.chain.from_iterable(map(_tensor_names, _files(ctx))):
+        escaped = mark + glob.escape(name)
+        if escaped.startswith(incomplete) and name.isprintable():
+            items[escaped] = None
+        if len(items) == _MAX_NAMES:
+            break
+    return [CompletionItem(name) for name in items]
 
 
 def _files(ctx: click.Context) -> list[Path]:
