@@ -200,6 +200,14 @@ def test_unreadable_files(frames: Path, tmp_path: Path) -> None:
     assert document(EXAMPLE, tmp_path / "cut.gcf", code=3)["total"] is None
 
 
+def test_nothing_to_compare_is_no_success(tmp_path: Path) -> None:
+    a, b = (tmp_path / f"{name}.npy" for name in "ab")
+    np.save(a, np.ones(3, np.complex64))
+    np.save(b, np.zeros(3, np.complex128))
+    stderr = run(a, b, "-q", code=2).stderr
+    assert stderr == "gcodec: no tensor can be compared: frames store no complex128, complex64\n"
+
+
 def test_each_side_is_one_file(tmp_path: Path) -> None:
     """Of several files, the first one must not stand for all."""
     a, b = (npz(tmp_path / f"{name}.npz", x=normal(5)) for name in "ab")

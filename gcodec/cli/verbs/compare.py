@@ -119,6 +119,9 @@ def _compare(
             reason = f"matches --layers {' '.join(layers)}" if layers else "is in either file"
             raise ParameterError(f"no tensor {reason}")
         comparable = [[e for e in side if e.dtype in primitives.ITEMSIZE] for side in selected]
+        if not any(comparable):  # an empty comparison must not pass
+            dtypes = sorted({entry.dtype for side in selected for entry in side})
+            raise ParameterError(f"no tensor can be compared: frames store no {', '.join(dtypes)}")
         skipped = [e.name for s in selected for e in s if e.dtype not in primitives.ITEMSIZE]
         skipped += [name for dump in dumps for name in dump.omitted if selects(layers, name)]
         pairs = match(*comparable)
