@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -168,12 +169,29 @@ def test_strided_result() -> None:
     assert gs.same_bits(strided, looped(frames, [1, 1, 1]))
 
 
+def test_scale_beyond_float32_is_infinite() -> None:
+    """As in `decode_add`, without a warning of NumPy."""
+    frames = [gcodec.encode(np.array([1, -1, 0], np.float32), "raw")]
+    total = gcodec.decode_sum(frames, scale=1e300)
+    assert total.tolist()[:2] == [math.inf, -math.inf] and math.isnan(total[2])
+
+
+def test_errors_have_the_offset_in_their_frame() -> None:
+    frame = gcodec.encode(np.ones(9, np.float32), "sign")
+    with pytest.raises(gcodec.Truncated) as caught:
+        gcodec.decode_sum([frame, frame[:-1]])
+    assert str(caught.value) == "frame 1: the bytes end too early: 4 wanted, 3 left (at byte 22)"
+    assert caught.value.offset == 22
+
+
 def test_refusals() -> None:
     frames = encoded(["sign", "minmax"], 100)
     with pytest.raises(gcodec.ParameterError, match="at least one frame"):
         gcodec.decode_sum([])
     with pytest.raises(gcodec.ParameterError, match=r"scale=\[1\]"):
         gcodec.decode_sum(frames, scale=[1])
+    with pytest.raises(gcodec.ParameterError, match=r"scale=\[\[1\], \[1, 2\]\]: must be a num"):
+        gcodec.decode_sum(frames, scale=[[1], [1, 2]])  # type: ignore[list-item]
     with pytest.raises(gcodec.ParameterError, match="scale"):
         gcodec.decode_sum(frames, scale="1")  # type: ignore[arg-type]
     with pytest.raises(gcodec.ParameterError, match=r"frame.shape=\(7,\): must be \(100,\)"):

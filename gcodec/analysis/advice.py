@@ -124,8 +124,10 @@ def measure_synthetic(text: str, settings: Settings) -> tuple[Source, list[Measu
     ------
     ParameterError
         If `text` names no distribution.
+    LimitExceeded
+        If it names more values than the limits allow.
     """
-    sample = draw_sample(parse_synthetic(text), "synthetic", settings.seed)
+    sample = draw_sample(parse_synthetic(text), "synthetic", settings)
     if rms := stats.rms_error(sample.values):
         np.multiply(sample.values, np.float32(SYNTHETIC_RMS / rms), out=sample.values)
     measured = []

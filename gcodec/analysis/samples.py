@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gcodec.analysis import stats
+from gcodec.analysis.settings import Settings
 from gcodec.codec import Codec
 from gcodec.feedback import derive_seed
 from gcodec.tensorfiles.entries import Dump, Entry
@@ -78,11 +79,12 @@ def load_sample(dump: Dump, entry: Entry, max_values: int | None, seed: int) -> 
     return Sample(entry.name, size, finite, tensor_seed, origin, nonfinite)
 
 
-def draw_sample(synthetic: Synthetic, name: str, seed: int) -> Sample:
-    """Draw values, and take them for a tensor with this name."""
+def draw_sample(synthetic: Synthetic, name: str, settings: Settings) -> Sample:
+    """Draw values within the limits, and take them for a tensor with this name."""
+    settings.limits.check("the tensor", synthetic.count(), 4 * synthetic.count())
     values = synthetic.draw()
     origin = Origin.INDEPENDENT if values.ndim < 2 else Origin.MATRIX
-    return Sample(name, values.size, values, derive_seed(seed, name=name), origin)
+    return Sample(name, values.size, values, derive_seed(settings.seed, name=name), origin)
 
 
 def without_nonfinite(values: stats.Values) -> tuple[stats.Values, int]:

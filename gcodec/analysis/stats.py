@@ -89,15 +89,16 @@ class _Squares:
         largest = max(float(chunk.max()), -float(chunk.min()))  # NaN where one is NaN
         if not math.isfinite(largest):
             return False
-        unit = unit_of(largest)
-        scaled = chunk if unit == 1 else chunk / unit
-        self._parts.append((unit, float(np.sum(np.square(scaled)))))
-        self.largest = max(self.largest, largest)
+        if largest:  # zeros have no unit, and add nothing
+            unit = unit_of(largest)
+            scaled = chunk if unit == 1 else chunk / unit
+            self._parts.append((unit, float(np.sum(np.square(scaled)))))
+            self.largest = max(self.largest, largest)
         return True
 
     def root_mean(self, count: int) -> float:
         """Return the square root of the sum divided by `count`."""
-        unit = max((unit for unit, total in self._parts if total), default=1.0)
+        unit = max((unit for unit, _ in self._parts), default=1.0)
         total = math.fsum(total * (own / unit) ** 2 for own, total in self._parts)
         return unit * math.sqrt(total / count)
 

@@ -257,8 +257,7 @@ def _representative(entries: list[Entry], max_values: int) -> list[Entry]:
 def draw_step(source: str, settings: Settings) -> Sample:
     """Draw one tensor; see `gcodec.analysis.synthetic.parse_synthetic`."""
     synthetic = parse_synthetic(source)
-    settings.limits.check("the tensor", synthetic.count(), 4 * synthetic.count())
-    return draw_sample(synthetic, str(synthetic), settings.seed)
+    return draw_sample(synthetic, str(synthetic), settings)
 
 
 def time_codecs(

@@ -151,9 +151,9 @@ def weighted_mean(parts: Iterable[tuple[int, float]]) -> float:
 def joint_rms(parts: Iterable[tuple[int, float]]) -> float:
     """Return the root mean square over several tensors, from the size and rms of each."""
     sized = list(parts)
+    total = sum(size for size, _ in sized) or 1
     # hypot scales, so that it does not overflow where squares would.
-    root = math.hypot(*(math.sqrt(size) * rms for size, rms in sized))
-    return root / math.sqrt(sum(size for size, _ in sized) or 1)
+    return math.hypot(*(math.sqrt(size / total) * rms for size, rms in sized))
 
 
 def squared_ratio(error: float, signal: float) -> float:

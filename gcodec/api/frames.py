@@ -23,7 +23,7 @@ from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
 from gcodec.runtime import jit, kernel_cache
 from gcodec.runtime.reuse import result_beside
-from gcodec.tensorfiles.frame_list import mapped, mapped_file
+from gcodec.tensorfiles.frame_list import mapped, mapped_file, relocated
 from gcodec.wire.primitives import ITEMSIZE, encode_name
 
 
@@ -374,7 +374,10 @@ def decode_sum(
     if not read:
         raise ParameterError.of("frames", [], "at least one frame")
     factors: Any = scale
-    scales: list[float] = [factors] * len(read) if np.ndim(scale) == 0 else list(factors)
+    try:
+        scales: list[float] = [factors] * len(read) if np.ndim(scale) == 0 else list(factors)
+    except ValueError:  # NumPy refuses sequences of different lengths
+        scales = []
     if len(scales) != len(read):
         raise ParameterError.of("scale", scale, f"a number, or one for each of {len(read)} frames")
     size, shape = read[0].size, read[0].shape
@@ -390,11 +393,11 @@ def decode_sum(
 
 @contextmanager
 def _naming(index: int) -> Iterator[None]:
-    """Add the index of a frame to the message of a `FormatError`."""
+    """Add the index of a frame to the message of a `FormatError`; the offset is in the frame."""
     try:
         yield
     except FormatError as error:
-        raise type(error)(f"frame {index}: {error}") from error
+        raise relocated(error, f"frame {index}", error.offset) from error
 
 
 def iter_frames(

@@ -16,6 +16,7 @@ from gcodec.cli.render import text
 from gcodec.errors import ParameterError
 from gcodec.tensorfiles.dumps import SUFFIXES, find, matching, recognized_suffix
 from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES
+from gcodec.tensorfiles.frame_list import mapped
 from gcodec.tensorfiles.safetensors_file import INDEX_SUFFIX
 
 STREAM = Path("-")
@@ -63,8 +64,10 @@ def written_file(target: Path, suffix: str) -> Iterator[Path]:
         sys.stdout.buffer.flush()
 
 
-def check_stdout(output: str | None, as_json: bool) -> None:
-    """Raise `click.UsageError` if the output cannot go to standard output."""
+def check_streams(sources: Sequence[str], output: str | None, as_json: bool) -> None:
+    """Raise `click.UsageError` if an output has no name, or cannot go to standard output."""
+    if output is None and list(sources) == [str(STREAM)]:
+        raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
     if output != str(STREAM):
         return
     if as_json:
@@ -131,6 +134,20 @@ def existing(name: str) -> Path:
     return path
 
 
+def frames_file(name: str) -> tuple[Path, Any]:
+    """Return the path and the bytes of a file of frames; standard input has the path stdin.
+
+    Raises
+    ------
+    ParameterError
+        If there is no file of this name.
+    """
+    if name == str(STREAM):
+        return Path("stdin"), sys.stdin.buffer.read()
+    path = existing(name)
+    return path, mapped(path)
+
+
 def inputs(
     patterns: Sequence[str],
     kind: str = "dump or .gcf file",
@@ -171,19 +188,36 @@ def inputs(
     return paths
 
 
-def one_dump(source: str) -> Path:
-    """Return the only dump that a pattern matches.
+def one_input(
+    pattern: str,
+    allowed: str,
+    kind: str = "dump or .gcf file",
+    accept: Callable[[Path], bool] = lambda path: True,
+) -> Path:
+    """Return the only file that a pattern matches.
+
+    Parameters
+    ----------
+    pattern, kind, accept
+        See `inputs`. The predicate also applies to a file that is named.
+    allowed : str
+        Description of the allowed patterns, for the error message.
 
     Raises
     ------
     ParameterError
-        If the pattern matches several files, or none, or a file of frames.
+        If the pattern matches several files, or none, or another kind of file.
     """
-    paths = inputs([source], "dump", is_dump)
-    if len(paths) > 1 or not is_dump(paths[0]):
-        allowed = "must be one file of tensors, or synthetic:shape=ROWSxCOLUMNS"
-        raise ParameterError(f"{source}: {allowed}")
+    paths = inputs([pattern], kind, accept)
+    if len(paths) > 1 or not accept(paths[0]):
+        raise ParameterError(f"{pattern}: must be {allowed}")
     return paths[0]
+
+
+def one_dump(source: str) -> Path:
+    """Return the only dump that a pattern matches; see `one_input`."""
+    allowed = "one file of tensors, or synthetic:shape=ROWSxCOLUMNS"
+    return one_input(source, allowed, "dump", is_dump)
 
 
 def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: bool) -> list[Path]:

@@ -15,6 +15,7 @@ import click
 import gcodec
 from gcodec.cli import outcome
 from gcodec.cli.options import write_examples
+from gcodec.cli.render.text import printable
 from gcodec.errors import suggestion
 from gcodec.tensorfiles.atomic import NamedWriter
 
@@ -53,6 +54,9 @@ class _Verbs(click.Group):
             code = outcome.BROKEN_PIPE
         except KeyboardInterrupt:
             code = outcome.INTERRUPTED
+        except click.UsageError as error:
+            message = printable(error.format_message(), err=True)  # it can contain any argument
+            raise click.UsageError(message, error.ctx) from None
         except outcome.EXPECTED as error:
             code = _report(error)
         ctx.exit(code)

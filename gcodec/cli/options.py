@@ -10,6 +10,7 @@ import contextlib
 import functools
 import glob
 import importlib
+import itertools
 import math
 import os
 import re
@@ -24,7 +25,7 @@ from gcodec.analysis.settings import Settings
 from gcodec.cli.kernel_counts import expected
 from gcodec.cli.outcome import EXIT_CODES, Outcome
 from gcodec.cli.render.text import either
-from gcodec.errors import GcodecError, ParameterError
+from gcodec.errors import GcodecError, ParameterError, brief
 from gcodec.limits import Limits
 from gcodec.runtime import compilation_watchers
 
@@ -252,13 +253,12 @@ def complete_layer(
 
     mark = "!" if incomplete.startswith("!") else ""
     items: dict[str, None] = {}
-    for path in _files(ctx):
-        for name in _tensor_names(path):
-            escaped = mark + glob.escape(name)
-            if escaped.startswith(incomplete) and name.isprintable():
-                items[escaped] = None
-            if len(items) == _MAX_NAMES:
-                break
+    for name in itertools.chain.from_iterable(map(_tensor_names, _files(ctx))):
+        escaped = mark + glob.escape(name)
+        if escaped.startswith(incomplete) and name.isprintable():
+            items[escaped] = None
+        if len(items) == _MAX_NAMES:
+            break
     return [CompletionItem(name) for name in items]
 
 
@@ -297,10 +297,28 @@ class Number(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number, or fail."""
-        number = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{value} is not a number", param, ctx)
-        return number
+        with contextlib.suppress(click.BadParameter):
+            number = super().convert(value, param, ctx)
+            if not math.isnan(number):
+                return number
+        self.fail(f"{brief(repr(value))}: must be a number {_bounds(self)}", param, ctx)
+
+
+class Integer(click.IntRange):
+    """An integer in a range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the integer, or fail."""
+        with contextlib.suppress(click.BadParameter):
+            return super().convert(value, param, ctx)
+        self.fail(f"{brief(repr(value))}: must be an integer {_bounds(self)}", param, ctx)
+
+
+def _bounds(numbers: click.FloatRange | click.IntRange) -> str:
+    """Return the bounds of numbers as text; all ranges have a minimum."""
+    if numbers.max is None:
+        return f"{'above' if numbers.min_open else 'of at least'} {numbers.min}"
+    return f"from {numbers.min} to {numbers.max}"
 
 
 class Order(click.Choice):  # type: ignore[type-arg]  # not generic in older releases
@@ -324,7 +342,7 @@ quiet = click.option(
 force = click.option("-f", "--force", is_flag=True, help="Replace existing files.")
 seed = click.option(
     "--seed",
-    type=click.IntRange(0, 2**64 - 1),
+    type=Integer(0, 2**64 - 1),
     default=0,
     help="Seed of the run; each tensor derives its own seed from it and from its name.",
 )
@@ -338,7 +356,7 @@ layers = click.option(
     "match. Repeatable.",
 )
 top = click.option(
-    "--top", type=click.IntRange(1), metavar="N", help="Show only the first N rows of the table."
+    "--top", type=Integer(1), metavar="N", help="Show only the first N rows of the table."
 )
 
 
@@ -358,7 +376,7 @@ def codecs(text: str) -> Callable[[Function], Function]:
 def sample(default: int, text: str) -> Callable[[Function], Function]:
     """Return the option ``--sample`` with this help text."""
     return click.option(
-        "--sample", "max_values", type=click.IntRange(1), default=default, metavar="N", help=text
+        "--sample", "max_values", type=Integer(1), default=default, metavar="N", help=text
     )
 
 
@@ -410,7 +428,7 @@ def limits(function: Callable[..., int]) -> Callable[..., int]:
     ):
         command = click.option(
             name,
-            type=click.IntRange(1),
+            type=Integer(1),
             default=default,
             metavar="N",
             help=f"Largest number of {noun}; gcodec refuses more before it allocates memory.",
@@ -474,7 +492,7 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic in older
         """Return the value, or fail."""
         parsed = self._parse(value)
         if parsed is None:
-            self.fail(f"{value!r}: must be {self._allowed}", param, ctx)
+            self.fail(f"{brief(repr(value))}: must be {self._allowed}", param, ctx)
         return parsed
 
 

@@ -91,7 +91,8 @@ class FrameSum:
         if frame.shape != self.shape:
             raise ParameterError.of("frame.shape", frame.shape, str(self.shape))
         codec, device = frame.codec, self._source.device
-        factor = np.float32(check_number("scale", scale))
+        with np.errstate(over="ignore"):
+            factor = np.float32(check_number("scale", scale))
         with self._source.stream():
             payload, is_known = frame._payload_on(device), symbols is not None
             if device is not None or not codec._slice_unit(frame.size):

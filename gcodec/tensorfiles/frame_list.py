@@ -312,7 +312,7 @@ def located(part: str, start: int = 0, default: int = 0) -> Iterator[None]:
         raise relocated(error, part, offset) from None
 
 
-def relocated(error: FormatError, part: str, offset: int) -> FormatError:
+def relocated(error: FormatError, part: str, offset: int | None) -> FormatError:
     """Return an error of the same type that names a part of the file and a byte offset."""
     return type(error)(f"{part}: {message_of(error)}", offset)
 

@@ -62,6 +62,17 @@ def test_extreme_values_neither_overflow_nor_vanish(values, rms):
     assert stats.rms_error(values) == pytest.approx(float(rms), rel=1e-12)
 
 
+def test_zeros_before_tiny_values_do_not_overflow():
+    """A chunk of zeros has no unit that a later chunk could be too small for."""
+    x = np.zeros((1 << 17) + 10)
+    x[-10:] = 1e-200
+    expected = 1e-200 * math.sqrt(10 / x.size)
+    summary = stats.summarize(x)
+    assert summary.rms == pytest.approx(expected, rel=1e-12)
+    assert (summary.max_abs, summary.zeros) == (1e-200, 1 << 17)
+    assert stats.rms_error(x, np.zeros_like(x)) == pytest.approx(expected, rel=1e-12)
+
+
 def test_empty_zero_and_nonfinite_tensors():
     empty = stats.summarize(np.zeros((0, 3), np.float32))
     assert empty.size == empty.zeros == empty.nonfinite == 0

@@ -14,7 +14,7 @@ from gcodec.analysis import stats
 from gcodec.analysis.bounds import least_bits, least_error
 from gcodec.analysis.candidates import Budget, all_settings, probe, shortlist
 from gcodec.analysis.samples import Sample
-from gcodec.analysis.trials import Trial, attempt
+from gcodec.analysis.trials import Trial, attempt, joint_rms
 from gcodec.wire.seek import MIN_ELEMENTS
 
 RNG = np.random.default_rng(8)
@@ -100,3 +100,10 @@ def test_probes_omit_only_codecs_that_are_not_shortlisted(kind, budget):
     assert probed == [trial for trial in complete if trial in probed]
     assert shortlist([probed], budget) == shortlist([complete], budget)
     assert len(probed) < len(complete) or budget.max_nmse is None or kind == "zeros"
+
+
+def test_joint_rms_is_that_of_all_values():
+    parts = [(3, 2.0), (5, 0.5), (0, 0.0)]
+    assert joint_rms(parts) == pytest.approx(np.sqrt((3 * 4 + 5 * 0.25) / 8), rel=1e-15)
+    assert joint_rms([(40, 1e308), (10, 1e308)]) == pytest.approx(1e308, rel=1e-15)
+    assert joint_rms([(7, 0.1)]) == 0.1 and joint_rms([]) == 0

@@ -79,6 +79,16 @@ def test_exercise_matches_the_formulas() -> None:
     assert advice["best"] == dense and advice["codecs"] == []
 
 
+def test_large_ratios_have_no_exponents() -> None:
+    words = ["--params", "1M", "--step-time", "1s"]
+    slow = [*words, "--nodes", "3000", "--between", "1kbit/s", "--bits", "x=20", "--bits", "y=1"]
+    result = run(*slow)
+    assert "x 938x" in result.stdout and "two-phase 0.0005 bits/v (63,979x less)" in result.stdout
+    assert [line.split()[2] for line in result.stderr.splitlines()] == ["x", "y"]
+    fast = run(*words, "--nodes", "2", "--between", "1Gbit/s", "--bits", "x=1").stdout
+    assert "two-phase 1,000 bits/v (dense has less)" in fast and "e+" not in fast
+
+
 def test_slow_all_gather_is_flagged() -> None:
     text = run(*LARGE, *BITS).stdout
     assert (
@@ -288,10 +298,11 @@ BASE = ["--params", "10", "--step-time", "1ms", "--bits", "x=1"]
         ([*BASE, "--bits", "=1"], 2, "must be a name and bits"),
         ([*BASE, "--bits", "x=2"], 2, "--bits='x': must be a name that nothing else has"),
         ([*BASE, "--overlap", "2"], 2, "--overlap"),
-        ([*BASE, "--overlap", "nan"], 2, "overlap=nan: must be a share from 0 to 1"),
-        ([*BASE, "--tolerance", "nan"], 2, "tolerance=nan"),
+        ([*BASE, "--overlap", "nan"], 2, "'nan': must be a number from 0 to 1"),
+        ([*BASE, "--tolerance", "nan"], 2, "'nan': must be a number of at least 0"),
         ([*BASE, "--tolerance", "inf"], 2, "tolerance=inf"),
-        ([*BASE, "--gap", "nan"], 2, "gap=nan"),
+        ([*BASE, "--gap", "nan"], 2, "'nan': must be a number from 1e-30 to 1e+30"),
+        (["synthetic:gennorm,n=2000000000", *BASE, "-c", "sign"], 4, "--max-elems 2000000000"),
         (["synthetic:gennorm,beta=nan", *BASE], 2, "beta=nan: must be"),
         (["synthetic:nix", *BASE], 2, "synthetic='nix'"),
         ([*BASE, "--steps", "0"], 2, "must be a whole number"),

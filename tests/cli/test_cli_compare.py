@@ -200,6 +200,24 @@ def test_unreadable_files(frames: Path, tmp_path: Path) -> None:
     assert document(EXAMPLE, tmp_path / "cut.gcf", code=3)["total"] is None
 
 
+def test_nothing_to_compare_is_no_success(tmp_path: Path) -> None:
+    a, b = (tmp_path / f"{name}.npy" for name in "ab")
+    np.save(a, np.ones(3, np.complex64))
+    np.save(b, np.zeros(3, np.complex128))
+    stderr = run(a, b, "-q", code=2).stderr
+    assert stderr == "gcodec: no tensor can be compared: frames store no complex128, complex64\n"
+
+
+def test_each_side_is_one_file(tmp_path: Path) -> None:
+    """Of several files, the first one must not stand for all."""
+    a, b = (npz(tmp_path / f"{name}.npz", x=normal(5)) for name in "ab")
+    for pattern in (tmp_path, tmp_path / "*.npz"):
+        message = f"{pattern}: must be one dump or .gcf file"
+        assert message in run(a, pattern, code=2).stderr
+        assert message in run(pattern, a, code=2).stderr
+    assert document(tmp_path / "b.*", b)["tensors"][0]["passes"]
+
+
 def test_names_are_escaped(tmp_path: Path) -> None:
     name = "[red]x[/red]\x1b[31m\n"
     a = tmp_path / "a.gcf"

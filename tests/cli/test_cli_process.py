@@ -127,7 +127,27 @@ def test_invalid_variable_is_wrong_usage(name, monkeypatch):
 )
 def test_nan_is_refused_as_a_bound(args):
     """No error exceeds NaN, so every tensor would pass."""
-    assert "not a number" in run(*args, EXAMPLE, code=2).stderr
+    assert "'nan': must be a number" in run(*args, EXAMPLE, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("bench", "--rounds", "abc"), "'abc': must be an integer from 1 to 1000"),
+        (("bench", "--rounds", "0"), "'0': must be an integer from 1 to 1000"),
+        (("bench", "--threads", "1.5"), "'1.5': must be an integer from 1 to 1024"),
+        (("inspect", "--top", "0"), "'0': must be an integer of at least 1"),
+        (("inspect", "--max-nmse", "0"), "'0': must be a number above 0"),
+        (("inspect", "--max-bits", "few"), "'few': must be a number above 0"),
+        (("compare", EXAMPLE, "--max-nmse", "-1"), "'-1': must be a number of at least 0"),
+        (("encode", "--seed", "9" * 5000), "9...: must be an integer from 0 to 184467440737"),
+        (("encode", "--policy", "\x1b[31m"), r"'\x1b[31m': No such file or directory"),
+    ],
+    ids=lambda value: " ".join(map(str, value))[:30] if isinstance(value, tuple) else "",
+)
+def test_messages_about_options_name_what_is_allowed(args, message):
+    stderr = run(*args, EXAMPLE, code=2).stderr
+    assert message in stderr and "\x1b" not in stderr
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

@@ -66,6 +66,28 @@ def test_inspect_names_columns_that_do_not_fit():
     assert all(len(line) <= 80 for line in actual[1 : actual.index(note)])
 
 
+@pytest.mark.parametrize(
+    ("args", "headers"),
+    [
+        (("inspect", EXAMPLE, "-L", "fc.*"), ["tensor", "rms", "at", "0.01"]),
+        (
+            ("inspect", EXAMPLE, "-L", "fc.weight", "-c", "sign", "--max-bits", "40"),
+            ["tensor", "bits/v", "nmse", "bits/v", "≤", "40"],
+        ),
+        (
+            ("bench", EXAMPLE, "-c", "sign", "--rounds", "1"),
+            ["codec", "bits/v", "nmse", "Gbit/s"],
+        ),
+    ],
+    ids=lambda value: value[0],
+)
+def test_tables_fit_into_forty_columns(args, headers):
+    _, *table = lines(shown(*args, columns=40))
+    del table[next(i for i, line in enumerate(table) if line.startswith("not shown at 40 ")) :]
+    assert all(len(line) <= 40 for line in table), table
+    assert headers in [line.split() for line in table]
+
+
 def test_codecs_fit_with_their_purposes():
     actual = lines(shown("codecs"))
     table = actual[: actual.index("")]

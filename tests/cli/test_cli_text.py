@@ -88,6 +88,9 @@ def test_number_formats():
     assert (text.count(1, "frame"), text.count(1234, "frame")) == ("1 frame", "1,234 frames")
     assert (text.shape(()), text.shape((2, 3))) == ("scalar", "2x3")
     assert text.fixed(None) == "-"
+    speeds = 0, 98e6, 1e9, 9.94e9, 9.96e9, 156e9, 1.234e12, math.inf
+    expected = "never", "0.098", "1", "9.9", "10", "160", "1,200", "inf"
+    assert tuple(map(text.pays_below, speeds)) == expected
 
 
 def test_layer_selection():

@@ -14,7 +14,7 @@ from click.shell_completion import ShellComplete
 from example_files import DUMP, ROOT
 
 import gcodec
-from gcodec.cli import shells
+from gcodec.cli import options, shells
 from gcodec.cli.main import cli
 from gcodec.codec import registered
 
@@ -95,6 +95,11 @@ def test_tensor_names_complete(tmp_path: Path) -> None:
     assert completions(f"gcodec inspect {frames} -L a") == ["a[[]0]"]
     frames.write_bytes(x[:-1])
     assert completions(f"gcodec inspect {frames} -L a") == []
+    files = [tmp_path / f"{letter}.npz" for letter in "bcd"]
+    for file in files:
+        np.savez(file, **{f"{file.stem}{k}": values for k in range(300)})
+    line = " ".join(["gcodec inspect", *map(str, files), "-L "])
+    assert len(completions(line)) == options._MAX_NAMES
     assert completions("gcodec inspect nothing.npz -L a") == []
 
 

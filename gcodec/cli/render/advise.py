@@ -187,8 +187,8 @@ def show(advice: ClusterAdvice, console: Console, *, quiet: bool) -> None:
         note(f"skipped {text.count(advice.source.skipped, 'tensor')}: no gradients")
     if advice.machine is not None:
         note(f"coding speeds of {advice.machine.name}: {advice.machine.source}")
-    others = {way.scheme for way in advice.advice.ways if way.scheme and not way.coding}
-    for scheme in others:
+    others = (way.scheme for way in advice.advice.ways if way.scheme and not way.coding)
+    for scheme in dict.fromkeys(others):  # in their order
         name = text.printable(scheme.name)
         note(f"times of {name} exclude coding; --encode and --decode include it")
 
@@ -237,8 +237,9 @@ def _show_balance(advice: ClusterAdvice, console: Console, level: advisor.Level)
             factor = text.ratio(advice.work.bits, b.bits)
             hint = ""
             if factor is not None:
-                hint = f" ({factor:.3g}x less)" if factor > 1 else " (dense has less)"
-            limits.append(f"{b.collective} {b.bits:.3g} bits/v{hint}")
+                less = f"{text.three_digits(factor)}x less"
+                hint = f" ({less})" if factor > 1 else " (dense has less)"
+            limits.append(f"{b.collective} {text.three_digits(b.bits)} bits/v{hint}")
     claim = f"{_LEVELS[level]}, communication takes as long as computation"
     if limits:
         print_line(console, f"{claim} at: {', '.join(limits)}")
@@ -298,14 +299,15 @@ def _show_times(advice: ClusterAdvice, console: Console, level: advisor.Level) -
 def _show_slow_gathers(advice: ClusterAdvice, console: Console, level: advisor.Level) -> None:
     dense = advice.dense(level).time
     slow = [
-        f"{way.scheme.name} {way.time / dense:.3g}x"
+        f"{way.scheme.name} {text.three_digits(way.time / dense)}x"
         for way in advice.ways(level)
         if way.scheme and way.collective == "all-gather" and way.time > dense
     ]
     if slow:
         members, _ = advice.cluster.group(level)
-        group, limit = text.count(members, _MEMBERS[level]), advice.gather_limit(level)
-        claim = f"! all-gather over {group} is slower than dense from {limit:.3g} bits/v on"
+        group = text.count(members, _MEMBERS[level])
+        limit = text.three_digits(advice.gather_limit(level))
+        claim = f"! all-gather over {group} is slower than dense from {limit} bits/v on"
         print_line(console, f"{claim}: {', '.join(slow)}", "red")
 
 
@@ -357,4 +359,4 @@ def _show_convergence(advice: ClusterAdvice, console: Console) -> list[str]:
 
 def _speedup(time: float, dense: float) -> str:
     factor = text.ratio(dense, time)
-    return "-" if factor is None else f"{factor:.3g}x"
+    return "-" if factor is None else f"{text.three_digits(factor)}x"

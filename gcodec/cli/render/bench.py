@@ -118,9 +118,9 @@ class BenchView(View[Timing]):
             ),
             Column("nmse", lambda t: text.small(t.error)),
             Column("encode\nGB/s", lambda t: _giga(t.rate(t.encode)), rank=11),
-            Column(ratio, lambda t: text.fixed(t.to_copy(t.encode))),
+            Column(ratio, lambda t: text.fixed(t.to_copy(t.encode)), rank=1),
             Column("decode\nGB/s", lambda t: _giga(t.rate(t.decode)), rank=12),
-            Column(ratio, lambda t: text.fixed(t.to_copy(t.decode))),
+            Column(ratio, lambda t: text.fixed(t.to_copy(t.decode)), rank=2),
             Column("peak\nMiB", _peak_cell, rank=15),
             Column("pays below\nGbit/s", lambda t: text.pays_below(t.pays_below)),
         ]
@@ -177,4 +177,4 @@ def _peak_cell(timing: Timing) -> str:
 
 
 def _giga(rate: float) -> str:
-    return f"{rate / 1e9:.3g}"
+    return text.three_digits(rate / 1e9)

@@ -135,7 +135,7 @@ class DumpView(View[DumpRow]):
             Column("shape", _shape, left=True, rank=102, in_total=False),
             Column("dtype", _dtype, left=True, rank=103, in_total=False),
             Column("values", lambda row: f"{row.group.values:,}", rank=41),
-            Column("rms", lambda row: text.small(row.group.rms)),
+            Column("rms", lambda row: text.small(row.group.rms), rank=37),
             Column("max |x|", lambda row: text.small(row.group.max_abs), rank=101),
             Column("zero %", _zeros, rank=42),
             Column("NaN/Inf", _nonfinite, rank=nonfinite_rank),
@@ -152,7 +152,7 @@ class DumpView(View[DumpRow]):
                 Column(
                     f"best codec\n{budget}", lambda r: r.best.codec if r.best else "-", left=True
                 ),
-                Column("bits/v", lambda row: f"{row.best.bits:.2f}" if row.best else "-"),
+                Column("bits/v", lambda row: f"{row.best.bits:.2f}" if row.best else "-", rank=9),
                 Column(
                     "nmse", lambda row: text.small(row.best.error) if row.best else "-", rank=20
                 ),

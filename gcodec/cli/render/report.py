@@ -231,8 +231,11 @@ def _with_classes(body: str) -> tuple[str, str]:
     def class_attribute(match: re.Match[str]) -> str:
         return f' class="{names.setdefault(match[1], f"c{len(names)}")}"'
 
-    # Texts contain no quotation marks, because `escaped` replaces them.
-    body = re.sub(r'(?<=[\w"]) style="([^"]*)"', class_attribute, body)
+    def rewritten(tag: re.Match[str]) -> str:
+        return re.sub(r' style="([^"]*)"', class_attribute, tag[0])
+
+    # Only tags are rewritten: texts of diagrams can contain quotation marks.
+    body = re.sub(r"<[^>]*>", rewritten, body)
     return body, "".join(f".{name} {{ {style} }}\n" for style, name in names.items())
 
 

@@ -71,6 +71,7 @@ class StepsView(View["StepGroup"]):
             Column(
                 f"entropy at {self.settings.error:g}",
                 lambda group: _cell(group.bits(), text.fixed, 5, width),
+                rank=20,
             ),
             Column("rank of 99 %", lambda group: _rank(group, width), rank=30, in_total=False),
             Column("zero %", lambda group: _cell(group.zeros(), _percent, 5, width), rank=40),

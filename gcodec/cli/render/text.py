@@ -154,8 +154,11 @@ def speed(bandwidth: float) -> str:
 
 
 def pays_below(bits: float) -> str:
-    """Format a link speed in Gbit/s below which a codec pays."""
-    return f"{bits / 1e9:.2g}" if bits else "never"
+    """Format a link speed in Gbit/s below which a codec pays, with two digits."""
+    if not bits:
+        return "never"
+    speed = float(f"{bits / 1e9:.2g}")
+    return f"{speed:,.0f}" if speed >= 10 else f"{speed:g}"
 
 
 def _scaled(value: float, units: Sequence[tuple[str, float]]) -> str:

@@ -85,7 +85,7 @@ def _coding_speed(name: str, noun: str) -> Callable[[options.Function], options.
 )
 @click.option(
     "--overlap",
-    type=click.FloatRange(0, 1),
+    type=options.Number(0, 1),
     default=1.0,
     metavar="SHARE",
     help="Share of the step time during which communication can proceed.",
@@ -113,7 +113,7 @@ def _coding_speed(name: str, noun: str) -> Callable[[options.Function], options.
 @_coding_speed("--decode", "Decoding")
 @click.option(
     "--tolerance",
-    type=click.FloatRange(0),
+    type=options.Number(0),
     default=0.05,
     metavar="SHARE",
     help="Share by which a step may exceed the shortest one if it preserves more of the gradient.",
@@ -126,7 +126,7 @@ def _coding_speed(name: str, noun: str) -> Callable[[options.Function], options.
 )
 @click.option(
     "--gap",
-    type=click.FloatRange(1e-30, 1e30),
+    type=options.Number(1e-30, 1e30),
     default=1.0,
     metavar="X",
     help="Largest decrease of the loss, as a multiple of G^2/L for gradients of norm G and "

@@ -41,7 +41,7 @@ def command(source: str, base: str, output: str | None, force: bool, outcome: Ou
     from gcodec.tensorfiles.exact_file import original_name
     from gcodec.tensorfiles.frame_list import mapped
 
-    files.check_stdout(output, outcome.as_json)
+    files.check_streams((), output, outcome.as_json)
     path, base_path = files.existing(source), files.original(base)
     data = mapped(path)
     original = original_name(data)

@@ -63,7 +63,7 @@ _ORDERS: dict[str, Callable[[Timing], float]] = {
 )
 @click.option(
     "--rounds",
-    type=click.IntRange(1, 1000),
+    type=options.Integer(1, 1000),
     default=7,
     metavar="N",
     help="Number of measurements of each call; the table shows medians.",
@@ -71,7 +71,7 @@ _ORDERS: dict[str, Callable[[Timing], float]] = {
 @click.option(
     "-t",
     "--threads",
-    type=click.IntRange(1, 1024),
+    type=options.Integer(1, 1024),
     metavar="N",
     help="Number of threads for tensors of more than two million values. Default: "
     "GCODEC_NUM_THREADS, or the number of processors.",

@@ -73,7 +73,7 @@ def command(
     from gcodec.cli import files
     from gcodec.cli.render.output import stdout
 
-    paths = [files.inputs([name])[0] for name in (a, b)]
+    paths = [files.one_input(name, "one dump or .gcf file") for name in (a, b)]
     view = _compare(paths, layers, max_nmse, key, outcome)
     if view is not None:
         view.sort(order)
@@ -119,6 +119,9 @@ def _compare(
             reason = f"matches --layers {' '.join(layers)}" if layers else "is in either file"
             raise ParameterError(f"no tensor {reason}")
         comparable = [[e for e in side if e.dtype in primitives.ITEMSIZE] for side in selected]
+        if not any(comparable):  # an empty comparison must not pass
+            dtypes = sorted({entry.dtype for side in selected for entry in side})
+            raise ParameterError(f"no tensor can be compared: frames store no {', '.join(dtypes)}")
         skipped = [e.name for s in selected for e in s if e.dtype not in primitives.ITEMSIZE]
         skipped += [name for dump in dumps for name in dump.omitted if selects(layers, name)]
         pairs = match(*comparable)

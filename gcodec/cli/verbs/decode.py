@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -44,13 +42,9 @@ def command(
     """
     from gcodec.cli import coding, files
     from gcodec.tensorfiles.exact_file import original_name
-    from gcodec.tensorfiles.frame_list import mapped
 
-    if source == "-" and output is None:
-        raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
-    files.check_stdout(output, outcome.as_json)
-    path = Path("stdin") if source == "-" else files.existing(source)
-    data = sys.stdin.buffer.read() if source == "-" else mapped(path)
+    files.check_streams((source,), output, outcome.as_json)
+    path, data = files.frames_file(source)
     original = original_name(data)
     target, is_folder = coding.target_of(path, output, original, force)
     name = target.name.lower()

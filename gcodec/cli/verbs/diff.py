@@ -40,7 +40,7 @@ def command(old: str, new: str, output: str | None, force: bool, outcome: Outcom
     from gcodec.patch.files import BaseFile, write_difference
     from gcodec.tensorfiles.atomic import atomic_write
 
-    files.check_stdout(output, outcome.as_json)
+    files.check_streams((), output, outcome.as_json)
     old_path, new_path = files.original(old), files.original(new)
     (target,) = files.outputs([new_path], output, ".gcf", force)
     document: dict[str, Any] = {"old": old, "new": new, "output": str(target)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +40,7 @@ _OFFSET = options.Parsed(
 @click.option(
     "--limit",
     "max_symbols",
-    type=click.IntRange(0),
+    type=options.Integer(0),
     default=64,
     metavar="N",
     help="Show N symbols of each string and N entries of each table, and the number of bits of "
@@ -84,16 +83,13 @@ def command(
     wrong field the output ends, with exit code 1. The last line of a frame counts its bits by
     kind.
     """
-    from pathlib import Path
-
-    from gcodec.cli.files import existing
+    from gcodec.cli.files import frames_file
     from gcodec.cli.render import dissect as view
     from gcodec.cli.render.output import stdout
-    from gcodec.tensorfiles.frame_list import mapped, relocated
+    from gcodec.tensorfiles.frame_list import relocated
 
     options = {"most": None if full else max_symbols, "limits": outcome.limits, "key": key}
-    path = Path("stdin") if file == "-" else existing(file)
-    data = sys.stdin.buffer.read() if file == "-" else mapped(path)
+    path, data = frames_file(file)
     dissections: list[Dissection] = []
     document: dict[str, Any] = {"file": file, "bytes": len(data), "frames": []}
     printer = None if outcome.as_json else view.Printer(stdout(), path.name, data, digits)

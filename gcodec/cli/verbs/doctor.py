@@ -6,7 +6,7 @@ import importlib
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import click
@@ -93,10 +93,13 @@ def command(self_test: bool, quiet: bool, as_json: bool) -> int:
 
 
 def _checks(self_test: bool, quiet: bool) -> Iterator[Check]:
+    from gcodec.runtime.pool import thread_count
+    from gcodec.runtime.reuse import kept_nbytes
+
     yield from _versions()
     yield _checksums()
-    yield _threads()
-    yield _reused_memory()
+    yield _setting("threads", lambda: str(thread_count()))
+    yield _setting("reused memory", lambda: f"up to {kept_nbytes() >> 20} MiB")
     kernels = list(_kernels())
     yield from kernels
     yield _devices()
@@ -133,25 +136,14 @@ def _checksums() -> Check:
     return Check("CRC-32C", kind == "c", f"in {'C' if kind == 'c' else kind}", advice)
 
 
-def _threads() -> Check:
+def _setting(name: str, state: Callable[[], str]) -> Check:
+    """Return the check of an environment variable, given a function that reads it."""
     from gcodec.errors import ParameterError
-    from gcodec.runtime.pool import thread_count
 
     try:
-        return Check("threads", True, str(thread_count()))
+        return Check(name, True, state())
     except ParameterError as error:
-        return Check("threads", False, str(error), "unset the variable, or set it to a number")
-
-
-def _reused_memory() -> Check:
-    from gcodec.errors import ParameterError
-    from gcodec.runtime.reuse import kept_nbytes
-
-    try:
-        return Check("reused memory", True, f"up to {kept_nbytes() >> 20} MiB")
-    except ParameterError as error:
-        advice = "unset the variable, or set it to a number"
-        return Check("reused memory", False, str(error), advice)
+        return Check(name, False, str(error), "unset the variable, or set it to a number")
 
 
 def _kernels() -> Iterator[Check]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gcodec.policy import Policy
 
 _MAX_POLICY_BYTES = 1 << 20
+_MAX_NAMES = 8  # of tensors in a note; --json lists all of them
 
 
 @options.verb(
@@ -98,10 +99,8 @@ def command(
     from gcodec.tensorfiles.dumps import open_dump
 
     policy = _target_or_policy(spec, policy_file)
-    files.check_stdout(output, outcome.as_json)
+    files.check_streams(paths, output, outcome.as_json)
     sources = files.inputs(paths, "dump", files.is_dump, stdin=True)
-    if sources == [files.STREAM] and output is None:
-        raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
     targets = files.outputs(sources, output, ".gcf", force)
     written: list[dict[str, Any]] = []
     for source, target in zip(sources, targets, strict=True):
@@ -156,7 +155,7 @@ def _missed_targets(written: list[dict[str, Any]]) -> list[str]:
             by_target.setdefault(target, []).append(f"{name} ({missed['reached']:.3g})")
     return [
         f"{text.count(len(names), 'tensor')} cannot meet {target} and got the nearest: "
-        f"{', '.join(names)}; strict=yes refuses such tensors"
+        f"{text.listed(names, _MAX_NAMES)}; strict=yes refuses such tensors"
         for target, names in by_target.items()
     ]
 

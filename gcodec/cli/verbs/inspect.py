@@ -103,7 +103,7 @@ _NMSE = 0.01
 @options.markdown
 @click.option(
     "--width",
-    type=click.IntRange(20),
+    type=options.Integer(20),
     metavar="N",
     help="Width of the table. Default: that of the terminal; in a pipe, the necessary width.",
 )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--log2-block",
-    type=click.IntRange(0, 62),
+    type=options.Integer(0, 62),
     metavar="N",
     help="Blocks of 2^N elements, or of 2^N sent values for sparse codecs; 5 to 18 with rANS. "
     "Default: as encode chooses, 12, or with rANS 16 or 18.",
@@ -57,11 +57,9 @@ def command(
 
     if strip and log2_block is not None:
         raise click.UsageError("--strip removes tables, so --log2-block has no effect.")
-    files.check_stdout(output, outcome.as_json)
+    files.check_streams(paths, output, outcome.as_json)
     targets = sources = files.inputs(paths, ".gcf file", files.is_frames, stdin=True)
     if output is None:
-        if sources == [files.STREAM]:
-            raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
         files.check_replaceable(targets, force)
     else:
         targets = files.outputs(sources, output, ".gcf", force)

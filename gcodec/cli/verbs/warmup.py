@@ -26,7 +26,7 @@ _MAX_JOBS = 64
 @click.option(
     "-j",
     "--jobs",
-    type=click.IntRange(1, _MAX_JOBS),
+    type=options.Integer(1, _MAX_JOBS),
     metavar="N",
     help="Number of processes; default: GCODEC_NUM_THREADS, or else the number of processors. "
     "Each process needs about 400 MiB. The kernels of given codecs take one process.",
