@@ -259,8 +259,8 @@ class Microscale(Codec):
         top = max_abs_bits(values) if top_bits is None else top_bits
         check_top(top, values)  # with an infinite scale, every block would be NaN
         largest = np.float32(float_of_bits(top))
-        scale = binary32(float(largest / np.float32(2688)))
-        return min(max(scale, LEAST_TENSOR_SCALE), _MOST_TENSOR_SCALE)
+        scale = float(largest / np.float32(2688))
+        return binary32(min(max(scale, LEAST_TENSOR_SCALE), _MOST_TENSOR_SCALE))
 
     # --- dequantize
 
