@@ -10,6 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from gcodec.errors import ParameterError
 from gcodec.runtime import Array
 from gcodec.runtime.device import device_of
@@ -71,6 +73,28 @@ def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Array = N
     if is_one(n):
         return [task(start, min(start + length, n)) for start in range(0, n, length)]
     return _Segments(task, n, length).run()
+
+
+def run_added(
+    task: Callable[[int, int], np.ndarray], n: int, unit: int = 1, beside: Array = None
+) -> np.ndarray:
+    """Return the sum of the arrays of integers that ``task(start, stop)`` returns; see `run`.
+
+    Each array is added when its task ends, so the memory is one array for each thread.
+    """
+    total: list[np.ndarray] = []
+    lock = threading.Lock()
+
+    def add(start: int, stop: int) -> None:
+        part = task(start, stop)
+        with lock:
+            if total:
+                total[0] += part
+            else:
+                total.append(part)
+
+    run(add, n, unit, beside)
+    return total[0]
 
 
 def run_each(task: Callable[[int, int], _T], count: int) -> list[_T]:

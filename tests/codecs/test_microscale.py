@@ -214,6 +214,9 @@ def test_scale_of_the_tensor() -> None:
     assert not zeros.codec.decode(zeros, 20).any()
     tiny = np.full(20, 2.0**-140, np.float32)
     assert np.isfinite(gcodec.decode(gcodec.encode(tiny, "microscale:format=nvfp4"))).all()
+    symbols = zeros.codec.replaced(tensor_scale="auto").quantize(tiny)
+    unpacked = zeros.codec.unpack(zeros.codec.pack(symbols), 20)
+    assert unpacked.tensor_scale == symbols.tensor_scale  # also where it is limited
     largest = np.array([np.finfo(np.float32).max, -1e35, 0.0], np.float32)
     payload = gcodec.parse("microscale:format=nvfp4").encode(largest)
     assert payload.scalars["tensor_scale"] == 1e35

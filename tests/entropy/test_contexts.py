@@ -18,6 +18,7 @@ from gcodec.kernels.context import class_map, scale_fit
 from gcodec.kernels.context import scale_lists as list_kernels
 from gcodec.kernels.context.class_map import CENTER, CLASSES
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
+from gcodec.runtime import pool
 
 SHAPES = [(1,), (3,), (300,), (64, 64), (9, 1000), (400, 8), (13, 17), (16, 8, 3, 3), (70, 1100)]
 
@@ -80,6 +81,23 @@ def test_scales_and_classes(shape: tuple[int, ...]) -> None:
         counts = class_map.class_counts(symbols, [scales.arrays], 1)
         both = classes_of(scales, n) * 256 + symbols
         np.testing.assert_array_equal(counts.ravel(), np.bincount(both, minlength=counts.size))
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_costs_of_wide_rows(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strips of columns are summed one by one; the last row lacks the last ones."""
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    rng, width = np.random.default_rng(0), 20_000
+    symbols = rng.integers(0, 100, 9 * width + 10_000).astype(np.uint8)
+    rows, columns = (rng.integers(1, 128, k).astype(np.uint8) for k in (10, width))
+    costs = rng.integers(0, 1 << 19, (CLASSES, 128)).astype(np.int32)
+    actual = scale_fit.column_costs(symbols, rows, columns, costs, 2)
+    row, column = np.divmod(np.arange(symbols.size), width)
+    for k, shift in enumerate(range(-4, 5, 2)):
+        sums = rows[row].astype(np.int64) + columns[column] - CENTER + shift
+        each = costs[np.clip(sums, 0, CLASSES - 1), symbols >> 1]
+        np.testing.assert_array_equal(actual[:, k], np.bincount(column, each))
 
 
 @pytest.mark.parametrize("shape", [(40, 64), (300, 50), (2000,), (64, 8, 3, 3)], ids=str)

@@ -18,6 +18,7 @@ import pytest
 from sweeps import thinned
 
 import gcodec
+from gcodec.runtime import pool
 
 N = 1 << 23
 NBYTES = 4 * N
@@ -140,6 +141,23 @@ print(json.dumps(ratios))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of resident memory")
+def test_memory_of_sums_by_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row is a segment, but not every segment has sums of all columns."""
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    monkeypatch.setattr(pool, "SEGMENT", 1 << 14)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((32, 1 << 15), np.float32)
+    x *= np.exp2(3 * rng.standard_normal(1 << 15, np.float32))
+    spec, frames = "ecsq:step=0.5,trellis=yes", []
+    for threads in ("1", "4"):
+        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+        gcodec.encode(x, spec)  # compile the kernels first
+        frame, used = peak(lambda: gcodec.encode(x, spec))
+        frames.append(frame)
+        assert used <= 3 * x.nbytes
+    assert frames[0] == frames[1]
+
+
 def test_resident_memory() -> None:
     """Resident memory includes symbols, and the copy of the payload in the frame."""
     environment = os.environ | {

@@ -108,13 +108,13 @@ class BucketQuantizer:
 
         If `fuses_norms`, n is rounded up to whole buckets. For the rest, see `__call__`.
         """
-        if self.fuses_norms:
-            n = min(-(-n // self.scale.bucket) * self.scale.bucket, self.values.size)
+        unit = self.scale.bucket if self.fuses_norms else 1
+        n = min(-(-n // unit) * unit, self.values.size)
 
         def task(start: int, stop: int) -> None:
             self(start, stop, out[start:stop], leave, rounds)
 
-        pool.run(task, n, beside=self.values)
+        pool.run(task, n, unit, self.values)
         if self.update is not None:
             _check_norms(self.scale.norms, self.scale.s, self.values, self.update)
 

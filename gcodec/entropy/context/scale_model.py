@@ -245,6 +245,7 @@ def coprime_stride(stride: int, period: int) -> int:
 
 LEAST = 1 << 10  # symbols below which scales are not refined
 _POINT = 12  # fractional bits of costs
+_MOVED = 1 << 14  # scales that are moved at a time, so that their costs stay in a cache
 _SAMPLES = 1 << 10  # resolution of the relative frequencies of scales
 
 
@@ -270,7 +271,9 @@ def refined(symbols: np.ndarray, scales: Scales, costs: np.ndarray) -> Scales:
     if not group:
         return scales._replace(rows=rows)
     column_costs = scale_fit.column_costs(symbols, rows, columns, rounded, quantum)
-    group_costs = np.add.reduceat(column_costs, np.arange(0, width, group), axis=0)
+    group_costs = column_costs
+    if group > 1:
+        group_costs = np.add.reduceat(column_costs, np.arange(0, width, group), axis=0)
     by_group = _moved(columns[::group], group_costs, quantum)
     return Scales(layout, rows, np.repeat(by_group, group)[:width])
 
@@ -279,11 +282,15 @@ def _moved(scales: np.ndarray, costs: np.ndarray, quantum: int) -> np.ndarray:
     """Return for each of (k,) scales the neighbor of least cost; `costs` is (k, SHIFTS)."""
     shifts = (np.arange(SHIFTS) - SHIFTS // 2) * quantum
     most = MOST // quantum * quantum
-    neighbors = np.clip(scales.astype(np.int64)[:, None] + shifts, quantum, most)
-    total = costs + _list_costs(scales)[neighbors]
     order = np.argsort(np.abs(shifts), kind="stable")  # of equal costs, the nearest neighbor wins
-    best = neighbors[np.arange(scales.size), order[total[:, order].argmin(axis=1)]]
-    return np.where(scales > 0, best, 0).astype(np.uint8)
+    list_costs, moved = _list_costs(scales), np.empty(scales.size, np.uint8)
+    for at in range(0, scales.size, _MOVED):
+        own, part = scales[at : at + _MOVED], slice(at, at + _MOVED)
+        neighbors = np.clip(own.astype(np.int64)[:, None] + shifts, quantum, most)
+        total = costs[part] + list_costs[neighbors]
+        best = neighbors[np.arange(own.size), order[total[:, order].argmin(axis=1)]]
+        moved[part] = np.where(own > 0, best, 0)
+    return moved
 
 
 def _list_costs(scales: np.ndarray) -> np.ndarray:

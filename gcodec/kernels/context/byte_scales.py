@@ -10,7 +10,6 @@ the class times the unit, rounded.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -111,7 +110,7 @@ class LineSums:
                 _add_byte_rows(symbols, width, narrow, *own, columns)
             return columns
 
-        self._columns = functools.reduce(operator.iadd, pool.run(task, self._n, unit))
+        self._columns = pool.run_added(task, self._n, unit)
         return self
 
 

@@ -10,8 +10,6 @@ A symbol is twice the magnitude of a level, plus 1 if the level is negative.
 
 from __future__ import annotations
 
-import functools
-import operator
 import threading
 from typing import Any
 
@@ -118,7 +116,7 @@ def class_counts(symbols: np.ndarray, scale_sets: list[ScaleArrays], step: int) 
                 _count_classes(part, *scales, at, step, classes, joined, tables, row, out)
         return counts
 
-    counts: np.ndarray = functools.reduce(operator.iadd, pool.run(task, symbols.size, TILE))
+    counts = pool.run_added(task, symbols.size, TILE)
     return counts.reshape(-1, CLASSES, 256)
 
 
@@ -212,7 +210,7 @@ def _magnitude_sums(
         add_magnitudes(symbols[start:stop], width, narrow, rows[start // width :], columns)
         return columns
 
-    return rows, functools.reduce(operator.iadd, pool.run(task, symbols.size, width))
+    return rows, pool.run_added(task, symbols.size, width)
 
 
 def count_tables() -> np.ndarray:

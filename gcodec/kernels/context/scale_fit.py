@@ -19,6 +19,7 @@ MAGNITUDES = 128
 
 _VECTOR = 8  # SHIFTS, padded to a vector
 _TURNS = 4  # sums of a row that take turns
+_WIDE = 1 << 13  # columns of a strip, whose sums stay in a cache
 _MANY = 1 << 11  # elements whose costs are summed in 32 bits
 
 
@@ -65,14 +66,32 @@ def column_costs(
     table, far = _padded_costs(symbols, costs, quantum)
     width = columns.size
 
-    def task(start: int, stop: int) -> np.ndarray:
-        part_rows = rows[start // width : -(-stop // width)]
-        sums, scratch = np.zeros(width * SHIFTS, np.int64), np.zeros(width * _VECTOR, np.int32)
-        _add_columns(symbols[start:stop], part_rows, columns, table, far, scratch, sums)
-        return sums
+    def add(part: np.ndarray, part_rows: np.ndarray, own: np.ndarray, sums: np.ndarray) -> None:
+        scratch = np.zeros(own.size * _VECTOR, np.int32)
+        _add_columns(part, width, part_rows, own, table, far, scratch, sums)
 
-    total: np.ndarray = np.sum(pool.run(task, symbols.size, width), axis=0)
-    return total.reshape(width, SHIFTS)
+    if width < _WIDE:
+
+        def add_rows(start: int, stop: int) -> np.ndarray:
+            sums = np.zeros(width * SHIFTS, np.int64)
+            add(symbols[start:stop], rows[start // width : -(-stop // width)], columns, sums)
+            return sums
+
+        return pool.run_added(add_rows, symbols.size, width).reshape(width, SHIFTS)
+    total = np.zeros((width, SHIFTS), np.int64)
+
+    def add_strip(number: int, _: int) -> None:
+        strip = slice(number * _WIDE, min((number + 1) * _WIDE, width))
+        add(symbols[strip.start :], rows, columns[strip], total[strip].reshape(-1))
+
+    # Sums of all columns for each thread would take more memory than the tensor.
+    strips = -(-width // _WIDE)
+    if pool.is_one(symbols.size):
+        for number in range(strips):
+            add_strip(number, number + 1)
+    else:
+        pool.run_each(add_strip, strips)
+    return total
 
 
 def cost_table(costs: np.ndarray, quantum: int, magnitudes: int) -> tuple[np.ndarray, int]:
@@ -127,13 +146,14 @@ def _add_rows(symbols, rows, columns, table, far, scratch, sums):
                     out[k] += np.int64(scratch[turn * _VECTOR + k])
 
 
-@kernel("in uint8[], in uint8[], in uint8[], in int32[], int64, out int32[], out int64[]")
-def _add_columns(symbols, rows, columns, table, far, scratch, sums):
-    # As above; sums.size == SHIFTS * columns.size, scratch.size == _VECTOR * columns.size, all 0.
+@kernel("in uint8[], int64, in uint8[], in uint8[], in int32[], int64, out int32[], out int64[]")
+def _add_columns(symbols, width, rows, columns, table, far, scratch, sums):
+    # As above, but `columns` are the first of `width`, and the last row may have none of them;
+    # sums.size == SHIFTS * columns.size, scratch.size == _VECTOR * columns.size, all 0.
     count = CLASSES + 2 * far
     for first in range(0, rows.size, _MANY):
         for row in range(first, min(first + _MANY, rows.size)):
-            row_symbols = symbols[row * columns.size : (row + 1) * columns.size]
+            row_symbols = symbols[row * width : row * width + columns.size]
             scale = np.int64(rows[row]) - CENTER + far
             for j in range(row_symbols.size):
                 place = min(max(scale + np.int64(columns[j]), 0), count - 1)

@@ -217,8 +217,8 @@ def dequantize(
 @dispatched("gcodec.kernels.quantize.microscale_cuda")
 def tensor_scale_of(bits: int) -> float:
     """Return the scale of a tensor for NVFP4, by the bits of its largest magnitude, over 448·6."""
-    scale = binary32(float(float_of_bits(bits) / np.float32(2688)))
-    return min(max(scale, LEAST_TENSOR_SCALE), MOST_TENSOR_SCALE)
+    scale = float(float_of_bits(bits) / np.float32(2688))
+    return binary32(min(max(scale, LEAST_TENSOR_SCALE), MOST_TENSOR_SCALE))
 
 
 @dispatched("gcodec.kernels.quantize.microscale_cuda")

@@ -10,9 +10,7 @@ Errors are sums of integers, so they do not depend on the order of the elements.
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 
 import numpy as np
 
@@ -122,7 +120,7 @@ def plain_sums(
         _plain_sums(x[start:stop], factor, symbols, width, narrow, own_rows, columns)
         return columns
 
-    return rows, functools.reduce(operator.iadd, pool.run(task, x.size, width))
+    return rows, pool.run_added(task, x.size, width)
 
 
 @dispatched("gcodec.kernels.quantize.scalar_quantize_cuda")
