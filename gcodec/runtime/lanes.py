@@ -244,23 +244,27 @@ class Emitter:
         The selection takes less time if the 8 numbers are two times 4, as `repeats` says.
         """
         builder = self.builder
-        if compiles_for("avx2"):  # LLVM has no portable instruction for it
-            table, name = self.load(pointer, floats(8)), _ONE_OF_FOUR if repeats else _ONE_TABLE
-            parts = self.parts(places, 8)
-            return self.joined([self._call(name, table.type, [table, part]) for part in parts])
+        if compiles_for("avx2"):
+            name = _ONE_OF_FOUR if repeats else _ONE_TABLE
+            return self.permuted(self.load(pointer, floats(8)), places, name)
         count = places.type.count
         numbers = [self.splat(builder.load(self.element(pointer, k)), count) for k in range(8)]
         return self._selected(numbers, places)
 
     def one_of_eight(self, values: list[float], places: Any) -> Any:
         """Emit the selection from 8 float32 constants by the lowest 3 bits of 32-bit lanes."""
-        kind = places.type
-        if compiles_for("avx2"):  # LLVM has no portable instruction for it
-            table, count = floats(8)(values), 8
-            parts = self.parts(places, count)
-            return self.joined([self._call(_ONE_TABLE, table.type, [table, p]) for p in parts])
-        numbers = [floats(kind.count)([value] * kind.count) for value in values]
-        return self._selected(numbers, places)
+        if compiles_for("avx2"):
+            return self.permuted(floats(8)(values), places)
+        kind = floats(places.type.count)
+        return self._selected([kind([value] * kind.count) for value in values], places)
+
+    def permuted(self, table: Any, places: Any, name: str = _ONE_TABLE) -> Any:
+        """Emit the selection from the float32 of a register by 32-bit lanes, for AVX2.
+
+        LLVM has no portable instruction for it.
+        """
+        parts = self.parts(places, table.type.count)
+        return self.joined([self._call(name, table.type, [table, part]) for part in parts])
 
     def _selected(self, numbers: list[Any], places: Any) -> Any:
         """Emit the selection from 8 vectors by the lowest 3 bits of lanes."""
@@ -317,7 +321,7 @@ class Emitter:
         from llvmlite import ir
 
         builder = self.builder
-        if not compiles_for("avx"):  # LLVM has no portable instruction for it
+        if not compiles_for("avx"):
             splats = [self.splat(value) for value in values]
             none = places.type([0] * BLOCK)
             first, second = (
@@ -326,16 +330,10 @@ class Emitter:
             )
             upper, lower = (builder.select(first, splats[k + 1], splats[k]) for k in (2, 0))
             return builder.select(second, upper, lower)
-        quarter = ir.VectorType(ir.FloatType(), 8)
-        entries = quarter(ir.Undefined)
-        for k in range(quarter.count):
+        entries = floats(8)(ir.Undefined)
+        for k in range(8):
             entries = builder.insert_element(entries, values[k % 4], ir.IntType(32)(k))
-        return self.joined(
-            [
-                self._call(_ONE_OF_FOUR, quarter, [entries, part])
-                for part in self.parts(places, quarter.count)
-            ]
-        )
+        return self.permuted(entries, places, _ONE_OF_FOUR)
 
     def first_highest(self, mask: Any) -> Any:
         """Emit the bits of a mask; the first lane is the highest bit of the first byte."""

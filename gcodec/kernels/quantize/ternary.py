@@ -22,7 +22,7 @@ from gcodec.kernels.bits.dequantize import (
 )
 from gcodec.kernels.bits.pack import FieldLayout, check_length, check_padding, pad_error
 from gcodec.kernels.numeric import convert
-from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words
+from gcodec.kernels.numeric.philox import COUNTER_SPAN, emit_words
 from gcodec.kernels.numeric.words import load_word, store_word
 from gcodec.runtime import pool
 from gcodec.runtime.cover import cover
@@ -196,8 +196,7 @@ def _ternary_block(emit_codes: Callable[[Emitter, Any], Any], leave: bool = Fals
         r = builder.fdiv(size, scale)
         # For r = 1 the conversion overflows, but `full` decides such a lane.
         bound = builder.fptosi(builder.fmul(r, floats()([2.0**31] * BLOCK)), word)
-        seed, start, span = (e.args[name] for name in ("seed", "start", "span"))
-        (halves,) = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
+        (halves,) = emit_words(e)
         below = builder.icmp_signed("<", halves, bound)
         sent = builder.select(full, lanes(1)([1] * BLOCK), below)
         # An element that is sent is not 0, so as an integer its bits have its sign.

@@ -23,7 +23,7 @@ from gcodec.kernels.numeric.arithmetic import (
     fetch_terms,
     leave_block,
 )
-from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
+from gcodec.kernels.numeric.philox import emit_words, words
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, key_of
 from gcodec.runtime import pool
 from gcodec.runtime.cover import store_of, streams
@@ -290,9 +290,7 @@ def _quantize_block(stochastic: bool, leave: bool) -> Any:
         source, target, halves = e.address("x", "i"), e.address("codes", "at"), None
         e.fetch(source)
         if stochastic:
-            seed, start = e.args["seed"], e.args["start"]
-            span = e.builder.lshr(start, start.type(int(COUNTER_SPAN)))
-            (halves,) = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
+            (halves,) = emit_words(e)
         for first in range(0, BLOCK, count):
             place = e.element(source, first)
             x = e.load(place, floats(count))
