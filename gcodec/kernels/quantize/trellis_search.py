@@ -68,7 +68,7 @@ def best_levels(
         Halves of a step per unit of x.
     classes_of : callable
         Returns the uint8 classes of a range of elements; a uint8 array of this size is scratch.
-    costs : (QUANTISERS * CLASSES * LEVELS,) float32 array
+    costs : (QUANTIZERS * CLASSES * LEVELS,) float32 array
         Cost of each k by quantizer and class, in squares of half a step.
     moved : (3,) float32 array
         Distance of the points from the levels 1, 2, and all above.
