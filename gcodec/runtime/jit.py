@@ -163,8 +163,7 @@ class Kernel(_Lazy):
         from gcodec.runtime import processor
 
         self.run  # noqa: B018
-        address: int = processor.binding().address_of_symbol(self.symbol)
-        return address
+        return processor.binding().address_of_symbol(self.symbol)
 
     @property
     def is_shared(self) -> bool:

@@ -92,8 +92,7 @@ class Scale(NamedTuple):
         """Return which of the n elements from `first` on are in a part and have a tiny norm."""
         begin, end = part.start, min(part.stop, n)
         norms = self.of(np.arange(first + begin, first + end))
-        places: np.ndarray = np.flatnonzero((norms > 0) & (norms < TINY)) + begin
-        return places
+        return np.flatnonzero((norms > 0) & (norms < TINY)) + begin
 
 
 def symbol_dtype(s: int) -> np.dtype[Any]:
