@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.runtime.jit import inline, intrinsic, named_intrinsic, subroutine
-from gcodec.runtime.lanes import compiles_for
+from gcodec.runtime.lanes import compiles_for, integer
 
 MOST_PUT = 56  # bits of one `put`
 
@@ -59,20 +59,16 @@ def words_of(typing_context: Any, data: Any) -> Any:
 
 def _word_at(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     """Emit the address of the word that begins at an element of a uint8 array."""
-    from llvmlite import ir
-
     data = context.make_array(signature.args[0])(context, builder, args[0]).data
-    return builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(64).as_pointer())
+    return builder.bitcast(builder.gep(data, [args[1]]), integer(64).as_pointer())
 
 
 def _bit_operation(name: str, instruction: str, *flags: bool) -> Any:
     """Make an intrinsic that applies an LLVM instruction to an unsigned integer."""
 
     def operation(typing_context: Any, word: Any) -> Any:
-        from llvmlite import ir
-
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            constants = [ir.IntType(1)(flag) for flag in flags]
+            constants = [integer(1)(flag) for flag in flags]
             return getattr(builder, instruction)(args[0], *constants)
 
         return word(word), generate
@@ -145,13 +141,12 @@ def peek(data, at):
 @intrinsic
 def high_product(typing_context: Any, a: Any, b: Any) -> Any:
     """Return the upper 64 bits of the 128-bit product of two uint64."""
-    from llvmlite import ir
     from numba.core import types
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        wide = ir.IntType(128)
+        wide = integer(128)
         product = builder.mul(*(builder.zext(arg, wide) for arg in args))
-        return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
+        return builder.trunc(builder.lshr(product, wide(64)), integer(64))
 
     return types.uint64(a, b), generate
 

@@ -306,8 +306,7 @@ def _codes(r: np.ndarray, fmt: BlockFormat, random: np.ndarray | None) -> np.nda
     units = np.ldexp(r.astype(np.float64), fmt.mantissa - exponents)
     whole = np.floor(units)
     whole += random >> 1 < ((units - whole) * 2.0**31).astype(np.int64)
-    codes: np.ndarray = whole.astype(np.int64) + (exponents - least << fmt.mantissa)
-    return codes
+    return whole.astype(np.int64) + (exponents - least << fmt.mantissa)
 
 
 def _signed(codes: np.ndarray, x: np.ndarray, fmt: BlockFormat) -> np.ndarray:
@@ -543,10 +542,7 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
         def half(first: int) -> Any:
             k = first // HALF
             x = e.load(e.element(source, first), floats(HALF))
-            own = None
-            if halves is not None:
-                order = word([*range(first, first + HALF)])
-                own = builder.shuffle_vector(halves, halves, order)
+            own = None if halves is None else e.picked(halves, range(first, first + HALF))
             r = builder.fmul(x, e.splat(number("factors", k), HALF))
             bits = builder.bitcast(x, word)
             code = emit_codes(e, fmt, r, own, limited=fmt.is_two_level)

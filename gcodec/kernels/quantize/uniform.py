@@ -114,10 +114,8 @@ def quantize_sum(
         Bit pattern of the largest magnitude of the sum; NaN is larger than infinity. Unless it is
         finite, ranges and codes are undefined.
     """
-    ranges, loop = (
-        np.empty((-(-x.size // bucket), 2), np.float32),
-        _quantizer(seed is not None, True),
-    )
+    ranges = np.empty((-(-x.size // bucket), 2), np.float32)
+    loop = _quantizer(seed is not None, True)
     buckets = ranges.reshape(-1), bucket, bits, np.uint64(seed or 0), _address(packer, bits)
     streaming = streams(update.apart)
 
@@ -309,7 +307,7 @@ def _quantize_block(stochastic: bool, leave: bool) -> Any:
             return e.call("llvm.rint", r)
         whole = e.call("llvm.floor", r)
         fraction = builder.fmul(builder.fsub(r, whole), doubles(count)([2.0**31] * count))
-        own = builder.shuffle_vector(halves, halves, word([*range(first, first + count)]))
+        own = e.picked(halves, range(first, first + count))
         up = builder.icmp_signed("<", own, builder.fptosi(fraction, word))
         one, zero = doubles(count)([1.0] * count), doubles(count)([0.0] * count)
         codes = builder.fadd(whole, builder.select(up, one, zero))
