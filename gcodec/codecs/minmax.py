@@ -29,8 +29,7 @@ from gcodec.arrays.nonfinite import check_top, nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.pack import FieldLayout, check_length, pack_fields
-from gcodec.kernels.numeric import arithmetic
-from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate, add_residual
 from gcodec.kernels.numeric.convert import rounding
 from gcodec.kernels.numeric.ranges import (
     RANGE_NBYTES,
@@ -133,7 +132,7 @@ class MinMax(Codec):
         return self._quantized(values, seed)
 
     def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
-        return arithmetic.add_residual(x, update, self._bucket(x.size))
+        return add_residual(x, update, self._bucket(x.size))
 
     def _quantize_in_place(
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
@@ -200,7 +199,8 @@ class MinMax(Codec):
     def _dequantize_into(
         self, symbols: MinMaxSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
-        self._check_size(symbols, out)
+        nbytes = -(-self.max_payload_nbits(out.size) // 8)
+        self._require(symbols.n == out.size and symbols.data.size == nbytes, out.size)
         codes, bucket_ranges = self._parts(symbols)
         uniform.dequantize(codes, bucket_ranges, self._bucket(out.size), self.bits, out, add)
 
@@ -228,10 +228,6 @@ class MinMax(Codec):
         part = slice(codes + start * self.bits // 8, codes + -(-stop * self.bits // 8))
         data = np.concatenate((symbols.data[ranges], symbols.data[part]))
         return MinMaxSymbols(data, stop - start)
-
-    def _check_size(self, symbols: MinMaxSymbols, out: np.ndarray) -> None:
-        nbytes = -(-self.max_payload_nbits(out.size) // 8)
-        self._require(symbols.n == out.size and symbols.data.size == nbytes, out.size)
 
     def _parts(self, symbols: MinMaxSymbols) -> tuple[np.ndarray, np.ndarray]:
         start = self._ranges_nbytes(symbols.n)

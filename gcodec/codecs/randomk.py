@@ -42,8 +42,8 @@ from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.fields.values import values as values_in
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
-from gcodec.kernels.numeric import arithmetic, convert, scatter
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate
+from gcodec.kernels.numeric import convert, scatter
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, corrected
 from gcodec.kernels.numeric.draw import draw
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.payload import Payload
@@ -162,7 +162,7 @@ class RandomK(SparseCodec):
         symbols = self._rounded(values, n, seed)
         decoded = convert.round_to(self._values(symbols.values, n), tensor.dtype)
         minus = np.float32(-1)
-        if not all_finite(arithmetic.corrected(values, decoded, minus)):
+        if not all_finite(corrected(values, decoded, minus)):
             raise ParameterError(f"x: its residual exceeds the range of {self} or {tensor.dtype}")
         scatter.add(out, positions, decoded, minus)
         return symbols

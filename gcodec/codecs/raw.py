@@ -23,8 +23,7 @@ from gcodec.codec import Codec, register
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.pack import check_length
-from gcodec.kernels.numeric import convert
-from gcodec.kernels.numeric.convert import is_converted, whole
+from gcodec.kernels.numeric.convert import from_16_bits, is_converted, to_16_bits, whole
 from gcodec.payload import Payload
 from gcodec.runtime import Array
 from gcodec.runtime.memory import aligned_copy
@@ -94,8 +93,7 @@ class Raw(Codec):
 
     @property
     def _values_dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = NUMPY_DTYPES[self._integers or "float32"]
-        return dtype
+        return NUMPY_DTYPES[self._integers or "float32"]
 
     @property
     def _bits_dtype(self) -> np.dtype[Any]:
@@ -110,7 +108,7 @@ class Raw(Codec):
             # Symbols outlive the caller's array, so they need a copy.
             copied = whole(values) if is_converted(values) else aligned_copy(values)
             return RawSymbols(copied.view(self._bits_dtype))
-        return RawSymbols(convert.to_16_bits(values, self.dtype))
+        return RawSymbols(to_16_bits(values, self.dtype))
 
     def _encode(self, values: np.ndarray, seed: int, prior: Any) -> Payload:
         source: Any = values
@@ -131,7 +129,7 @@ class Raw(Codec):
         if self._integers or self.dtype == "float32":
             out.view(self._bits_dtype)[:] = symbols.bits
         else:
-            out[:] = convert.from_16_bits(symbols.bits, self.dtype)
+            out[:] = from_16_bits(symbols.bits, self.dtype)
 
     def _slice_unit(self, n: int) -> int:
         return 1

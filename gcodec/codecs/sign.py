@@ -30,8 +30,8 @@ from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits import signs
 from gcodec.kernels.bits.dequantize import LEVELS_1BIT, LevelString, dequantize
 from gcodec.kernels.bits.pack import check_length, check_padding
-from gcodec.kernels.numeric import convert, scalar_rules
-from gcodec.kernels.numeric.scalar_rules import negative
+from gcodec.kernels.numeric import convert
+from gcodec.kernels.numeric.scalar_rules import mean_of, negative
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import when_known
 from gcodec.runtime.lanes import BLOCK
@@ -107,7 +107,7 @@ class Sign(Codec):
         when_known(total, check)
         if self.scale == "none":
             return SignSymbols(bits, values.size, 1.0)
-        scale = scalar_rules.mean_of(total, values.size, root=self.scale == "l2")
+        scale = mean_of(total, values.size, root=self.scale == "l2")
         return SignSymbols(bits, values.size, scale)
 
     def _dequantize_into(

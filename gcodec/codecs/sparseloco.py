@@ -125,8 +125,7 @@ class Tiles(NamedTuple):
         above, below = tile // self.columns, inside // self.width
         left, column = tile - above * self.columns, inside - below * self.width
         row = above * self.height + below
-        places: np.ndarray = (row * self.columns + left) * self.width + column
-        return places
+        return (row * self.columns + left) * self.width + column
 
 
 def largest_divisor(n: int, most: int) -> int:

@@ -214,8 +214,7 @@ class TernGrad(Codec):
         ParameterError, TypeError
         """
         if scale is None:
-            symbols: TernarySymbols = super().quantize(x, seed=seed, prior=prior)
-            return symbols
+            return super().quantize(x, seed=seed, prior=prior)
         checked_scale = _SCALE.kind.check("scale", scale)
         tensor = inspect(x, "x").read()
         codec = self._bound_to(tensor)
@@ -247,12 +246,13 @@ class TernGrad(Codec):
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
     ) -> TernarySymbols:
         scale = self._scale_of(values, extremes)
-        level = convert.round_number(scale, dtype)
-        codes = ternary.quantize(values, as_float32(scale), seed, self._pack_rule, level)
-        return TernarySymbols(codes, scale, self._bound_shape(values.size))
+        return self._with_scale(values, scale, seed, convert.round_number(scale, dtype))
 
-    def _with_scale(self, values: np.ndarray, scale: float, seed: int) -> TernarySymbols:
-        codes = ternary.quantize(values, as_float32(scale), seed, self._pack_rule)
+    def _with_scale(
+        self, values: np.ndarray, scale: float, seed: int, level: np.float32 | None = None
+    ) -> TernarySymbols:
+        """Quantize; with the `level` of decoded values, leave the errors in `values`."""
+        codes = ternary.quantize(values, as_float32(scale), seed, self._pack_rule, level)
         return TernarySymbols(codes, scale, self._bound_shape(values.size))
 
     def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:

@@ -286,7 +286,7 @@ class WordString(NamedTuple):
         data, first, end, _ = self.span
         string = data, first, end, self.coded, 1 << log2_block, offsets
         is_plain = self.dtype == np.uint8 and not self.code.wide and self.coded.silent is None
-        if is_plain and isinstance(take, _Into):
+        if is_plain and isinstance(take, into):
             return dense_string.read(self.code, *string, take_widened, take.out)
         return dense_string.read(self.code, *string, take_widened)
 
@@ -421,19 +421,15 @@ def ignore(at: int, symbols: np.ndarray) -> None:
     """Ignore symbols: a `Take` for callers that only check a string."""
 
 
-class _Into:
-    """A `Take` that copies symbols to an array; a reader may also write to the array itself."""
+class into:
+    """A `Take` that copies symbols to an array of all symbols, to which readers may also write."""
 
     def __init__(self, out: np.ndarray) -> None:
         self.out = out
 
     def __call__(self, at: int, symbols: np.ndarray) -> None:
+        """Copy the symbols of a range."""
         self.out[at : at + symbols.size] = symbols
-
-
-def into(out: np.ndarray) -> Take:
-    """Return a `Take` that copies symbols into an array of all symbols."""
-    return _Into(out)
 
 
 def no_blocks(log2_block: int) -> SeekTable:
@@ -460,8 +456,7 @@ def seek_of_blocks(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
 
     if n < MIN_ELEMENTS:
         return None
-    seek: SeekTable | None = map_deferred(table, nbits, *sums)
-    return seek
+    return map_deferred(table, nbits, *sums)
 
 
 def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
@@ -483,8 +478,7 @@ def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
 
     if isinstance(n, int) and n < MIN_ELEMENTS:
         return None
-    seek: SeekTable | None = map_deferred(table, runs, nbits)
-    return seek
+    return map_deferred(table, runs, nbits)
 
 
 def write_classed(

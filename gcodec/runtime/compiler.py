@@ -411,8 +411,7 @@ class _Target:
         flags = self._flags[inlined]
         pipeline = _Pipeline(self._typing, self.context, None, kinds, None, flags, {})
         pipeline.state.metadata["symbol"] = symbol
-        compiled: _Compiled = pipeline.compile_extra(function)
-        return compiled
+        return pipeline.compile_extra(function)
 
 
 def _load_declarations(generic: Any) -> None:
@@ -556,8 +555,7 @@ class _Library(codegen.CPUCodeLibrary):
                 value.linkage = "internal"
         passes.getModulePassManager().run(module, passes)
         module.verify()
-        code: bytes = self._codegen.machine.emit_object(module)
-        return code
+        return self._codegen.machine.emit_object(module)
 
 
 class _Codegen(codegen.CPUCodegen):

@@ -322,13 +322,10 @@ def _conversion(type_name: str, star: str) -> Callable[[Any], Any]:
     """Return the function that converts a value to the type of a parameter."""
     if star:
         return _words_of
-    number = np.dtype(type_name if type_name == "bool" else _dtype_name(type_name)).type
+    # A type of ``types.cuh`` has its number of bits in its name, a dtype its number of bytes.
+    name = type_name if type_name == "bool" else f"{type_name[0]}{int(type_name[1:]) // 8}"
+    number = np.dtype(name).type
     return number if type_name[0] == "f" else lambda value: number(operator.index(value))
-
-
-def _dtype_name(type_name: str) -> str:
-    """Return the name of the dtype of a type of ``types.cuh``, such as ``i8`` for ``i64``."""
-    return f"{type_name[0]}{int(type_name[1:]) // 8}"
 
 
 def _words_of(value: Any) -> Any:
@@ -352,9 +349,8 @@ def _device_of(x: Any) -> Device | None:
     for device in reversed(_in_use):
         if device.owns(x):
             return device
-    module = sys.modules.get("cupy")
-    types: Any = getattr(module, "ndarray", ())
-    if types and isinstance(x, types):
+    types: Any = getattr(sys.modules.get("cupy"), "ndarray", ())
+    if isinstance(x, types):
         return cuda_device(x.data.device_id)
     return None
 
@@ -362,8 +358,7 @@ def _device_of(x: Any) -> Device | None:
 def host(array: Array) -> np.ndarray:
     """Return an array on the host: the same array if it is there, else a copy."""
     device = device_of(array)
-    host_array: np.ndarray = array if device is None else device.to_host(array)
-    return host_array
+    return array if device is None else device.to_host(array)
 
 
 def beside(array: Array, other: Array) -> Array:
@@ -419,8 +414,7 @@ def dispatched(source: str, by: str = "") -> Callable[[Callable[_P, _R]], Callab
             array = args[position] if position < len(args) else kwargs.get(by)
             if type(array) is np.ndarray or _device_of(array) is None:
                 return function(*args, **kwargs)
-            twin: Callable[_P, _R] = _twin(source, name)
-            return twin(*args, **kwargs)
+            return _twin(source, name)(*args, **kwargs)
 
         shell.twin = source  # type: ignore[attr-defined]
         return shell
@@ -432,10 +426,9 @@ def dispatched(source: str, by: str = "") -> Callable[[Callable[_P, _R]], Callab
 def _twin(source: str, name: str) -> Callable[..., Any]:
     """Return the twin of a function in another module, or raise `TypeError`."""
     try:
-        twin: Callable[..., Any] = getattr(importlib.import_module(source), name)
+        return getattr(importlib.import_module(source), name)
     except (ModuleNotFoundError, AttributeError) as error:
         raise no_twin(name) from error
-    return twin
 
 
 def no_twin(name: str) -> TypeError:

@@ -30,8 +30,7 @@ def code(target: Processor) -> bytes:
     _Entry(module).emit()
     llvm = processor.binding()
     machine = processor.machine(target)
-    compiled: bytes = machine.emit_object(llvm.parse_assembly(str(module)))
-    return compiled
+    return machine.emit_object(llvm.parse_assembly(str(module)))
 
 
 class _Entry:

@@ -163,8 +163,7 @@ class Kernel(_Lazy):
         from gcodec.runtime import processor
 
         self.run  # noqa: B018
-        address: int = processor.binding().address_of_symbol(self.symbol)
-        return address
+        return processor.binding().address_of_symbol(self.symbol)
 
     @property
     def is_shared(self) -> bool:
@@ -274,16 +273,16 @@ def named_intrinsic(function: Callable[..., Any], names: Sequence[str]) -> Any:
     return intrinsic(function)
 
 
-def calling(signature: str, result: str = "none") -> Any:
+def calling(signature: str) -> Any:
     """Declare the call (address, *arguments) of a kernel that only an argument determines.
 
     A kernel that calls one of several others then needs no variant for each of them.
 
     Parameters
     ----------
-    signature, result : str
-        Types of the parameters, and of the result, of the kernel at the `address`, which is a
-        uint64; see `Kernel.address`.
+    signature : str
+        Types of the parameters of the kernel at the `address`, which is a uint64; see
+        `Kernel.address`. The kernel returns nothing.
     """
 
     def call(typing_context: Any, *arguments: Any) -> Any:
@@ -292,18 +291,17 @@ def calling(signature: str, result: str = "none") -> Any:
         from gcodec.runtime.compiler import numba_type
 
         kinds = [numba_type(word) for word in signature.split(", ")]
-        returned = getattr(types, result)
 
         def code(context: Any, builder: Any, typed: Any, values: Any) -> Any:
             convention = context.call_conv
-            kind = convention.get_function_type(returned, kinds).as_pointer()
+            kind = convention.get_function_type(types.none, kinds).as_pointer()
             loop = builder.inttoptr(values[0], kind)
-            status, value = convention.call_function(builder, loop, returned, kinds, values[1:])
+            status, value = convention.call_function(builder, loop, types.none, kinds, values[1:])
             with cgutils.if_unlikely(builder, status.is_error):
                 convention.return_status_propagate(builder, status)
             return value
 
-        return returned(types.uint64, *kinds), code
+        return types.void(types.uint64, *kinds), code
 
     names = (f"argument{k}" for k in range(signature.count(",") + 1))
     return named_intrinsic(call, ("address", *names))

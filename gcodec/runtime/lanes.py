@@ -8,7 +8,7 @@ one step. A block checks no index; the surrounding loop keeps it inside its arra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gcodec.runtime import processor
@@ -95,17 +95,29 @@ class Emitter:
 
     def element(self, pointer: Any, ahead: int) -> Any:
         """Emit the address `ahead` elements after a pointer."""
-        from llvmlite import ir
-
-        return self.builder.gep(pointer, [ir.IntType(32)(ahead)])
+        return self.builder.gep(pointer, [integer(32)(ahead)])
 
     def splat(self, value: Any, count: int = BLOCK) -> Any:
         """Emit a vector whose lanes all have one value."""
         from llvmlite import ir
 
         kind = ir.VectorType(value.type, count)
-        first = self.builder.insert_element(kind(ir.Undefined), value, ir.IntType(32)(0))
-        return self.builder.shuffle_vector(first, first, lanes(32, count)([0] * count))
+        first = self.builder.insert_element(kind(ir.Undefined), value, integer(32)(0))
+        return self.picked(first, [0] * count)
+
+    def filled(self, kind: Any, values: Iterable[Any]) -> Any:
+        """Emit the vector of some values, as many as it has lanes."""
+        from llvmlite import ir
+
+        vector = kind(ir.Undefined)
+        for k, value in enumerate(values):
+            vector = self.builder.insert_element(vector, value, integer(32)(k))
+        return vector
+
+    def picked(self, vector: Any, places: Sequence[int]) -> Any:
+        """Emit the vector of the lanes at some places of another one."""
+        order = lanes(32, len(places))([*places])
+        return self.builder.shuffle_vector(vector, vector, order)
 
     def load(self, pointer: Any, kind: Any, align: int = 4) -> Any:
         """Emit the load of a vector."""
@@ -116,13 +128,11 @@ class Emitter:
 
         Its pointer is a multiple of `STREAMED` bytes, in place of `align` bytes.
         """
-        from llvmlite import ir
-
         builder = self.builder
         target = builder.bitcast(pointer, value.type.as_pointer())
         instruction = builder.store(value, target, align=STREAMED if streaming else align)
         if streaming:
-            one = builder.module.add_metadata([ir.IntType(32)(1)])
+            one = builder.module.add_metadata([integer(32)(1)])
             instruction.set_metadata("nontemporal", one)
 
     def store_as(self, values: Any, pointer: Any) -> None:
@@ -199,13 +209,11 @@ class Emitter:
 
     def looked_up(self, table: Any, places: Any) -> Any:
         """Emit the look-up of 64 bytes in a table of 64 bytes, at places below 64."""
-        from llvmlite import ir
-
         builder, kind = self.builder, places.type
         if compiles_for("avx512vbmi"):  # LLVM has no portable instruction for it
             return self._call(_PERMUTE, kind, [self.load(table, kind, 1), places])
         indices = [
-            builder.zext(builder.extract_element(places, ir.IntType(32)(k)), ir.IntType(64))
+            builder.zext(builder.extract_element(places, integer(32)(k)), integer(64))
             for k in range(kind.count)
         ]
         return self.gathered(table, indices, kind)
@@ -244,23 +252,27 @@ class Emitter:
         The selection takes less time if the 8 numbers are two times 4, as `repeats` says.
         """
         builder = self.builder
-        if compiles_for("avx2"):  # LLVM has no portable instruction for it
-            table, name = self.load(pointer, floats(8)), _ONE_OF_FOUR if repeats else _ONE_TABLE
-            parts = self.parts(places, 8)
-            return self.joined([self._call(name, table.type, [table, part]) for part in parts])
+        if compiles_for("avx2"):
+            name = _ONE_OF_FOUR if repeats else _ONE_TABLE
+            return self.permuted(self.load(pointer, floats(8)), places, name)
         count = places.type.count
         numbers = [self.splat(builder.load(self.element(pointer, k)), count) for k in range(8)]
         return self._selected(numbers, places)
 
     def one_of_eight(self, values: list[float], places: Any) -> Any:
         """Emit the selection from 8 float32 constants by the lowest 3 bits of 32-bit lanes."""
-        kind = places.type
-        if compiles_for("avx2"):  # LLVM has no portable instruction for it
-            table, count = floats(8)(values), 8
-            parts = self.parts(places, count)
-            return self.joined([self._call(_ONE_TABLE, table.type, [table, p]) for p in parts])
-        numbers = [floats(kind.count)([value] * kind.count) for value in values]
-        return self._selected(numbers, places)
+        if compiles_for("avx2"):
+            return self.permuted(floats(8)(values), places)
+        kind = floats(places.type.count)
+        return self._selected([kind([value] * kind.count) for value in values], places)
+
+    def permuted(self, table: Any, places: Any, name: str = _ONE_TABLE) -> Any:
+        """Emit the selection from the float32 of a register by 32-bit lanes, for AVX2.
+
+        LLVM has no portable instruction for it.
+        """
+        parts = self.parts(places, table.type.count)
+        return self.joined([self._call(name, table.type, [table, part]) for part in parts])
 
     def _selected(self, numbers: list[Any], places: Any) -> Any:
         """Emit the selection from 8 vectors by the lowest 3 bits of lanes."""
@@ -275,12 +287,8 @@ class Emitter:
 
     def parts(self, vector: Any, count: int) -> list[Any]:
         """Emit the parts of `count` lanes of a vector, in order."""
-        return [
-            self.builder.shuffle_vector(
-                vector, vector, lanes(32, count)([*range(first, first + count)])
-            )
-            for first in range(0, vector.type.count, count)
-        ]
+        firsts = range(0, vector.type.count, count)
+        return [self.picked(vector, range(first, first + count)) for first in firsts]
 
     def joined(self, parts: list[Any]) -> Any:
         """Emit the vector of the lanes of equally long parts, whose number is a power of two."""
@@ -293,31 +301,22 @@ class Emitter:
 
     def indices(self, places: Any) -> list[Any]:
         """Emit an even number of 32-bit lanes as a list of 64-bit words."""
-        from llvmlite import ir
-
-        builder, word, words = self.builder, ir.IntType(64), []
+        builder, word, words = self.builder, integer(64), []
         pairs = builder.bitcast(places, lanes(64, places.type.count // 2))
         for k in range(pairs.type.count):
-            both = builder.extract_element(pairs, ir.IntType(32)(k))
+            both = builder.extract_element(pairs, integer(32)(k))
             words += [builder.and_(both, word(0xFFFFFFFF)), builder.lshr(both, word(32))]
         return words
 
     def gathered(self, table: Any, indices: list[Any], kind: Any) -> Any:
         """Emit a vector of entries of a table; gather instructions would be no faster."""
-        from llvmlite import ir
-
-        builder, vector = self.builder, kind(ir.Undefined)
-        for k, index in enumerate(indices):
-            entry = builder.load(builder.gep(table, [index]))
-            vector = builder.insert_element(vector, entry, ir.IntType(32)(k))
-        return vector
+        builder = self.builder
+        return self.filled(kind, (builder.load(builder.gep(table, [at])) for at in indices))
 
     def one_of_four(self, values: list[Any], places: Any) -> Any:
         """Emit the selection from 4 float32 values by the lowest 2 bits of 32 lanes."""
-        from llvmlite import ir
-
         builder = self.builder
-        if not compiles_for("avx"):  # LLVM has no portable instruction for it
+        if not compiles_for("avx"):
             splats = [self.splat(value) for value in values]
             none = places.type([0] * BLOCK)
             first, second = (
@@ -326,23 +325,12 @@ class Emitter:
             )
             upper, lower = (builder.select(first, splats[k + 1], splats[k]) for k in (2, 0))
             return builder.select(second, upper, lower)
-        quarter = ir.VectorType(ir.FloatType(), 8)
-        entries = quarter(ir.Undefined)
-        for k in range(quarter.count):
-            entries = builder.insert_element(entries, values[k % 4], ir.IntType(32)(k))
-        return self.joined(
-            [
-                self._call(_ONE_OF_FOUR, quarter, [entries, part])
-                for part in self.parts(places, quarter.count)
-            ]
-        )
+        return self.permuted(self.filled(floats(8), 2 * values), places, _ONE_OF_FOUR)
 
     def first_highest(self, mask: Any) -> Any:
         """Emit the bits of a mask; the first lane is the highest bit of the first byte."""
-        from llvmlite import ir
-
         # The bitcast makes the first lane the lowest bit.
-        bits = self.builder.bitcast(mask, ir.IntType(mask.type.count))
+        bits = self.builder.bitcast(mask, integer(mask.type.count))
         return self.builder.bswap(self.builder.bitreverse(bits))
 
     def fetch(self, pointer: Any, ahead: int = AHEAD) -> None:
@@ -430,6 +418,13 @@ def can_round(dtype: str) -> bool:
 def floats_in_registers() -> int:
     """Return the number of float32 that `Emitter.looked_up_floats` can look up, or 0 if none."""
     return 64 if compiles_for("avx512f") else 16 if compiles_for("avx2") else 0
+
+
+def integer(bits: int) -> Any:
+    """Return the type of an integer."""
+    from llvmlite import ir
+
+    return ir.IntType(bits)
 
 
 def lanes(bits: int, count: int = BLOCK) -> Any:

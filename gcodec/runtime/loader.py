@@ -123,10 +123,7 @@ class Loader:
             len(signature),
             *map(_argument, signature),
         )
-        function: Callable[..., Any] = self._create(
-            ctypes.addressof(self._method), descriptor, None
-        )
-        return function
+        return self._create(ctypes.addressof(self._method), descriptor, None)
 
     def _engine(self, code: bytes) -> Any:
         """Return an engine that has loaded an object file."""

@@ -38,8 +38,7 @@ def empty_beside(size: int, dtype: Any, array: Array) -> np.ndarray:
     device = None if type(array) is np.ndarray else device_of(array)
     if device is None:
         return aligned_empty(size, dtype) if size > _SMALL else np.empty(size, dtype)
-    out: np.ndarray = device.empty(size, dtype)
-    return out
+    return device.empty(size, dtype)
 
 
 @functools.cache

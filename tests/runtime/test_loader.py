@@ -80,13 +80,20 @@ def refusing(x):
     return x
 
 
-call_number = calling("int64", "int64")
+@kernel("int64")
+def refuse(x):
+    if x < 0:
+        raise ValueError
+
+
+call_refuse = calling("int64")
 call_part = calling("in float32[], out int64[]")
 
 
 @kernel("uint64, int64")
 def doubled(address, x):
-    return 2 * call_number(address, x)
+    call_refuse(address, x)
+    return 2 * x
 
 
 @kernel("uint64, in float32[], out int64[]")
@@ -485,9 +492,9 @@ def test_the_name_in_an_error_does_not_leak() -> None:
 
 
 def test_kernels_call_others_by_address() -> None:
-    assert doubled(refusing.address, 21) == 42
+    assert doubled(refuse.address, 21) == 42
     with pytest.raises(FAILURE):
-        doubled(refusing.address, -1)
+        doubled(refuse.address, -1)
     assert apart(sized.address, np.zeros(5, np.float32), np.empty(1, np.int64)) == 4
 
 

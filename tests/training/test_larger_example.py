@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from examples.convergence import larger
 from examples.convergence.larger import INNER, Curve, run
@@ -69,6 +69,7 @@ def test_rounds_of_one_worker_are_plain_steps(task: Task) -> None:
 
     by_steps, by_rounds = scored(larger.train_means), scored(larger.train_rounds)
     assert by_rounds == pytest.approx(by_steps, rel=1e-3)
+    torch.manual_seed(0)  # that of the model before its steps
     assert by_rounds < plain.score(plain.model()) - 0.1
 
 

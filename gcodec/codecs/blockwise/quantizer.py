@@ -15,8 +15,8 @@ import numpy as np
 from gcodec.arrays.nonfinite import check_corrected, nonfinite_error
 from gcodec.codecs.blockwise.layout import ABSMAX, TABLE_SENT, Layout
 from gcodec.errors import ParameterError
-from gcodec.kernels.numeric import arithmetic, convert, reduce
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate
+from gcodec.kernels.numeric import convert, reduce
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, correct
 from gcodec.kernels.numeric.reduce import Moments, float_of_bits, max_abs_bits, moments
 from gcodec.kernels.quantize import blockwise, quantiles, standard_scores
 from gcodec.kernels.quantize.value_table import ValueTable
@@ -178,7 +178,7 @@ def _absmax(
     if rest and update is not None:
         own = update.part(full, x.size)
         last = own.left
-        arithmetic.correct(x[full:], own.copied(), own.decay, last)
+        correct(x[full:], own.copied(), own.decay, last)
         own.mark_saved()
     if rest:
         tops[-1] = np.maximum(float_of_bits(max_abs_bits(last)), _LEAST)
@@ -249,8 +249,7 @@ def _quantile(x: np.ndarray, loops: Loops) -> np.ndarray:
     low, high = loops.of_ranks(x, ranks)[inverse].reshape(2, -1)
     width = high - low
     from_low, from_high = low + width * weights, high - width * (_ONE - weights)
-    between: np.ndarray = np.where(weights < 0.5, from_low, from_high)
-    return between
+    return np.where(weights < 0.5, from_low, from_high)
 
 
 def _averages(x: np.ndarray, codes: np.ndarray, loops: Loops) -> np.ndarray:
@@ -274,5 +273,4 @@ def _averages(x: np.ndarray, codes: np.ndarray, loops: Loops) -> np.ndarray:
     for own in part_sums:
         sums += own
     counts = part_counts.sum(axis=0)
-    means: np.ndarray = (sums / np.maximum(counts, 1)).astype(np.float32)
-    return means
+    return (sums / np.maximum(counts, 1)).astype(np.float32)

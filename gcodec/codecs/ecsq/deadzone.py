@@ -14,14 +14,13 @@ from gcodec.codecs.ecsq.quantizer import CachedQuantizer
 from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, default_centroids
 from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales
 from gcodec.kernels.context.escapes import elements_from
-from gcodec.kernels.quantize import scalar_quantize
 from gcodec.kernels.quantize.rated_levels import (
     Errors,
     rated_levels,
     rated_magnitudes,
     scaled_levels,
 )
-from gcodec.kernels.quantize.scalar_quantize import ESCAPE
+from gcodec.kernels.quantize.scalar_quantize import ESCAPE, plain_sums
 from gcodec.runtime.memory import empty_beside
 
 _NO_OUTLIERS = np.empty(0, np.int64)
@@ -76,7 +75,7 @@ def scales_at(x: np.ndarray, step: float, layout: RowLayout) -> Scales:
         Above 0.
     layout : RowLayout
     """
-    sums = scalar_quantize.plain_sums(x, np.float32(step), layout.width, layout.group > 0)
+    sums = plain_sums(x, np.float32(step), layout.width, layout.group > 0)
     return Scales.of_sums(x.size, layout, *sums)
 
 

@@ -25,12 +25,11 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import context_plan_cuda
 from gcodec.kernels.context.escapes import cut_off
-from gcodec.kernels.context.escapes_cuda import symbols_beyond
+from gcodec.kernels.context.escapes_cuda import escaped
 from gcodec.kernels.numeric.reduce import max_abs_bits
 from gcodec.kernels.quantize import levels
 from gcodec.kernels.quantize.levels import Scale
 from gcodec.kernels.quantize.rated_levels import Errors
-from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.kernels.quantize.scalar_quantize_cuda import plain_levels, put_wide, rated_by
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
@@ -182,7 +181,7 @@ class _DeviceStochasticQuantizer(StochasticQuantizer):
 def _nbits(scales: context_plan_cuda.Scales, quantized: _Quantized) -> int:
     """Return the estimated bits of the string of symbols."""
     estimate = contexts.string_nbits(scales, quantized.symbols)
-    deferred_outliers = symbols_beyond(quantized.wide, ESCAPE)
+    deferred_outliers = escaped(quantized.wide)
     prefetch(deferred_outliers)
     nbits = int(estimate)  # this also waits for the outliers
     outliers = Outliers(*deferred_outliers.value)
@@ -256,7 +255,7 @@ class _DeviceLevels(Transient):
 
     def levels(self, step: Any) -> QuantizedLevels:
         """Return the levels, with deferred centroids, outliers and scales."""
-        outliers = map_deferred(itemgetter(1), symbols_beyond(self.wide, ESCAPE))
+        outliers = map_deferred(itemgetter(1), escaped(self.wide))
         centroids: Any = Deferred(
             device_with(self.sums),
             self.sums,

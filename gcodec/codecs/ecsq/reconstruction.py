@@ -9,7 +9,7 @@ transform coefficients, the inverse filter transform follows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -142,16 +142,22 @@ def reconstruct(levels: QuantizedLevels, unit: float, out: np.ndarray) -> None:
     """Write the points of levels whose symbols count `unit` to an (n,) float32 array."""
     if levels.on_device is not None:
         levels.on_device.put(unit, out)
-        return
-    table = point_table(unit, levels.centroids)
+    else:
+        _put_points(levels, lambda symbols: points_of(symbols, unit, levels.centroids), out)
+
+
+def _put_points(
+    levels: QuantizedLevels, points: Callable[[np.ndarray], np.ndarray], out: np.ndarray
+) -> None:
+    """Write the points of levels, given the points of any symbols."""
+    table = points(_BYTES)
 
     def task(start: int, stop: int) -> None:
         scalar_quantize.put_points(levels.symbols[start:stop], table, out[start:stop])
 
     pool.run(task, out.size, beside=out)
     if levels.outliers.size:
-        positions = _positions_of_outliers(levels)
-        scatter.replace(out, positions, points_of(levels.outliers, unit, levels.centroids))
+        scatter.replace(out, _positions_of_outliers(levels), points(levels.outliers))
 
 
 def _positions_of_outliers(levels: QuantizedLevels) -> np.ndarray:
@@ -247,17 +253,12 @@ class Reconstruction(NamedTuple):
         self, levels: QuantizedLevels, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
         """Write what `add` makes of an array of zeros, in which a product −0 becomes +0."""
-        zero = np.float32(0)
-        table = zero + scale * round_to(point_table(self.unit, self.centroids), dtype)
 
-        def task(start: int, stop: int) -> None:
-            scalar_quantize.put_points(levels.symbols[start:stop], table, out[start:stop])
+        def points(symbols: np.ndarray) -> np.ndarray:
+            exact = points_of(symbols, self.unit, self.centroids)
+            return np.float32(0) + scale * round_to(exact, dtype)
 
-        pool.run(task, out.size)
-        positions = _positions_of_outliers(levels)
-        if positions.size:
-            points = points_of(levels.outliers, self.unit, self.centroids)
-            scatter.replace(out, positions, zero + scale * round_to(points, dtype))
+        _put_points(levels, points, out)
 
     def are_finite(self, levels: QuantizedLevels, top: float = math.inf) -> bool:
         """Return whether all reconstructed values are finite.

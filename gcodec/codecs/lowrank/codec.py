@@ -268,8 +268,7 @@ class LowRank(Codec):
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if not self.rank:
             plain = self._plain(payload, n)
-            whole: np.ndarray = plain.codec._decode(plain, n, out)
-            return whole
+            return plain.codec._decode(plain, n, out)
         parts = Parts.read(payload, self._bound_shape(n))
         product = parts.product(self._message_step)
         is_safe = self._check_range(product, parts.residual is None)
@@ -285,8 +284,7 @@ class LowRank(Codec):
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
         if not self.rank:
             plain = self._plain(payload, n)
-            part: np.ndarray = plain.codec._decode_range(plain, n, start, stop)
-            return part
+            return plain.codec._decode_range(plain, n, start, stop)
         parts = Parts.read(payload, self._bound_shape(n))
         product = parts.product(self._message_step)
         is_safe = self._check_range(product, parts.residual is None)
@@ -309,13 +307,9 @@ class LowRank(Codec):
         return 8 * data.size
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
-        whole: Payload | None = self._plain(payload, n) if not self.rank else None
-        if whole is None:
-            whole = Parts.read(payload, self._bound_shape(n)).residual
-        if whole is None:
-            return no_blocks(log2_block)
-        table: SeekTable = whole.codec._index(whole, n, log2_block)
-        return table
+        shape = self._bound_shape(n)
+        whole = Parts.read(payload, shape).residual if self.rank else self._plain(payload, n)
+        return no_blocks(log2_block) if whole is None else whole.codec._index(whole, n, log2_block)
 
 
 def _check_sums(values: np.ndarray) -> None:

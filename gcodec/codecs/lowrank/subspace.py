@@ -139,8 +139,7 @@ def gram_of(points: np.ndarray) -> np.ndarray:
     if (float(np.abs(points).max()) * _POINT_PARTS) ** 2 * wide.shape[1] < _EXACT:
         return wide @ wide.T  # sums of integers, which are exact in any order
     gram: np.ndarray = _products(points, wide, int(max_abs_bits(points.reshape(-1))))
-    symmetric: np.ndarray = (gram + gram.T) / 2
-    return symmetric
+    return (gram + gram.T) / 2
 
 
 def _products(matrix: np.ndarray, rows: np.ndarray, top: int) -> np.ndarray:

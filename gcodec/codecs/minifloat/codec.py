@@ -220,9 +220,7 @@ class MiniFloatCodec(Codec):
         rounds = residuals.leaves_rounded(self, tensor.dtype) and device_of(values) is None
         if not (rounds or tensor.dtype in self.fused_dtypes) or self.block:
             # x̂ is rounded to the dtype, or scaled by blocks, before the residual is computed.
-            symbols: MiniFloatSymbols
-            symbols = super()._replace_residual(tensor, update, seed, prior)
-            return symbols
+            return super()._replace_residual(tensor, update, seed, prior)
         residual, decay = update.residual, update.decay
         if device_of(values) is not None:
             check_corrected(values, residual, decay)

@@ -199,8 +199,7 @@ def _with_largest(
 
     def errors_of(scales: np.ndarray) -> np.ndarray:
         exact = scale_errors.squared_errors(top, scales, ladder)
-        errors: np.ndarray = below.sums(scales, ladder).errors + exact
-        return errors
+        return below.sums(scales, ladder).errors + exact
 
     errors = errors_of(tried)
     best = tried[np.argsort(errors, kind="stable")[: scale_errors.LOCAL // 2]]

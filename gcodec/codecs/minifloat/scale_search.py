@@ -13,8 +13,7 @@ from gcodec.arrays.sampling import runs_of, sample
 from gcodec.codecs.minifloat import gennorm
 from gcodec.codecs.minifloat.gennorm import ENOUGH, RULES, SMALL_SAMPLE, Rule, scale_of
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels.numeric import arithmetic
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, corrected
 from gcodec.kernels.numeric.log_histogram import add_residual_with_histogram
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize import block_scales, minifloat
@@ -237,7 +236,7 @@ def _searched_on_device(
     part, whole = sample(values), values
     nonzero = scale_search_cuda.nonzero_of(part)
     if residual is not None and decay is not None:
-        part = arithmetic.corrected(part, sample(residual), decay)
+        part = corrected(part, sample(residual), decay)
         if part.size == values.size:
             whole = part
         else:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -44,8 +44,8 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.dequantize import LEVELS_2BIT, LevelString, dequantize
 from gcodec.kernels.bits.pack import check_length, pack_fields, packer, unpack_fields
 from gcodec.kernels.bits.sent_codes import turned
-from gcodec.kernels.numeric import arithmetic, convert, scatter
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate
+from gcodec.kernels.numeric import convert, scatter
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, corrected
 from gcodec.kernels.numeric.reduce import sum_squares
 from gcodec.kernels.numeric.scalar_rules import bounded_rms
 from gcodec.kernels.quantize.threshold import TWO_BIT, check_codes_2bit, quantize
@@ -204,7 +204,7 @@ class MXNet2Bit(Codec):
     ) -> TwoBitSymbols:
         values = tensor.values
         if self.threshold == "auto":
-            values = arithmetic.corrected(values, update.residual, update.decay)
+            values = corrected(values, update.residual, update.decay)
         threshold = level = self._threshold_of(values)
         rounded = self.server == "yes" or tensor.dtype not in ("float32", "float64")
         if rounded or type(level) is not Deferred:  # a deferred threshold is the level
@@ -212,8 +212,7 @@ class MXNet2Bit(Codec):
             level = codec._level_in(tensor.dtype)
             if not np.isfinite(level) and math.isfinite(codec._level):
                 # Only the unfused method detects that a sent value exceeds the dtype's range.
-                unfused: Any = super()._quantize_residual(tensor, update, seed, prior)
-                return cast(TwoBitSymbols, unfused)
+                return super()._quantize_residual(tensor, update, seed, prior)
         levels = as_float32(threshold), as_float32(level)
         codes = quantize(tensor.values, TWO_BIT, *levels, update)
         return self._symbols(codes, threshold, values.size)

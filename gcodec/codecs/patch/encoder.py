@@ -126,8 +126,7 @@ def _weighted(numbers: np.ndarray) -> np.ndarray:
     """Return x·log2(x) of numbers below 2^33, with `_POINT` fractional bits."""
     shifts = np.maximum(np.frexp(numbers)[1] - 15, 0)
     logs = rans.log2_table()[numbers >> shifts] >> rans.POINT - _POINT
-    products: np.ndarray = numbers * (logs + (shifts.astype(np.int64) << _POINT))
-    return products
+    return numbers * (logs + (shifts.astype(np.int64) << _POINT))
 
 
 def _class(places: np.ndarray, differences: np.ndarray, size: int) -> _Class:

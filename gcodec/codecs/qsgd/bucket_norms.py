@@ -63,7 +63,7 @@ class BucketQuantizer:
     ) -> BucketQuantizer:
         """Prepare to quantize (n,) float32 values; `extremes` is what is known about them.
 
-        `update` requires `fuses`.
+        `update` requires values on the host, and `bucket_levels.has_loop`.
 
         Raises
         ------
@@ -71,7 +71,7 @@ class BucketQuantizer:
             For NaN, Inf and norms beyond float32, unless `fuses_norms` postpones the check.
         """
         n, buckets = values.size, -(-values.size // bucket)
-        if device_of(values) is None and fuses(bucket, norm, s):
+        if device_of(values) is None and bucket_levels.has_loop(bucket, norm, s):
             scale = Scale(np.empty(buckets, np.float32), bucket, s)
             coded = CodedMask(n, bucket, np.empty(buckets, np.bool_))
             return cls(values, scale, coded, seed, fuses_norms=True, update=update)
@@ -117,11 +117,6 @@ class BucketQuantizer:
         pool.run(task, n, unit, self.values)
         if self.update is not None:
             _check_norms(self.scale.norms, self.scale.s, self.values, self.update)
-
-
-def fuses(bucket: int, norm: Norm, s: int) -> bool:
-    """Return whether a `BucketQuantizer` of values on the host computes norms in its pass."""
-    return bucket_levels.has_loop(bucket, norm, s)
 
 
 def _known_norm(bucket: int, norm: Norm, n: int, extremes: Extremes | None) -> np.ndarray | None:

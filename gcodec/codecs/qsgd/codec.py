@@ -38,9 +38,8 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 
 from gcodec.codec import Codec, register
-from gcodec.codecs.qsgd import bucket_norms
 from gcodec.codecs.qsgd import payload as payload_coding
-from gcodec.codecs.qsgd.bucket_norms import NORM_NBITS, BucketQuantizer, coded_mask_of
+from gcodec.codecs.qsgd.bucket_norms import NORM_NBITS, BucketQuantizer, coded_mask_of, read_scale
 from gcodec.codecs.qsgd.describe import level_fields
 from gcodec.codecs.qsgd.payload import BYTE_CODES, DenseString, Plan, PlannedString
 from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
@@ -54,6 +53,7 @@ from gcodec.kernels.numeric.norms import Norm, read_norms, write_norms
 from gcodec.kernels.prefix import level_codes
 from gcodec.kernels.prefix.run_level_place import place, place_values
 from gcodec.kernels.quantize import levels
+from gcodec.kernels.quantize.bucket_levels import has_loop
 from gcodec.kernels.quantize.levels import Scale
 from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime import pool
@@ -202,7 +202,7 @@ class QSGD(Codec):
         return self._quantized(values, quantize, leave=True, rounds=rounding(dtype))
 
     def _fuses_norms(self, n: int) -> bool:
-        return n > 0 and bucket_norms.fuses(self._bucket(n), cast(Norm, self.norm), self.s)
+        return n > 0 and has_loop(self._bucket(n), cast(Norm, self.norm), self.s)
 
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
@@ -336,9 +336,7 @@ class QSGD(Codec):
 
     def _read_scale(self, payload: Payload, n: int) -> Scale:
         """Read the norms of all buckets."""
-        return bucket_norms.read_scale(
-            payload.data, payload.nbits, self._buckets(n), self._bucket(n), self.s
-        )
+        return read_scale(payload.data, payload.nbits, self._buckets(n), self._bucket(n), self.s)
 
     def _plan(self, payload: Payload) -> Plan:
         return Plan(self.form, self.code, payload.scalars)

@@ -124,8 +124,7 @@ def models_of(counts: np.ndarray) -> np.ndarray:
     scaled[used, largest] += TOTAL - scaled[used].sum(axis=1)
     for row in used[scaled[used, largest] < 1].tolist():
         scaled[row] = rans.frequencies(counts[row], LEAST_LOG2)
-    models: np.ndarray = scaled[_sources(numbers[:, 0] > 0)]
-    return models
+    return scaled[_sources(numbers[:, 0] > 0)]
 
 
 def _sources(used: np.ndarray) -> np.ndarray:

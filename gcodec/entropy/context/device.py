@@ -7,19 +7,19 @@ host builds the header that precedes the symbols.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.entropy import rans
 from gcodec.entropy.coder import Written, seek_of_runs
-from gcodec.entropy.context import class_tables, models, table_choice
+from gcodec.entropy.context import class_tables, models
 from gcodec.entropy.context.class_tables import SENT, ClassTable
 from gcodec.entropy.context.coder import put_head
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales, row_layouts, sampled_rows
-from gcodec.entropy.context.table_choice import SAMPLE
+from gcodec.entropy.context.table_choice import SAMPLE, with_states
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import class_map, context_plan_cuda
@@ -31,13 +31,9 @@ from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.payload import HeaderlessBytes
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Deferred, LeadingBytes, map_deferred, prefetch
+from gcodec.runtime.deferred import Deferred, map_deferred, prefetch
 from gcodec.runtime.device import Device, placed
 from gcodec.wire.seek import SeekTable
-
-# The list of outliers has room at first for one in _ELEMENTS_PER_OUTLIER elements and _LEAST_ROOM.
-_ELEMENTS_PER_OUTLIER, _LEAST_ROOM = 1 << 4, 1 << 14
-_WORD = 64  # bits of a number in the list of outliers
 
 
 class Planned(NamedTuple):
@@ -121,8 +117,7 @@ def scales_in(layout: RowLayout, symbols: Array) -> context_plan_cuda.Scales:
 def string_nbits(scales: context_plan_cuda.Scales, symbols: Array) -> Deferred:
     """Return the estimated number of bits of the string, from the counts of all symbols."""
     plan = planned(context_plan_cuda.counted(scales, symbols, 1), symbols.size, (), sample=0)
-    nbits: Deferred = map_deferred(table_choice.with_states, plan.nbits)
-    return nbits
+    return map_deferred(with_states, plan.nbits)
 
 
 def counted(scales: context_plan_cuda.Scales, symbols: Array) -> context_plan_cuda.Scales:
@@ -172,8 +167,7 @@ def write_planned(
     """
     device, n, lead = device_with(symbols), symbols.size, front.trimmed()
     scales, table, layouts = planned
-    room = min(n, _LEAST_ROOM + n // _ELEMENTS_PER_OUTLIER)
-    merged, outliers = context_plan_cuda.joined(symbols, scales, table.tops, room, wide)
+    merged, outliers = context_plan_cuda.joined(symbols, scales, table.tops, wide)
     tables = write_tables(table.frequencies, LOG2_TOTAL)
     deferred_count: Any = count
     log2_run: Any = Deferred(device, table.decision[2:3])
@@ -183,20 +177,15 @@ def write_planned(
     if coded is not None:
         prefetch(coded.silent)
 
-    def all_outliers(count: int) -> np.ndarray:
-        _, outliers = context_plan_cuda.joined(symbols, scales, table.tops, count, wide)
-        return device.to_host(outliers)
-
-    listed = LeadingBytes(outliers.view(np.uint8), outliers[:1].view(np.int64), 2 * _WORD, _WORD)
     arrays = scales.which, table.decision, table.ends, scales.rows, scales.columns
-    parts = (*arrays, table.frequencies, listed)
-    deferred = [Deferred(device, part, np.asarray) for part in parts]
+    parts = (*arrays, table.frequencies)
+    deferred = [*(Deferred(device, part, np.asarray) for part in parts), outliers]
     for part in deferred:
         prefetch(part)
 
     @functools.cache
     def header() -> np.ndarray:
-        return _header([part.value for part in deferred], layouts, n, all_outliers)
+        return _header([part.value for part in deferred], layouts, n)
 
     def nbits_of(bits: int) -> int:
         is_empty = coded is not None and not coded.words
@@ -212,29 +201,21 @@ def write_planned(
     return Written(unfinished, map_deferred(nbits_of, bits), map_deferred(seek_of, bits, runs))
 
 
-def _header(
-    parts: Sequence[np.ndarray],
-    layouts: tuple[RowLayout, ...],
-    n: int,
-    all_outliers: Callable[[int], np.ndarray],
-) -> np.ndarray:
+def _header(parts: Sequence[Any], layouts: tuple[RowLayout, ...], n: int) -> np.ndarray:
     """Return the bytes that precede the n symbols of a string.
 
     Parameters
     ----------
-    parts : sequence of array
+    parts : sequence
         Index of the layout; number, lanes and class range of the table; scales of rows and of
         columns; frequencies. See `context_plan_cuda.Scales` and `context_plan_cuda.Chosen`. The
-        last part is a list of outliers as bytes: their number, then the position and the symbol
-        of each.
+        last part is the positions and the symbols of the outliers.
     layouts : tuple of RowLayout
         The layouts among which the device selected one.
     n : int
         Number of symbols.
-    all_outliers : callable
-        Returns a list with room for a number of outliers, if the list had too little.
     """
-    which, table_numbers, ends, rows, columns, frequencies, listed = parts
+    which, table_numbers, ends, rows, columns, frequencies, outliers = parts
     layout = layouts[int(which[0])]
     rows = rows[: -(-n // layout.width)]
     scales = Scales(layout, rows, columns[: layout.width if layout.group else 0])
@@ -244,14 +225,8 @@ def _header(
     else:
         own = frequencies.astype(np.int64).reshape(class_map.CLASSES, -1)
         table = ClassTable(SENT, own, *ends[:2].tolist())
-    words = listed.view(np.uint64)
-    count = int(words[0])
-    if 2 * count > words.size - 1:
-        words = all_outliers(count)
-    pairs = words[1 : 1 + 2 * count].view(np.int64).reshape(-1, 2)
-    pairs = pairs[np.argsort(pairs[:, 0])]
     string = BitString()
-    put_head(string, table, lanes, scales, Outliers(*np.ascontiguousarray(pairs.T)))
+    put_head(string, table, lanes, scales, Outliers(*outliers))
     return string.trimmed()
 
 

@@ -76,8 +76,7 @@ class ClassSymbols:
     def counts(self, sample: int) -> np.ndarray:
         """Count about `sample` symbols by model, all for 0, as (64, 256) int64."""
         step = sampling_stride(self.symbols.size, sample)
-        counts: np.ndarray = class_map.class_counts(self.symbols, [self.scales.arrays], step)[0]
-        return counts
+        return class_map.class_counts(self.symbols, [self.scales.arrays], step)[0]
 
     def examine(self, sample: int) -> Statistics:
         """Return the statistics of about `sample` symbols, of all for 0."""

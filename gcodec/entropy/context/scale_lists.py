@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.entropy import rans
 from gcodec.entropy.frequency_table import LENGTH_NBITS
-from gcodec.entropy.rans import RANS
+from gcodec.entropy.rans import RANS, entropy_nbits, log2_table
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import scale_lists as lists
@@ -52,7 +51,7 @@ def _may_pay(scales: np.ndarray, parameters: ListParameters, least_saving: int) 
     It takes hardly fewer bits than the entropy, a table, and half of the bits of its states.
     """
     counts = byte_counts(scales)
-    entropy = rans.entropy_nbits(counts)
+    entropy = entropy_nbits(counts)
     least = entropy - (entropy >> _LOG2_INACCURATE) + rans_string.heads_nbits(scales.size) // 2
     least += LENGTH_NBITS * int(np.count_nonzero(counts))
     return least + least_saving < min(parameters.rice_nbits, parameters.words_nbits)
@@ -60,7 +59,7 @@ def _may_pay(scales: np.ndarray, parameters: ListParameters, least_saving: int) 
 
 def nbits(scales: np.ndarray) -> int:
     """Return the bits of (k,) uint8 scales, k > 0; an estimate where rANS may pay."""
-    return lists.nbits(scales, rans.log2_table())
+    return lists.nbits(scales, log2_table())
 
 
 def read(data: np.ndarray, at: int, end: int, count: int) -> tuple[np.ndarray, int]:

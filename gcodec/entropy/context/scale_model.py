@@ -298,5 +298,4 @@ def _list_costs(scales: np.ndarray) -> np.ndarray:
     counts = np.bincount(scales, minlength=MOST + 1)
     frequencies = np.maximum(counts * _SAMPLES // scales.size, 1)
     logs = rans.log2_table()
-    list_costs: np.ndarray = logs[_SAMPLES] - logs[frequencies] >> rans.POINT - _POINT
-    return list_costs
+    return logs[_SAMPLES] - logs[frequencies] >> rans.POINT - _POINT

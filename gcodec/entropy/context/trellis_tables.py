@@ -135,8 +135,7 @@ def statics_nbits(counts: np.ndarray) -> np.ndarray:
     """Return the approximate bits of (128, 256) counts of symbols with each static table."""
     parts = zip(trellis.level_counts(counts), _statics_costs(), strict=True)
     first, second = (class_tables.nbits(part, joined) for part, joined in parts)
-    total: np.ndarray = first + second
-    return total
+    return first + second
 
 
 def static_for(counts: np.ndarray) -> TrellisTable:

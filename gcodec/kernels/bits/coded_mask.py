@@ -50,8 +50,7 @@ class CodedMask(NamedTuple):
     def known_silent(self) -> np.ndarray:
         """`silent` on the host; there must be silent buckets."""
         silent: Any = self.silent
-        mask: np.ndarray = silent.value if type(silent) is Deferred else silent
-        return mask
+        return silent.value if type(silent) is Deferred else silent
 
     @property
     def words(self) -> int:
@@ -106,8 +105,7 @@ class CodedMask(NamedTuple):
 @dispatched("gcodec.kernels.bits.coded_mask_cuda")
 def zero_norm_buckets(norms: np.ndarray) -> np.ndarray:
     """Return the mask of buckets with norms of 0."""
-    mask: np.ndarray = norms == 0
-    return mask
+    return norms == 0
 
 
 @dispatched("gcodec.kernels.bits.coded_mask_cuda")

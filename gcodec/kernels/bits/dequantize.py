@@ -241,8 +241,8 @@ def _added_blocks(code: LevelCode) -> Any:
         """Emit the values of a string."""
         builder, kind = e.builder, lanes(32)
         words = e.load(e.address("data", at), lanes(32, BLOCK * code.width // 32), align=1)
-        own_words = kind([k * code.width // 32 for k in range(BLOCK)])
-        fields = builder.lshr(builder.shuffle_vector(words, words, own_words), kind(places))
+        own_words = e.picked(words, [k * code.width // 32 for k in range(BLOCK)])
+        fields = builder.lshr(own_words, kind(places))
         plus, none = e.args[level], e.args[zero]
         minus = builder.fneg(plus)
         if code.width == 1:
@@ -300,8 +300,7 @@ def _fields_on_top(e: Emitter, code: LevelCode) -> Any:
     count = BLOCK // code.per_byte
     packed = e.load(e.address("data", "at"), lanes(8, count), align=1)
     wide = e.builder.zext(packed, lanes(32, count))
-    place = lanes(32)([k // code.per_byte for k in range(BLOCK)])
-    spread = e.builder.shuffle_vector(wide, wide, place)
+    spread = e.picked(wide, [k // code.per_byte for k in range(BLOCK)])
     if code.spread:
         return e.builder.shl(spread, e.splat(e.args["shift"]))
     return e.builder.shl(spread, lanes(32)([code.left_shift(k) for k in range(BLOCK)]))

@@ -11,6 +11,7 @@ from gcodec.runtime.deferred import Deferred, LeadingBytes
 from gcodec.runtime.device import Device
 
 _ROOM = 1 << 10  # elements of the first attempt
+_SHARE, _LEAST = 1 << 4, 1 << 14  # a later list has room for 1/_SHARE of n elements, and _LEAST
 _WORD = 64  # bits of a number in a list
 
 Launch = Callable[[Array, int], None]
@@ -32,9 +33,9 @@ def listed(device: Device, launch: Launch, room: int = _ROOM) -> tuple[np.ndarra
     return _ordered(device, launch, device.to_host(out))
 
 
-def listed_later(device: Device, launch: Launch, room: int) -> Deferred:
-    """Return the result of `listed` as a `Deferred`, for at most about `room` elements."""
-    out = _launched(device, launch, room)
+def listed_later(device: Device, launch: Launch, n: int) -> Deferred:
+    """Return the result of `listed`, whose elements are few out of n, as a `Deferred`."""
+    out = _launched(device, launch, min(n, _LEAST + n // _SHARE))
     leading = LeadingBytes(out.view(np.uint8), out[:1].view(np.int64), 2 * _WORD, _WORD)
     return Deferred(device, leading, lambda data: _ordered(device, launch, data))
 

@@ -48,8 +48,7 @@ def codes_of(positions: np.ndarray, signs: np.ndarray, n: int) -> np.ndarray:
 @dispatched("gcodec.kernels.bits.sent_codes_cuda")
 def turned(codes: np.ndarray) -> np.ndarray:
     """Return (n,) symbols for codes, or codes for symbols; symbols 2 and 3 mean t and −t."""
-    out: np.ndarray = codes ^ (codes >> np.uint8(1))
-    return out
+    return codes ^ (codes >> np.uint8(1))
 
 
 @inline

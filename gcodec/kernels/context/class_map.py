@@ -217,8 +217,7 @@ def count_tables() -> np.ndarray:
     """Return the calling thread's tables for `tally`, all zeros; kernels leave them zero."""
     if not hasattr(_thread, "tables"):
         _thread.tables = np.zeros(_TABLES * _PITCH, np.int32)
-    tables: np.ndarray = _thread.tables
-    return tables
+    return _thread.tables
 
 
 # --- classes -------------------------------------------------------------------------------------
@@ -230,13 +229,9 @@ def _store_row(e: Emitter) -> None:
 
     A class is max(scale, lower) − lower + rise, at most the last class.
     """
-    from llvmlite import ir
-
-    builder, kind, words = e.builder, lanes(8, _VECTOR), lanes(64, _VECTOR // 8)
-    columns = words(ir.Undefined)
-    for k, name in enumerate(("one", "two", "three", "four")):
-        columns = builder.insert_element(columns, e.args[name], ir.IntType(32)(k))
-    columns = builder.bitcast(columns, kind)
+    builder, kind = e.builder, lanes(8, _VECTOR)
+    words = [e.args[name] for name in ("one", "two", "three", "four")]
+    columns = builder.bitcast(e.filled(lanes(64, _VECTOR // 8), words), kind)
 
     def smaller(a: Any, b: Any) -> Any:
         return builder.select(builder.icmp_unsigned("<", a, b), a, b)

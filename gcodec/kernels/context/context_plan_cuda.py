@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.kernels.bits.listed_cuda import listed_later
 from gcodec.kernels.context.class_map import CLASSES, COUNTS
 from gcodec.kernels.context.class_map_cuda import (
     count_classes,
@@ -15,6 +17,7 @@ from gcodec.kernels.context.class_map_cuda import (
 )
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import Device
 
 _LIST_THREADS = 128  # threads that count the scales of a list
@@ -276,8 +279,8 @@ def classes(scales: Scales, n: int) -> Array:
 
 
 def joined(
-    symbols: Array, scales: Scales, tops: Array, room: int, unlimited: Array | None = None
-) -> tuple[Array, Array]:
+    symbols: Array, scales: Scales, tops: Array, unlimited: Array | None = None
+) -> tuple[Array, Deferred]:
     """Join classes and symbols, and list the symbols above the largest of their class.
 
     Parameters
@@ -286,24 +289,21 @@ def joined(
     scales : Scales
     tops : (64,) uint8 array
         Largest magnitude of each class.
-    room : int
-        How many symbols the list has room for.
     unlimited : (n,) uint32 array, optional
         The symbols before they were limited to uint8, which the list then contains.
 
     Returns
     -------
     joined : (n,) uint16 array
-    listed : (1 + 2 · room,) uint64 array
-        The number of symbols in the list, then positions and symbols in any order.
+    listed : Deferred
+        Their positions in increasing order, and the symbols, as int64.
     """
     device, n = device_with(symbols), symbols.size
-    out, listed = device.empty(n, np.uint16), device.empty(1 + 2 * room, np.uint64)
-    listed[:1] = 0
+    out = device.empty(n, np.uint16)
     wide = device.empty(0, np.uint32) if unlimited is None else unlimited
-    arguments = symbols, n, wide, wide.size, *scales[:3], tops, out, listed, room
-    launch_striding(device, "class_map", "join_and_list", n, *arguments)
-    return out, listed
+    arguments = symbols, n, wide, wide.size, *scales[:3], tops, out
+    launch = partial(launch_striding, device, "class_map", "join_and_list", n, *arguments)
+    return out, listed_later(device, launch, n)
 
 
 def _find(

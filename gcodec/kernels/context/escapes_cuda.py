@@ -7,11 +7,10 @@ from functools import partial
 import numpy as np
 
 from gcodec.kernels.bits.listed_cuda import listed, listed_later
+from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import byte_view, device_with, launch_striding
 from gcodec.runtime.deferred import Deferred
-
-_SHARE, _LEAST = 1 << 4, 1 << 14  # a list has room for 1/_SHARE of the symbols, and _LEAST more
 
 
 def symbols_from(symbols: Array, least: int) -> tuple[np.ndarray, np.ndarray]:
@@ -19,10 +18,9 @@ def symbols_from(symbols: Array, least: int) -> tuple[np.ndarray, np.ndarray]:
     return listed(device_with(symbols), partial(_list_from, symbols, least))
 
 
-def symbols_beyond(symbols: Array, least: int) -> Deferred:
-    """Find the symbols that are `least` or more, without waiting for the device."""
-    room = min(symbols.size, _LEAST + symbols.size // _SHARE)
-    return listed_later(device_with(symbols), partial(_list_from, symbols, least), room)
+def escaped(symbols: Array) -> Deferred:
+    """Find the symbols that are `ESCAPE` or more, without waiting for the device."""
+    return listed_later(device_with(symbols), partial(_list_from, symbols, ESCAPE), symbols.size)
 
 
 def _list_from(symbols: Array, least: int, out: Array, room: int) -> None:

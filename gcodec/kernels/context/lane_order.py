@@ -53,8 +53,7 @@ def positions_of(turns: np.ndarray, n: int, lanes: int) -> np.ndarray:
     offset = turns - start
     interleaved = offset < length * lanes
     moved = np.where(interleaved, offset % lanes * length + offset // lanes, offset)
-    positions: np.ndarray = start + moved
-    return positions
+    return start + moved
 
 
 def _tile(dtype: str, rows: int, inverse: bool) -> Any:

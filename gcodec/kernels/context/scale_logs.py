@@ -92,10 +92,8 @@ def find_scales(
             column_scales[j] = scale if columns[j] > 0 else np.uint8(0)
         return
     for first in range(0, column_scales.size, max(group, 1)):
-        group_scales, members = (
-            column_scales[first : first + group],
-            columns[first : first + group],
-        )
+        group_scales = column_scales[first : first + group]
+        members = columns[first : first + group]
         group_sum, count = np.int64(0), group_scales.size * rows.size
         for j in range(members.size):
             group_sum += members[j]

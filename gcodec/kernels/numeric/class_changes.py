@@ -66,8 +66,7 @@ class Tally(NamedTuple):
 def by_class(counts: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
     """Return the (segments, 6) sums of (segments, 256) counts by class."""
     table = np.searchsorted(np.array(bounds, np.int64), np.arange(_CONTEXTS), "right")
-    sums: np.ndarray = counts @ (table[:, None] == np.arange(MOST_CLASSES))
-    return sums
+    return counts @ (table[:, None] == np.arange(MOST_CLASSES))
 
 
 def tally(old: np.ndarray, new: np.ndarray, contexts: Contexts) -> Tally:
@@ -77,8 +76,7 @@ def tally(old: np.ndarray, new: np.ndarray, contexts: Contexts) -> Tally:
     def task(start: int, stop: int) -> np.ndarray:
         counts = np.zeros(_TABLES * _APART, np.int64)
         run(old[start:stop], new[start:stop], np.uint64(contexts.shift), counts)
-        own: np.ndarray = counts.reshape(_TABLES, _APART).sum(axis=0)[: 2 * _CONTEXTS]
-        return own
+        return counts.reshape(_TABLES, _APART).sum(axis=0)[: 2 * _CONTEXTS]
 
     counts = np.stack(pool.run(task, old.size, _STEP))
     equal, changed = counts[:, :_CONTEXTS], counts[:, _CONTEXTS:]
@@ -142,8 +140,7 @@ class ClassSizes(NamedTuple):
     @property
     def totals(self) -> np.ndarray:
         """The (6,) numbers of all segments."""
-        totals: np.ndarray = self.sizes.sum(axis=0)
-        return totals
+        return self.sizes.sum(axis=0)
 
 
 def class_sizes(bits: np.ndarray, contexts: Contexts, bounds: Sequence[int]) -> ClassSizes:

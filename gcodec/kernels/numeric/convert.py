@@ -104,8 +104,7 @@ def part(values: Any, start: int, stop: int) -> Any:
 
 def whole(values: Any) -> np.ndarray:
     """Return (n,) float32 values, which may be a `ConvertedArray`, as an array."""
-    array: np.ndarray = values.whole() if type(values) is ConvertedArray else values
-    return array
+    return values.whole() if type(values) is ConvertedArray else values
 
 
 @dispatched("gcodec.kernels.numeric.convert_cuda")
@@ -186,8 +185,7 @@ def add_rounded(x: np.ndarray, dtype: str, scale: np.float32, out: np.ndarray) -
 @dispatched("gcodec.kernels.numeric.convert_cuda")
 def round_number(value: float, dtype: str) -> np.float32:
     """Round a number to float32, and the result to `dtype`."""
-    rounded: np.float32 = round_to(np.full(1, value, np.float32), dtype)[0]
-    return rounded
+    return round_to(np.full(1, value, np.float32), dtype)[0]
 
 
 def _segments(convert: Kernel, source: np.ndarray, out: np.ndarray) -> np.ndarray:

@@ -46,8 +46,7 @@ class Fixed(NamedTuple):
     @property
     def values(self) -> np.ndarray:
         """The (r, m) float64 numbers, each of which is a float32."""
-        values: np.ndarray = self.integers * self.units
-        return values
+        return self.integers * self.units
 
 
 def matrix_shape(shape: tuple[int, ...], rank: int) -> tuple[int, int] | None:
@@ -72,8 +71,7 @@ def start(seed: int, rank: int, k: int, stream: int = STREAM, first: int = 0) ->
     words = philox.words(seed, first * k, rank * k, stream)
     pairs = (words & _EVEN_BYTES) + (words >> 8 & _EVEN_BYTES)
     sums = (pairs & 0xFFFF) + (pairs >> 16)  # of the four bytes of each word
-    rows: np.ndarray = sums.reshape(rank, k) - 510.0
-    return rows
+    return sums.reshape(rank, k) - 510.0
 
 
 @dispatched("gcodec.kernels.numeric.products_cuda")

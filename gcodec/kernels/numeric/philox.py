@@ -59,30 +59,27 @@ def words(seed: int, start: int, count: int, stream: int = ROUNDING) -> np.ndarr
     return out[lead : lead + count]
 
 
-def emit_words(
-    e: Emitter,
-    seed: Any,
-    start: Any,
-    span: Any,
-    stream: Any,
-    *,
-    blocks: int = 1,
-    halved: bool = False,
-) -> list[Any]:
-    """Emit the words of `blocks` blocks of 32 elements from `start` on, each as 32-bit lanes.
+def emit_words(e: Emitter, *, blocks: int = 1, stream: Any = None) -> list[Any]:
+    """Emit the words of `blocks` blocks of 32 elements, each as 32-bit lanes.
 
     Parameters
     ----------
     e : Emitter
-    seed, start, span, stream : uint64 values
-        `start` is a multiple of 32·blocks, and `span` is ``start >> COUNTER_SPAN``. A loop with a
-        constant `span` saves instructions.
+        Its uint64 arguments are `seed`, `start`, the first element, which is a multiple of
+        32·blocks, and perhaps `span`, which is ``start >> COUNTER_SPAN``. A loop with a constant
+        `span` saves instructions.
     blocks : int
         The rounds of a block depend on each other, so interleaving two blocks saves time.
-    halved : bool
-        Whether to divide each word by 2, so that it is not negative as a signed number.
+    stream : uint64 value, optional
+        Stream of the words. By default the words round: they are those of stream `ROUNDING`,
+        divided by 2, so that none is negative as a signed number.
     """
-    builder = e.builder
+    builder, seed, start = e.builder, e.args["seed"], e.args["start"]
+    span = e.args.get("span")
+    if span is None:
+        span = builder.lshr(start, start.type(int(COUNTER_SPAN)))
+    rounds = stream is None
+    stream = seed.type(ROUNDING) if rounds else stream
     counter = builder.lshr(start, start.type(2))
     # A vector contains eight counters, each word in the lower half of 64 bits. The multiplication
     # ignores the upper half. This order of the counters lets `_in_order` sort the words without a
@@ -98,7 +95,7 @@ def emit_words(
         states = [_round(e, state, k0, k1) for state in states]
         k0 = builder.and_(builder.add(k0, k0.type(_WEYL[0])), k0.type(_MASK))
         k1 = builder.and_(builder.add(k1, k1.type(_WEYL[1])), k1.type(_MASK))
-    return [_in_order(builder, state, halved) for state in states]
+    return [_in_order(builder, state, halved=rounds) for state in states]
 
 
 def _round(e: Emitter, state: tuple[Any, ...], k0: Any, k1: Any) -> tuple[Any, ...]:
@@ -110,7 +107,7 @@ def _round(e: Emitter, state: tuple[Any, ...], k0: Any, k1: Any) -> tuple[Any, .
     return c0, p1, c2, p0
 
 
-def _in_order(builder: Any, state: tuple[Any, ...], halved: bool) -> Any:
+def _in_order(builder: Any, state: tuple[Any, ...], *, halved: bool) -> Any:
     """Emit the words of eight counters in the order of elements."""
     c0, c1, c2, c3 = (builder.bitcast(c, lanes(32, 16)) for c in state)
     upper, lower = _interleaved(builder, c0, c1, 0), _interleaved(builder, c2, c3, 0)
@@ -152,7 +149,7 @@ def _interleaved(builder: Any, a: Any, b: Any, first: int) -> Any:
 
 @block("seed", "start", "span", "stream", "out", "at")
 def _words_block(e: Emitter) -> None:
-    (vector,) = emit_words(e, *(e.args[name] for name in ("seed", "start", "span", "stream")))
+    (vector,) = emit_words(e, stream=e.args["stream"])
     e.store(vector, e.address("out", "at"))
 
 

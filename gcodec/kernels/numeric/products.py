@@ -66,10 +66,8 @@ def along_rows(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarray:
     factors : (r, k) float64 array
         Integers.
     """
-    product: np.ndarray
     if matrix.dtype == np.float64:
-        product = factors @ matrix.T
-        return product
+        return factors @ matrix.T
     sums = np.zeros((matrix.shape[0], len(factors)))
     transposed = np.ascontiguousarray(factors.T)
     for rows, columns, integers in _blocks(matrix, unit_of(top)):
@@ -82,10 +80,8 @@ def along_columns(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarr
 
     See `along_rows`.
     """
-    product: np.ndarray
     if matrix.dtype == np.float64:
-        product = factors @ matrix
-        return product
+        return factors @ matrix
     sums = np.zeros((matrix.shape[1], len(factors)))
     transposed = np.ascontiguousarray(factors.T)
     for rows, columns, integers in _blocks(matrix, unit_of(top)):

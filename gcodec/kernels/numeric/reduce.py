@@ -330,12 +330,7 @@ def bucket_squares(bucket: int) -> Any:
 
         total = added(0, 1)
         while (half := total.type.count // 2) > 0:
-            low, high = (
-                builder.shuffle_vector(
-                    total, total, lanes(32, half)([first + k for k in range(half)])
-                )
-                for first in (0, half)
-            )
+            low, high = e.parts(total, half)
             total = builder.fadd(low, high)
         e.store(total, e.address("lanes", "zero"), 8)
 

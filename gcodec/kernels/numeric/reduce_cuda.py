@@ -46,8 +46,7 @@ def moments(x: Array) -> Moments:
 
 def sum_squares(x: Array) -> Deferred:
     """Return the sum of squares."""
-    squares: Deferred = moments(x).squares  # type: ignore[assignment]
-    return squares
+    return moments(x).squares  # type: ignore[return-value]
 
 
 def max_abs_bits(x: Array) -> Deferred:

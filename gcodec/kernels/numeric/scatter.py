@@ -60,8 +60,7 @@ def take_runs(values: np.ndarray, chosen: np.ndarray, length: int) -> np.ndarray
     (m * length,) array
     """
     whole = values.size // length
-    runs: np.ndarray = values[: whole * length].reshape(whole, length)[chosen].ravel()
-    return runs
+    return values[: whole * length].reshape(whole, length)[chosen].ravel()
 
 
 @dispatched("gcodec.kernels.numeric.scatter_cuda")

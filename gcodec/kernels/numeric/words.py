@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.runtime.jit import inline, intrinsic, named_intrinsic, subroutine
-from gcodec.runtime.lanes import compiles_for
+from gcodec.runtime.lanes import compiles_for, integer
 
 MOST_PUT = 56  # bits of one `put`
 
@@ -16,12 +16,10 @@ MOST_PUT = 56  # bits of one `put`
 @intrinsic
 def load_word(typing_context: Any, data: Any, at: Any) -> Any:
     """Return eight bytes of a uint8 array from `at` on as a uint64, the first byte lowest."""
-    from llvmlite import ir
     from numba.core import types
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _word_at(context, builder, signature, args)
-        return builder.load(builder.bitcast(pointer, ir.IntType(64).as_pointer()), align=1)
+        return builder.load(_word_at(context, builder, signature, args), align=1)
 
     return types.uint64(data, at), generate
 
@@ -29,12 +27,10 @@ def load_word(typing_context: Any, data: Any, at: Any) -> Any:
 @intrinsic
 def store_word(typing_context: Any, data: Any, at: Any, word: Any) -> Any:
     """Write a uint64 to eight bytes of a uint8 array from `at` on, the lowest byte first."""
-    from llvmlite import ir
     from numba.core import types
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _word_at(context, builder, signature, args)
-        builder.store(args[2], builder.bitcast(pointer, ir.IntType(64).as_pointer()), align=1)
+        builder.store(args[2], _word_at(context, builder, signature, args), align=1)
         return context.get_dummy_value()
 
     return types.void(data, at, word), generate
@@ -62,18 +58,17 @@ def words_of(typing_context: Any, data: Any) -> Any:
 
 
 def _word_at(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """Emit the address of the word that begins at an element of a uint8 array."""
     data = context.make_array(signature.args[0])(context, builder, args[0]).data
-    return builder.gep(data, [args[1]])
+    return builder.bitcast(builder.gep(data, [args[1]]), integer(64).as_pointer())
 
 
 def _bit_operation(name: str, instruction: str, *flags: bool) -> Any:
     """Make an intrinsic that applies an LLVM instruction to an unsigned integer."""
 
     def operation(typing_context: Any, word: Any) -> Any:
-        from llvmlite import ir
-
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            constants = [ir.IntType(1)(flag) for flag in flags]
+            constants = [integer(1)(flag) for flag in flags]
             return getattr(builder, instruction)(args[0], *constants)
 
         return word(word), generate
@@ -146,13 +141,12 @@ def peek(data, at):
 @intrinsic
 def high_product(typing_context: Any, a: Any, b: Any) -> Any:
     """Return the upper 64 bits of the 128-bit product of two uint64."""
-    from llvmlite import ir
     from numba.core import types
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        wide = ir.IntType(128)
+        wide = integer(128)
         product = builder.mul(*(builder.zext(arg, wide) for arg in args))
-        return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
+        return builder.trunc(builder.lshr(product, wide(64)), integer(64))
 
     return types.uint64(a, b), generate
 
@@ -244,8 +238,8 @@ def _putting(name: str, merge: Callable[[Any, Any, Any, Any, Any], Any]) -> Any:
             _, at, acc, have, bits, nbits = args
             word, total = acc.type, builder.add(have, nbits)
             acc = merge(builder, acc, bits, have, total)
-            pointer = _word_at(context, builder, signature, args)
-            builder.store(builder.bswap(acc), builder.bitcast(pointer, word.as_pointer()), align=1)
+            place = _word_at(context, builder, signature, args)
+            builder.store(builder.bswap(acc), place, align=1)
             acc = builder.shl(acc, builder.and_(total, word(56)))
             at = builder.add(at, builder.lshr(total, word(3)))
             return context.make_tuple(builder, result, (acc, builder.and_(total, word(7)), at))

@@ -31,7 +31,7 @@ def parts_of(symbols: SymbolsOf | np.ndarray | Drainable) -> SymbolsOf:
     array = contents(symbols)
     if isinstance(array, np.ndarray):
         return lambda start, stop, _: array[start:stop]
-    return array  # type: ignore[no-any-return]
+    return array
 
 
 def _first_nbytes(code: PrefixCode | TableCode, count: int) -> int:

@@ -92,8 +92,7 @@ class Measured(NamedTuple):
 
         def offsets(sums: np.ndarray) -> np.ndarray:
             bits = sums[2:-1]
-            starts: np.ndarray = np.append(bits[:-1:step], bits[-1]) - bits[0]
-            return starts
+            return np.append(bits[:-1:step], bits[-1]) - bits[0]
 
         nbits = Deferred(device, self.sums, lambda sums: int(sums[-2]), (self.end, 1, 0))
         return nbits, Deferred(device, self.sums, offsets)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.kernels.prefix.table_code import Look
-from gcodec.runtime.lanes import Emitter, block
+from gcodec.runtime.lanes import Emitter, block, integer
 
 ENTRIES = 5  # strings that are read in turn
 TAKEN = 56  # bits that all lookups in one loaded word may need
@@ -75,9 +75,7 @@ def looking(count: int, look: Look, targets: dict[str, int], side: SideWork | No
 
     @block("data", "table", "state", "first", "zero", *targets, *further)
     def look_ahead(e: Emitter) -> None:
-        from llvmlite import ir
-
-        builder, word = e.builder, ir.IntType(64)
+        builder, word = e.builder, integer(64)
         data, table = e.address("data", "zero"), e.address("table", "zero")
         arrays = {name: e.address(name, "zero") for name in targets}
         own = e.address("state", "first")

@@ -39,7 +39,7 @@ from gcodec.kernels.prefix.table_code import (
     pair_table,
 )
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
-from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
+from gcodec.runtime.lanes import BLOCK, Emitter, block, integer, lanes
 from gcodec.runtime.memory import emit_prefetch
 
 _TWO, _FOUR, _SIX, _EIGHT, _SIXTEEN, _HALF = (np.uint64(k) for k in (2, 4, 6, 8, 16, 32))
@@ -300,9 +300,7 @@ def _join_words(e: Emitter) -> None:
     A place is an integer of `digits` and the index of its words in `groups`. The places are those
     from element `first` + kept[0] up to `first` + kept[1]; kept[0] advances.
     """
-    from llvmlite import ir
-
-    builder, word = e.builder, ir.IntType(64)
+    builder, word = e.builder, integer(64)
     digits, groups = e.address("digits", "first"), e.address("groups", "zero")
     out, kept, state = (e.address(name, "zero") for name in ("out", "kept", "state"))
     fields = [kept, *(e.element(state, k) for k in range(3))]
@@ -370,17 +368,15 @@ def _find_pairs(e: Emitter) -> None:
     """
     builder = e.builder
     symbols = e.load(e.address("small", "i"), lanes(8), 1)
-    base, span = (
-        e.splat(builder.trunc(e.args[name], lanes(8).element)) for name in ("base", "span")
-    )
+    base, span = (e.splat(builder.trunc(e.args[name], integer(8))) for name in ("base", "span"))
     above = builder.icmp_unsigned(">", symbols, base)
     digits = builder.select(above, builder.sub(symbols, base), symbols.type([0] * BLOCK))
     below = builder.icmp_unsigned("<", digits, span)
     is_zero = builder.icmp_unsigned("==", symbols, symbols.type([0] * BLOCK))
     fits = builder.and_(below, builder.or_(above, is_zero))
     flags = e.element(e.address("kept", "zero"), 2)
-    wrong = builder.bitcast(builder.not_(fits), lanes(32).element)
-    wrong = builder.zext(wrong, lanes(64).element)
+    wrong = builder.bitcast(builder.not_(fits), integer(32))
+    wrong = builder.zext(wrong, integer(64))
     builder.store(builder.or_(builder.load(flags), wrong), flags)
     kind = lanes(16, BLOCK // 2)
     pairs = builder.bitcast(digits, kind)  # the first byte is the lower one

@@ -86,8 +86,7 @@ class BlockFormat(NamedTuple):
     @property
     def largest(self) -> np.float32:
         """The largest magnitude that the encoder writes."""
-        value: np.float32 = self.values()[self.top]
-        return value
+        return self.values()[self.top]
 
     def blocks(self, n: int) -> int:
         """Return the number of blocks of n elements, the last of which may be shorter."""

@@ -32,6 +32,7 @@ from gcodec.runtime.lanes import (
     fence,
     floats,
     floats_in_registers,
+    integer,
     lanes,
 )
 from gcodec.runtime.memory import bits_float, magnitude_bits
@@ -306,8 +307,7 @@ def nearest(numbers: np.ndarray, cells: Cells) -> np.ndarray:
     places = np.clip((magnitudes >> _CELL) - cells.first, 0, cells.per_sign - 1)
     entries = cells.entries[places + (bits >> 31) * cells.per_sign].astype(np.int64)
     is_above = magnitudes > (entries & 0x7FFFFFFF)
-    codes: np.ndarray = (entries >> np.where(is_above, 40, 32)).astype(np.uint8)
-    return codes
+    return (entries >> np.where(is_above, 40, 32)).astype(np.uint8)
 
 
 # --- blocks --------------------------------------------------------------------------------------
@@ -385,9 +385,7 @@ def _emit_ordered(e: Emitter, places: Any) -> Any:
     table = e.element(e.args["entries"], 32)
     if compiles_for("avx2"):
         return e.x86("avx2.pshuf.b", places.type, [e.load(table, lanes(8)), places])
-    from llvmlite import ir
-
-    bytes_of = e.builder.bitcast(table, ir.IntType(8).as_pointer())
+    bytes_of = e.builder.bitcast(table, integer(8).as_pointer())
     indices = e.indices(e.builder.zext(places, lanes(32)))
     return e.gathered(bytes_of, indices, lanes(8))
 

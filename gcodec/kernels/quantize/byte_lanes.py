@@ -14,8 +14,8 @@ from gcodec.runtime.lanes import BLOCK, Emitter, compiles_for, lanes
 
 HALF = BLOCK // 2  # elements whose numbers stay in registers
 
-_IN_HALF = [*range(4), *range(8, 12), *range(4, 8), *range(12, 16)]
-_IN_WHOLE = [8 * quarter + k for quarter in (0, 2, 1, 3) for k in range(8)]
+IN_HALF = [*range(4), *range(8, 12), *range(4, 8), *range(12, 16)]
+IN_WHOLE = [8 * quarter + k for quarter in (0, 2, 1, 3) for k in range(8)]
 _GROUPS = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
@@ -27,14 +27,12 @@ def narrow_halves(e: Emitter, half: Callable[[int], Any]) -> Any:
     builder = e.builder
 
     def narrowed(first: int) -> Any:
-        lanes_16 = builder.trunc(half(first), lanes(16, HALF))
-        return builder.shuffle_vector(lanes_16, lanes_16, lanes(32, HALF)(_IN_HALF))
+        return e.picked(builder.trunc(half(first), lanes(16, HALF)), IN_HALF)
 
     one = narrowed(0)
     e.in_order()
-    joined = builder.shuffle_vector(one, narrowed(HALF), lanes(32)(list(range(BLOCK))))
-    packed = builder.trunc(joined, lanes(8))
-    return builder.shuffle_vector(packed, packed, lanes(32)(_IN_WHOLE))
+    joined = e.joined([one, narrowed(HALF)])
+    return e.picked(builder.trunc(joined, lanes(8)), IN_WHOLE)
 
 
 def pair_codes(e: Emitter, codes: Any, *, first_high: bool = False) -> Any:
@@ -68,9 +66,13 @@ def load_codes(e: Emitter, source: Any, per_byte: int, *, first_high: bool = Fal
     return builder.bitcast(builder.and_(spread, wide([0x0F0F] * HALF)), lanes(8))
 
 
-def store_sorted(e: Emitter, codes: Any) -> None:
-    """Emit the reordering of the groups of 16 or 32 bytes, and the store to byte `at` of `out`."""
+def sorted_groups(e: Emitter, codes: Any) -> Any:
+    """Emit the groups of 16 or 32 bytes in order."""
     group = codes.type.count // 8  # bytes
     order = [group * _GROUPS.index(at) + k for at in range(8) for k in range(group)]
-    codes = e.builder.shuffle_vector(codes, codes, lanes(32, codes.type.count)(order))
-    e.store(codes, e.address("out", "at"), align=1)
+    return e.picked(codes, order)
+
+
+def store_sorted(e: Emitter, codes: Any) -> None:
+    """Emit the reordering of the groups of 16 or 32 bytes, and the store to byte `at` of `out`."""
+    e.store(sorted_groups(e, codes), e.address("out", "at"), align=1)

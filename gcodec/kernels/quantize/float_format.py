@@ -103,5 +103,4 @@ def nearest_codes(sizes: np.ndarray, mantissa: int, least: int) -> np.ndarray:
     powers = np.maximum(sizes.view(np.int32) & np.int32(0xFF << _MANTISSA), floor)
     far = powers + (cut << _MANTISSA)
     moved = sizes + (far + (powers - floor >> cut)).view(np.float32)
-    codes: np.ndarray = moved.view(np.int32) - far
-    return codes
+    return moved.view(np.int32) - far

@@ -18,7 +18,7 @@ import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.convert import round_to
-from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
+from gcodec.kernels.numeric.philox import COUNTER_SPAN, emit_words, words
 from gcodec.runtime import cover
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
@@ -92,8 +92,7 @@ class Scale(NamedTuple):
         """Return which of the n elements from `first` on are in a part and have a tiny norm."""
         begin, end = part.start, min(part.stop, n)
         norms = self.of(np.arange(first + begin, first + end))
-        places: np.ndarray = np.flatnonzero((norms > 0) & (norms < TINY)) + begin
-        return places
+        return np.flatnonzero((norms > 0) & (norms < TINY)) + begin
 
 
 def symbol_dtype(s: int) -> np.dtype[Any]:
@@ -282,10 +281,7 @@ def quantize_block(
 
     @block("x", "i", *numbers, "seed", "start", "span", "out", "at")
     def levels_of(e: Emitter) -> None:
-        seed, start, span = (e.args[name] for name in ("seed", "start", "span"))
-        stream = seed.type(ROUNDING)
-        random = emit_words(e, seed, start, span, stream, blocks=blocks, halved=True)
-        for k, halves in enumerate(random):
+        for k, halves in enumerate(emit_words(e, blocks=blocks)):
             source = e.element(e.address("x", "i"), k * BLOCK)
             e.fetch(source, ahead)
             x = e.load(source, floats())

@@ -17,7 +17,7 @@ import numpy as np
 
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, leave_block
 from gcodec.kernels.numeric.convert import add_rounded
-from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
+from gcodec.kernels.numeric.philox import emit_words, words
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, float_of_bits
 from gcodec.kernels.quantize.block_format import (
     BLOCK_SIZES,
@@ -339,8 +339,7 @@ def _codes(r: np.ndarray, fmt: BlockFormat, random: np.ndarray | None) -> np.nda
     units = np.ldexp(r.astype(np.float64), fmt.mantissa - exponents)
     whole = np.floor(units)
     whole += random >> 1 < ((units - whole) * 2.0**31).astype(np.int64)
-    codes: np.ndarray = whole.astype(np.int64) + (exponents - least << fmt.mantissa)
-    return codes
+    return whole.astype(np.int64) + (exponents - least << fmt.mantissa)
 
 
 def _signed(codes: np.ndarray, x: np.ndarray, fmt: BlockFormat) -> np.ndarray:
@@ -541,9 +540,7 @@ def _emit_factors(e: Emitter, codes: Any, scales: Any) -> Any:
         return builder.fdiv(e.splat(e.args["reciprocal"]), scales)
     mantissas = floats(count)([1 + m / count for m in range(count)])
     quotients = builder.fdiv(e.splat(e.args["reciprocal"], count), mantissas)
-    of_mantissas = e.joined(
-        [e.x86("avx2.permps", mantissas.type, [quotients, part]) for part in e.parts(codes, count)]
-    )
+    of_mantissas = e.permuted(quotients, codes)
     constant = constants(codes.type)
     exponents = builder.and_(codes, constant(0x78))
     exponents = builder.shl(builder.sub(exponents, constant(7 << 3)), constant(_E4M3))
@@ -570,9 +567,7 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
         if not leave:
             e.fetch(source, _TILE)  # of the next tile, while this one is in a cache
         if stochastic:
-            seed, start = e.args["seed"], e.args["start"]
-            span = builder.lshr(start, start.type(int(COUNTER_SPAN)))
-            (halves,) = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
+            (halves,) = emit_words(e)
 
         def number(name: str, k: int) -> Any:
             return builder.load(e.element(e.address(name, "b"), k if fmt.is_two_level else 0))
@@ -580,10 +575,7 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
         def half(first: int) -> Any:
             k = first // HALF
             x = e.load(e.element(source, first), floats(HALF))
-            own = None
-            if halves is not None:
-                order = word([*range(first, first + HALF)])
-                own = builder.shuffle_vector(halves, halves, order)
+            own = None if halves is None else e.picked(halves, range(first, first + HALF))
             r = builder.fmul(x, e.splat(number("factors", k), HALF))
             bits = builder.bitcast(x, word)
             code = emit_codes(e, fmt, r, own, limited=fmt.is_two_level)
@@ -615,13 +607,6 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
     return codes
 
 
-def _entry(e: Emitter, table: str, index: Any) -> Any:
-    """Emit the load of an entry of a table, at a 32-bit index that is not negative."""
-    from llvmlite import ir
-
-    return e.builder.load(e.builder.gep(e.args[table], [e.builder.zext(index, ir.IntType(64))]))
-
-
 # --- blocks from codes to values -----------------------------------------------------------------
 
 
@@ -633,14 +618,12 @@ def _dequantize_block(fmt: BlockFormat) -> Any:
         builder = e.builder
         codes = load_codes(e, e.address("codes", "at"), fmt.per_byte)
         numbers = emit_values(e, fmt, builder.zext(codes, lanes(32)))
-        place = e.address("scales", "b")
-        from llvmlite import ir
-
-        firsts = []
+        place, factors = e.address("scales", "b"), []
         for k in range(BLOCK // fmt.block):
-            scale = builder.zext(builder.load(e.element(place, k)), ir.IntType(32))
-            firsts.append(e.splat(_entry(e, "factors", scale), fmt.block))
-        e.store_as(builder.fmul(numbers, e.joined(firsts)), e.address("out", "i"))
+            scale = builder.zext(builder.load(e.element(place, k)), e.args["b"].type)
+            factor = builder.load(builder.gep(e.args["factors"], [scale]))
+            factors.append(e.splat(factor, fmt.block))
+        e.store_as(builder.fmul(numbers, e.joined(factors)), e.address("out", "i"))
 
     return values
 

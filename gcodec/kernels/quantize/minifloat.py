@@ -319,8 +319,7 @@ def least_bits(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
     middles = least_middles(fmt) * float(scale)
     with np.errstate(over="ignore", under="ignore"):
         x = middles.astype(np.float32)
-    bits: np.ndarray = x.view(np.int32) + (x < middles)
-    return bits
+    return x.view(np.int32) + (x < middles)
 
 
 @functools.cache

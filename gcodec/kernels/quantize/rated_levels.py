@@ -143,8 +143,7 @@ def rated_magnitudes(x: np.ndarray, step: np.float32, classes: np.ndarray) -> np
     d = np.maximum(_KNEE - classes.astype(np.int32), _ZERO).astype(np.float32)
     lower = np.minimum(d * _SLOPE, _STEEPEST)
     y = np.abs(x) * inverse(step)
-    magnitudes: np.ndarray = np.maximum(y + (_LEAST - lower), np.float32(1)).astype(np.int64)
-    return magnitudes
+    return np.maximum(y + (_LEAST - lower), np.float32(1)).astype(np.int64)
 
 
 @kernel(

@@ -22,8 +22,9 @@ from gcodec.kernels.bits.dequantize import (
 )
 from gcodec.kernels.bits.pack import FieldLayout, check_length, check_padding, pad_error
 from gcodec.kernels.numeric import convert
-from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words
+from gcodec.kernels.numeric.philox import COUNTER_SPAN, emit_words
 from gcodec.kernels.numeric.words import load_word, store_word
+from gcodec.kernels.quantize.byte_lanes import HALF, IN_HALF, IN_WHOLE, sorted_groups
 from gcodec.runtime import pool
 from gcodec.runtime.cover import cover
 from gcodec.runtime.device import dispatched
@@ -196,8 +197,7 @@ def _ternary_block(emit_codes: Callable[[Emitter, Any], Any], leave: bool = Fals
         r = builder.fdiv(size, scale)
         # For r = 1 the conversion overflows, but `full` decides such a lane.
         bound = builder.fptosi(builder.fmul(r, floats()([2.0**31] * BLOCK)), word)
-        seed, start, span = (e.args[name] for name in ("seed", "start", "span"))
-        (halves,) = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
+        (halves,) = emit_words(e)
         below = builder.icmp_signed("<", halves, bound)
         sent = builder.select(full, lanes(1)([1] * BLOCK), below)
         # An element that is sent is not 0, so as an integer its bits have its sign.
@@ -213,20 +213,12 @@ def _ternary_block(emit_codes: Callable[[Emitter, Any], Any], leave: bool = Fals
     return ternary
 
 
-# Saturating packs work within 128 bits, so eight groups of four bytes come in this order. It is
-# cheaper to restore the order at the end than after each pack.
-_GROUPS = (0, 2, 4, 6, 1, 3, 5, 7)
-
-
 def _emit_codes(e: Emitter, signed: Any, zero: int, plus: int, minus: int) -> Any:
-    """Emit a code in a byte for each lane; groups of four are in the order of _GROUPS."""
+    """Emit a code in a byte for each lane; the even groups of four precede the odd ones."""
     builder, code = e.builder, lanes(8)
-    pairs = _saturated(builder, signed, 16)
-    half = [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15]
-    pairs = builder.shuffle_vector(pairs, pairs, lanes(32)(half + [16 + k for k in half]))
-    small = _saturated(builder, pairs, 8)
-    quarters = [8 * quarter + k for quarter in (0, 2, 1, 3) for k in range(8)]
-    small = builder.shuffle_vector(small, small, lanes(32)(quarters))
+    halves = IN_HALF + [HALF + k for k in IN_HALF]
+    pairs = e.picked(_saturated(builder, signed, 16), halves)
+    small = e.picked(_saturated(builder, pairs, 8), IN_WHOLE)
     none = code([0] * BLOCK)
     negative = builder.icmp_signed("<", small, none)
     positive = builder.icmp_signed(">", small, none)
@@ -247,9 +239,7 @@ def _one_per_byte(zero: int, plus: int, minus: int) -> Callable[[Emitter, Any], 
     """Make the emitter of a byte for each element, in order: these codes for 0, + and −."""
 
     def emit(e: Emitter, signed: Any) -> Any:
-        codes = _emit_codes(e, signed, zero, plus, minus)
-        order = [4 * _GROUPS.index(group) + k for group in range(8) for k in range(4)]
-        return e.builder.shuffle_vector(codes, codes, lanes(32)(order))
+        return sorted_groups(e, _emit_codes(e, signed, zero, plus, minus))
 
     return emit
 
@@ -261,12 +251,8 @@ def _four_per_byte(e: Emitter, signed: Any) -> Any:
     four = builder.bitcast(_emit_codes(e, signed, 0, 1, 2), lanes(32, BLOCK // 4))
     collect = four.type([1 << 24 | 1 << 18 | 1 << 12 | 1 << 6] * (BLOCK // 4))
     top = builder.lshr(builder.mul(four, collect), four.type([24] * (BLOCK // 4)))
-    # In _GROUPS, the even groups precede the odd ones.
-    half = lanes(32, 4)
-    even, odd = (
-        builder.shuffle_vector(top, top, half([first + k for k in range(4)])) for first in (0, 4)
-    )
-    return builder.trunc(builder.or_(even, builder.shl(odd, half([8] * 4))), lanes(16, 4))
+    even, odd = e.parts(top, 4)
+    return builder.trunc(builder.or_(even, builder.shl(odd, odd.type([8] * 4))), lanes(16, 4))
 
 
 # --- chapter: four codes in a byte, the first lowest ---------------------------------------------

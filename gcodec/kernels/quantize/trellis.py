@@ -131,7 +131,7 @@ def symbols_nbits(symbols: np.ndarray, models: np.ndarray, costs: np.ndarray, po
     ----------
     symbols, models : (n,) uint8 array
         n ≤ 2^20; every model has its symbol.
-    costs : (QUANTISERS, CLASSES, MOST + 2) int64 array
+    costs : (QUANTIZERS, CLASSES, MOST + 2) int64 array
         Cost of each k, and of an escape, in units of 2^-point bits; below 2^40.
     point : int
     """
@@ -230,7 +230,7 @@ def _count_models(symbols, models, counts):
 @kernel("in uint8[], in uint8[], in int64[], out int64[]")
 def _add_costs(symbols, models, costs, sums):
     # symbols.size == models.size; models are below MODELS, costs.size == MODELS * (MOST + 2);
-    # sums.size == QUANTISERS.
+    # sums.size == QUANTIZERS.
     for i in range(symbols.size):
         k, model = (np.int64(symbols[i] >> np.uint8(1)) + 1) >> 1, np.int64(models[i])
         sums[model // CLASSES] += costs[model * (MOST + 2) + min(k, MOST + 1)]

@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.class_map import CLASSES
-from gcodec.kernels.context.lane_order import RUN
+from gcodec.kernels.context.lane_order import RUN, from_turns, to_turns
 from gcodec.kernels.quantize.rated_levels import Errors
 from gcodec.kernels.quantize.scalar_quantize import FINE
 from gcodec.kernels.quantize.trellis import EVEN, MOST, NEXT, ODD
@@ -68,7 +67,7 @@ def best_levels(
         Halves of a step per unit of x.
     classes_of : callable
         Returns the uint8 classes of a range of elements; a uint8 array of this size is scratch.
-    costs : (QUANTISERS * CLASSES * LEVELS,) float32 array
+    costs : (QUANTIZERS * CLASSES * LEVELS,) float32 array
         Cost of each k by quantizer and class, in squares of half a step.
     moved : (3,) float32 array
         Distance of the points from the levels 1, 2, and all above.
@@ -100,7 +99,7 @@ def best_levels(
                 *(turned[used], factor, models[used], costs, moved, pitch, count),
                 *(metrics, totals, levels, decisions, ends),
             )
-            lane_order.from_turns(_joined(decisions, lanes, end - at), lanes, out[at:end])
+            from_turns(_joined(decisions, lanes, end - at), lanes, out[at:end])
             _add_signs(x[at:end], out[at:end])
 
     pool.run(task, x.size, RUN)
@@ -133,17 +132,16 @@ def beyond(x: np.ndarray, factor: np.float32, escapes: np.ndarray) -> np.ndarray
     h = (np.abs(x) * factor + np.float32(0.5)).astype(np.int64)
     is_wrong = ((h + 1) >> 1 & 1) != (escapes == ODD)
     h += np.where(is_wrong, 1 - 2 * (h & 1), 0)
-    symbols: np.ndarray = 2 * h + (x < 0)
-    return symbols
+    return 2 * h + (x < 0)
 
 
 def _spread(flat: np.ndarray, lanes: int, out: np.ndarray) -> None:
     """Reorder a run to coding order, and pad the lanes to a vector."""
     if lanes >= WIDTH:
-        lane_order.to_turns(flat, lanes, out[: flat.size])
+        to_turns(flat, lanes, out[: flat.size])
         return
     turned = np.empty_like(flat)
-    lane_order.to_turns(flat, lanes, turned)
+    to_turns(flat, lanes, turned)
     for lane in range(lanes):
         part = turned[lane::lanes]
         out[lane::WIDTH][: part.size] = part

@@ -23,7 +23,7 @@ from gcodec.kernels.numeric.arithmetic import (
     fetch_terms,
     leave_block,
 )
-from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
+from gcodec.kernels.numeric.philox import emit_words, words
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, key_of
 from gcodec.runtime import pool
 from gcodec.runtime.cover import store_of, streams
@@ -114,10 +114,8 @@ def quantize_sum(
         Bit pattern of the largest magnitude of the sum; NaN is larger than infinity. Unless it is
         finite, ranges and codes are undefined.
     """
-    ranges, loop = (
-        np.empty((-(-x.size // bucket), 2), np.float32),
-        _quantizer(seed is not None, True),
-    )
+    ranges = np.empty((-(-x.size // bucket), 2), np.float32)
+    loop = _quantizer(seed is not None, True)
     buckets = ranges.reshape(-1), bucket, bits, np.uint64(seed or 0), _address(packer, bits)
     streaming = streams(update.apart)
 
@@ -290,9 +288,7 @@ def _quantize_block(stochastic: bool, leave: bool) -> Any:
         source, target, halves = e.address("x", "i"), e.address("codes", "at"), None
         e.fetch(source)
         if stochastic:
-            seed, start = e.args["seed"], e.args["start"]
-            span = e.builder.lshr(start, start.type(int(COUNTER_SPAN)))
-            (halves,) = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
+            (halves,) = emit_words(e)
         for first in range(0, BLOCK, count):
             place = e.element(source, first)
             x = e.load(place, floats(count))
@@ -311,7 +307,7 @@ def _quantize_block(stochastic: bool, leave: bool) -> Any:
             return e.call("llvm.rint", r)
         whole = e.call("llvm.floor", r)
         fraction = builder.fmul(builder.fsub(r, whole), doubles(count)([2.0**31] * count))
-        own = builder.shuffle_vector(halves, halves, word([*range(first, first + count)]))
+        own = e.picked(halves, range(first, first + count))
         up = builder.icmp_signed("<", own, builder.fptosi(fraction, word))
         one, zero = doubles(count)([1.0] * count), doubles(count)([0.0] * count)
         codes = builder.fadd(whole, builder.select(up, one, zero))

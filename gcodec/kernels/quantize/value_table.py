@@ -66,8 +66,7 @@ class Cells(NamedTuple):
         differences = second.astype(np.int64) - first.astype(np.int64)
         rests = np.minimum(tops, tops & (1 << _CELL) - 1)
         words = rests | first.astype(np.int64) << _CELL | differences << _CELL + 8
-        packed: np.ndarray = (words & 0xFFFFFFFF).astype(np.uint32)
-        return packed
+        return (words & 0xFFFFFFFF).astype(np.uint32)
 
 
 class ValueTable(NamedTuple):
@@ -171,8 +170,7 @@ def _keys(numbers: np.ndarray) -> np.ndarray:
     """Return int64 numbers that have the order of float32 numbers, −0 before +0."""
     bits = numbers.astype(np.float32).view(np.uint32).astype(np.int64)
     magnitudes = bits & _ANY
-    keys: np.ndarray = np.where(bits >> 31, -1 - magnitudes, magnitudes)
-    return keys
+    return np.where(bits >> 31, -1 - magnitudes, magnitudes)
 
 
 def _tree(order: np.ndarray, bounds: np.ndarray) -> np.ndarray:

@@ -60,7 +60,7 @@ from gcodec.kernels.rans.rans_vector import (
     word_orders,
 )
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
-from gcodec.runtime.lanes import Emitter, block
+from gcodec.runtime.lanes import Emitter, block, integer
 from gcodec.runtime.lanes import lanes as vector
 
 _ONE, _FOUR, _EIGHT, _SIXTEEN = (np.uint64(k) for k in (1, 4, 8, 16))
@@ -361,14 +361,12 @@ def _reading_groups(classed: bool, trellis: bool, compact: bool, ways: int, widt
 
     @block("data", "shift", *arrays[1:-1], "zero", arrays[-1])
     def read_groups(e: Emitter) -> None:
-        from llvmlite import ir
-
-        builder, word = e.builder, ir.IntType(64)
+        builder, word = e.builder, integer(64)
         data, table, slots, expand, states, paths, cursors, classes, out = (
             e.address(name, "zero") for name in arrays
         )
         before, last, bits = [], [], e.args["shift"]
-        shift = e.splat(builder.trunc(bits, ir.IntType(32)), width)
+        shift = e.splat(builder.trunc(bits, integer(32)), width)
         mask = builder.sub(builder.shl(spread(shift, 1), shift), spread(shift, 1))
         for way in range(ways):
             at, place, *limits = (
@@ -380,7 +378,7 @@ def _reading_groups(classed: bool, trellis: bool, compact: bool, ways: int, widt
         size, count = len(before) // ways, HALF // width  # vectors of a half group
 
         def going(current: list[Any]) -> Any:
-            inside = ir.IntType(1)(1)
+            inside = integer(1)(1)
             for way, limits in enumerate(last):
                 for value, limit in zip(current[size * way :], limits, strict=False):
                     inside = builder.and_(inside, builder.icmp_signed("<=", value, limit))
@@ -390,8 +388,7 @@ def _reading_groups(classed: bool, trellis: bool, compact: bool, ways: int, widt
             """Emit `ReadTables.entries` for the lanes of a vector."""
             if classed:
                 half = e.load(models, vector(8, HALF), 1)
-                selected = builder.shuffle_vector(half, half, vector(32, width)(order))
-                model = builder.zext(selected, slot.type)
+                model = builder.zext(e.picked(half, order), slot.type)
                 slot = builder.or_(slot, builder.shl(model, shift))
             if trellis:
                 other = builder.and_(path, spread(slot, OTHER))
@@ -472,8 +469,6 @@ def _refill(
     e: Emitter, states: list[Any], data: Any, at: Any, expand: Any
 ) -> tuple[Any, list[Any]]:
     """Emit that lanes below 2^16 take the words from byte `at` on; return the byte after them."""
-    from llvmlite import ir
-
     builder, halves = e.builder, vector(16, HALF)
     needs = [builder.icmp_unsigned("<", x, spread(x, 1 << 16)) for x in states]
     moved = [builder.shl(x, spread(x, 16)) for x in states]
@@ -482,7 +477,7 @@ def _refill(
         zeros = halves([0] * HALF)
         words = e.x86("avx512.mask.expand.v16i16", halves, [words, zeros, need])
         full = builder.or_(moved[0], builder.zext(words, states[0].type))
-        count = builder.ctpop(builder.zext(builder.bitcast(need, ir.IntType(HALF)), at.type))
+        count = builder.ctpop(builder.zext(builder.bitcast(need, integer(HALF)), at.type))
         after = builder.add(at, builder.shl(count, at.type(1)))
         return after, [builder.select(need, full, states[0])]
     *members, twice = members_of(e, needs)

@@ -117,8 +117,7 @@ def write_tables(
 
 def _part(table: np.ndarray, size: int, models: slice) -> np.ndarray:
     """Return the entries of some models in a table with `size` entries for each model."""
-    part: np.ndarray = table.reshape(-1, size)[models].reshape(-1)
-    return part
+    return table.reshape(-1, size)[models].reshape(-1)
 
 
 @inline

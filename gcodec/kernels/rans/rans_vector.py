@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.runtime.jit import checked
-from gcodec.runtime.lanes import Emitter, compiles_for, lanes
+from gcodec.runtime.lanes import Emitter, compiles_for, integer, lanes
 from gcodec.runtime.memory import aligned_empty
 
 LANES = 32
@@ -102,13 +102,11 @@ def packed(e: Emitter, vectors: list[Any]) -> Any:
 
 def members_of(e: Emitter, masks: list[Any]) -> tuple[Any, Any, Any]:
     """Emit the lanes of two masks: bits of lanes 0 to 7, of 8 to 15, and all bits twice."""
-    from llvmlite import ir
-
-    builder, word = e.builder, ir.IntType(64)
+    builder, word = e.builder, integer(64)
     wide = [builder.sext(mask, lanes(32, 8)) for mask in masks]
     both = e.x86("avx2.packssdw", lanes(16, HALF), wide)
     twice = e.x86("avx2.packsswb", lanes(8, 2 * HALF), [both, both])
-    bits = builder.zext(e.x86("avx2.pmovmskb", ir.IntType(32), [twice]), word)
+    bits = builder.zext(e.x86("avx2.pmovmskb", integer(32), [twice]), word)
     return builder.and_(bits, word(0xFF)), builder.lshr(bits, word(24)), bits
 
 

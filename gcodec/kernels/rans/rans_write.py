@@ -39,7 +39,7 @@ from gcodec.kernels.rans.rans_vector import (
     word_orders,
 )
 from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
-from gcodec.runtime.lanes import Emitter, block, floats
+from gcodec.runtime.lanes import Emitter, block, floats, integer
 from gcodec.runtime.lanes import lanes as vector
 
 _ONE, _FOUR, _SIXTEEN, _NBITS = (np.uint64(k) for k in (1, 4, 16, 32))
@@ -213,15 +213,13 @@ def _writing_groups(width: int) -> Any:
 
     @block("symbols", "shift", "entries", "compress", "states", "cursor", "zero", "out")
     def write_groups(e: Emitter) -> None:
-        from llvmlite import ir
-
-        builder, word = e.builder, ir.IntType(64)
+        builder, word = e.builder, integer(64)
         symbols, entries, compress, states, cursor, out = (
             e.address(name, "zero")
             for name in ("symbols", "entries", "compress", "states", "cursor", "out")
         )
         at, place, *limits = (builder.load(e.element(cursor, k)) for k in range(CURSOR))
-        shift = e.splat(builder.trunc(e.args["shift"], ir.IntType(32)), width)
+        shift = e.splat(builder.trunc(e.args["shift"], integer(32)), width)
         above = builder.sub(spread(shift, 32), shift)
         total = builder.shl(spread(shift, 1), shift)
 
@@ -294,15 +292,13 @@ def _writing_groups(width: int) -> Any:
 
 def _store_words(e: Emitter, words: Any, keep: Any, out: Any, at: Any) -> Any:
     """Emit stores, before `at`, of the words of the lanes outside a mask; return their begin."""
-    from llvmlite import ir
-
     builder, kind = e.builder, words.type
     drop = builder.not_(keep)
     first = e.x86("avx512.mask.compress.v16i16", kind, [words, kind([0] * HALF), drop])
-    count = builder.ctpop(builder.bitcast(drop, ir.IntType(HALF)))
+    count = builder.ctpop(builder.bitcast(drop, integer(HALF)))
     # All 16 words are stored, of which the last ones remain.
-    top = builder.lshr(ir.IntType(2 * HALF)(0xFFFF), builder.zext(count, ir.IntType(2 * HALF)))
-    mask = builder.bitcast(builder.not_(builder.trunc(top, ir.IntType(HALF))), keep.type)
+    top = builder.lshr(integer(2 * HALF)(0xFFFF), builder.zext(count, integer(2 * HALF)))
+    mask = builder.bitcast(builder.not_(builder.trunc(top, integer(HALF))), keep.type)
     last = e.x86("avx512.mask.expand.v16i16", kind, [first, kind([0] * HALF), mask])
     e.store(last, builder.gep(out, [builder.sub(at, at.type(HALF))]), 2)
     return builder.sub(at, builder.zext(count, at.type))
