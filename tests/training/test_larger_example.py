@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from examples.convergence import larger
 from examples.convergence.larger import INNER, Curve, run
