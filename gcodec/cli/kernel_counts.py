@@ -27,7 +27,7 @@ COUNTS = {
     "blockwise": (1, 2),
     "blockwise:code=auto": (8, 13),
     "blockwise:kind=meanstd16": (3, 4),
-    "sparseloco": (12, 16),
+    "sparseloco": (11, 16),
     "topk": (10, 12),
     "randomk": (6, 7),
     "dct8": (5, 8),
