@@ -24,6 +24,11 @@ _PAGE = 1 << 21  # bytes in a huge page, the unit of release
 _LARGEST_REUSED = 1 << 25
 _LEAST_DISCARDED = 1 << 22
 
+# glibc keeps freed memory for arrays up to the size of the largest array that it has freed, and up
+# to twice that size in all. If no large array had been freed, because the caller keeps all of its
+# own, most calls would get fresh pages. Nobody writes to this array, so it takes no memory.
+np.empty(_LARGEST_REUSED - _PAGE, np.uint8)
+
 
 def aligned_empty(size: int, dtype: Any) -> np.ndarray:
     """Return an uninitialized (size,) array that starts at a cache line, for vector stores."""

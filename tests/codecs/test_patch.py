@@ -67,7 +67,7 @@ def pairs(dtype: np.dtype[Any]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     if dtype in FLOATS.values():
         kinds = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -1.0]).astype(dtype)
         ends = patterns(kinds).copy()
-        ends[0] |= 1  # a payload
+        ends[0] |= ends.dtype.type(1)  # a payload
         signed = np.concatenate([ends, ends ^ ends.dtype.type(1 << 8 * dtype.itemsize - 1)])
         repeated = np.repeat(signed, signed.size).view(dtype)
         yield "special", repeated, np.tile(signed, signed.size).view(dtype)

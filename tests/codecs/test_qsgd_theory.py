@@ -390,7 +390,7 @@ def theorem(n: int, s: int) -> float:
 
 
 def test_codeword_lengths_follow_from_bits() -> None:
-    values = np.r_[1:5000, 2**32 - 1, 2**32]
+    values = np.append(np.arange(1, 5000), [2**32 - 1, 2**32])
     assert np.array_equal(OMEGA.lengths(values), omega(values))
     assert omega(np.array([0, 1, 15, 16])).tolist() == [0, 1, 7, 11]
 

@@ -139,7 +139,7 @@ def test_k_and_ratio_exclude_each_other() -> None:
 def test_message(x: np.ndarray, seed: int, data: st.DataObject) -> None:
     value = data.draw(st.sampled_from(value_coding.VALUES))
     k = data.draw(st.integers(0, x.size + 3))
-    x = np.clip(x, -65000, 65000)
+    x = np.clip(x, np.float32(-65000), np.float32(65000))
     codec = randomk(value=value, k=k)
     payload = codec.encode(x, seed=seed)
     positions = drawn_positions(x.size, min(k, x.size), seed)

@@ -26,7 +26,7 @@ def model(
     for group in range(groups):
         part = flat[group * size : (group + 1) * size].astype(F)
         top = max(abs(value) for value in part)
-        scale = F(1) if top == 0 else F(1 << bits) / (2 * top)
+        scale = F(1) if top == 0 else F(1 << bits) / (F(2) * top)
         partition, place = divmod(group, each)
         to = (partition % devices * nodes + partition // devices) * each + place
         scales[to] = F(1) / scale

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import platform
 import subprocess
 import sys
 import tracemalloc
@@ -202,3 +203,27 @@ def test_parts_decode_to_the_rounded_whole(spec: str, dtype: str) -> None:
     out = np.empty_like(x)
     assert gcodec.decode(frame, out=out) is out
     assert out.tobytes() == gcodec.decode(frame).tobytes() == expected
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has such thresholds")
+@pytest.mark.parametrize("spec", ["minmax", "microscale"])
+def test_freed_memory_is_kept_for_the_next_call(spec: str) -> None:
+    """Even if the caller never frees a large array, as one that keeps its gradients."""
+    program = (
+        "import mmap, resource, sys\n"
+        "import gcodec, numpy as np\n"
+        "x = np.frombuffer(mmap.mmap(-1, 4_000_000), np.float32)\n"
+        "x[::7] = 1.5\n"
+        "x[::3] = 0.3\n"
+        "def encode():\n"
+        "    for _ in range(9):\n"
+        "        gcodec.encode(x, sys.argv[1])\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "first, second = encode(), encode()\n"
+        "print(second - first)\n"
+    )
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+    environment = {**kept, "GCODEC_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program, spec]
+    output = subprocess.run(command, env=environment, text=True, capture_output=True, check=True)
+    assert int(output.stdout) < 9 * 50  # without this, hundreds for each call
