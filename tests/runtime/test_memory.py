@@ -155,7 +155,7 @@ def test_memory_of_sums_by_column(monkeypatch: pytest.MonkeyPatch) -> None:
         gcodec.encode(x, spec)  # compile the kernels first
         frame, used = peak(lambda: gcodec.encode(x, spec))
         frames.append(frame)
-        assert used <= 3 * x.nbytes
+        assert used <= 6 * x.nbytes  # of four threads at once; with sums of each row, 10.8
     assert frames[0] == frames[1]
 
 
