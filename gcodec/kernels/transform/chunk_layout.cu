@@ -2,11 +2,11 @@
 #include "runtime/types.cuh"
 
 // A block of threads copies a chunk at a time, of height * width elements. out: `chunks` of them, from
-// number `first` on; columns: of the matrix, whose last row may be shorter.
+// number `first` on; columns, rows: of the matrix, whose last row may be shorter; across: chunks beside
+// each other.
 extern "C" __global__ void __launch_bounds__(256)
     gather_chunks(const u32* __restrict__ x, i64 n, i64 columns, i32 height, i32 width, bool edge,
-                  i64 first, u32* __restrict__ out, i64 chunks) {
-    i64 across = (columns + width - 1) / width, rows = (n + columns - 1) / columns;
+                  i64 across, i64 rows, i64 first, u32* __restrict__ out, i64 chunks) {
     for (i64 m = blockIdx.x; m < chunks; m += gridDim.x) {
         i64 above = (first + m) / across, left = (first + m - above * across) * width;
         i64 start = above * height * columns + left;

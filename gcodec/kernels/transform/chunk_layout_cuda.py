@@ -9,6 +9,8 @@ from gcodec.runtime.cuda_grid import device_with, launch_parts
 
 def gather(x: Array, layout: Layout, first: int, out: Array) -> None:
     """Write chunks to an array."""
-    chunks = out.size // (layout.height * layout.width)
-    arguments = x, x.size, *layout, first, out, chunks
+    columns, height, width, _ = layout
+    across, rows = -(-columns // width), -(-x.size // columns)
+    chunks = out.size // (height * width)
+    arguments = x, x.size, *layout, across, rows, first, out, chunks
     launch_parts(device_with(x), "chunk_layout", "gather_chunks", chunks, 1, *arguments)
