@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from samples import same
+from samples import gradient, same
 
 import gcodec
 from gcodec.runtime.device import Device, host
@@ -46,6 +46,17 @@ def feedback_agrees(gpu: Device, spec: str, steps: list[np.ndarray], **arguments
         assert same(gpu.to_host(residual), here.residual("w")), spec
     states = on_device.state_dict(), here.state_dict()
     assert all(same(states[0][key], states[1][key]) for key in states[1])
+
+
+def block_codec_agrees(gpu: Device, spec: str, **arguments: Any) -> None:
+    """Check frames, damaged frames and residuals of a codec with blocks."""
+    for n in (0, 1, 63, 1000):
+        frame = frames_agree(gpu, spec, gradient(n).clip(-1e30, 1e30), **arguments)
+        same_verdict(gpu, frame, [0, 1, 7, 31, 63, -1, -2, -5, 70, 100])
+    frames_agree(gpu, spec, gradient(1000).clip(-9, 9).astype(np.float16).reshape(8, 125))
+    steps = [gradient(500, k).clip(-1e30, 1e30) for k in range(3)]
+    feedback_agrees(gpu, spec, steps, decay=0.9)
+    feedback_agrees(gpu, spec, [gradient(500, k).clip(-9, 9).astype(np.float16) for k in range(2)])
 
 
 def same_verdict(gpu: Device, frame: bytes, flips: list[int]) -> None:

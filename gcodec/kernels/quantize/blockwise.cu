@@ -1,6 +1,7 @@
 // Codes of a table of numbers, with a scale for each block: from float32 to codes, and back; see
 // blockwise.py.
 #include "kernels/numeric/floats.cuh"
+#include "kernels/quantize/code_words.cuh"
 
 static const i64 TOGETHER = 8;  // elements of a thread
 static const u32 ONE = 127u << 23, FINITE = INFINITY_BITS - 1;  // bits of 1 and of the largest float32
@@ -63,14 +64,7 @@ extern "C" __global__ void __launch_bounds__(256)
             }
             word |= (u64)code << (pairs ? 4 * (k ^ 1) : 8 * k);
         }
-        i64 at = pairs ? i / 2 : i, size = pairs ? 4 : 8;
-        if (at + size <= nbytes && (u64)(out + at) % (u64)size == 0) {
-            if (pairs) *(u32*)(out + at) = (u32)word;
-            else *(u64*)(out + at) = word;
-            continue;
-        }
-        for (i64 k = 0; k < size; ++k)
-            if (at + k < nbytes) out[at + k] = (u8)(word >> 8 * k);
+        store_codes(out, pairs ? i / 2 : i, nbytes, pairs ? 4 : 8, word);
     }
 }
 
@@ -84,13 +78,7 @@ extern "C" __global__ void __launch_bounds__(256)
     for (int k = threadIdx.x; k < (pairs ? 16 : 256); k += blockDim.x) table[k] = numbers[k];
     __syncthreads();
     for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {
-        i64 at = pairs ? i / 2 : i, size = pairs ? 4 : 8;
-        u64 word = 0;
-        if (at + size <= nbytes && (u64)(codes + at) % (u64)size == 0)
-            word = pairs ? *(const u32*)(codes + at) : *(const u64*)(codes + at);
-        else
-            for (i64 k = 0; k < size; ++k)
-                if (at + k < nbytes) word |= (u64)codes[at + k] << 8 * k;
+        u64 word = load_codes(codes, pairs ? i / 2 : i, nbytes, pairs ? 4 : 8);
         Blocks blocks(i, length);
         u32 values[TOGETHER] = {};
 #pragma unroll

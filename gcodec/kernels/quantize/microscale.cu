@@ -4,6 +4,7 @@
 // magnitude, each derives the scale from it, and one of them stores that.
 #include "kernels/numeric/floats.cuh"
 #include "kernels/numeric/philox.cuh"
+#include "kernels/quantize/code_words.cuh"
 
 static const i64 TOGETHER = 8;  // elements of a thread
 static const u32 ONE = 127u << 23, TINY = 1u << 22;  // bits of 1 and of 2^-127
@@ -80,21 +81,6 @@ extern "C" __global__ void tensor_scale_of(const u32* bits, u32 least, u32 most,
     *out = min(max(divide_bits(*bits, LARGEST), least), most);
 }
 
-// Eight codes from byte `at` on, two in a byte if `pairs`, the first in the low half; no byte after
-// the last of `nbytes` is written.
-__device__ __forceinline__ void store_codes(u8* out, i64 at, i64 nbytes, bool pairs, const u32* codes) {
-    u64 word = 0;
-    for (int k = 0; k < 8; ++k) word |= (u64)codes[k] << (pairs ? 4 : 8) * k;
-    i64 size = pairs ? 4 : 8;
-    if (at + size <= nbytes && (u64)(out + at) % (u64)size == 0) {
-        if (pairs) *(u32*)(out + at) = (u32)word;
-        else *(u64*)(out + at) = word;
-        return;
-    }
-    for (i64 k = 0; k < size; ++k)
-        if (at + k < nbytes) out[at + k] = (u8)(word >> 8 * k);
-}
-
 // `threads` have a block. scales: one for each block; out: the `nbytes` bytes of n elements; largest:
 // bits of the largest magnitude of an element. In a block with NaN, the scale is `nan_scale`, and the
 // code of NaN and Inf, or of all elements if `all_nan`, is `nan_code`; a block with Inf has
@@ -141,7 +127,9 @@ extern "C" __global__ void __launch_bounds__(256)
                 codes[k] = elements.with_sign(elements.code(size, stochastic, random.of[k % 4]), sign);
             }
         }
-        store_codes(out, pairs ? i / 2 : i, nbytes, pairs, codes);
+        u64 word = 0;  // of a pair, the first code is in the low half of a byte
+        for (int k = 0; k < TOGETHER; ++k) word |= (u64)codes[k] << (pairs ? 4 : 8) * k;
+        store_codes(out, pairs ? i / 2 : i, nbytes, pairs ? 4 : 8, word);
     }
     for (int step = 16; step; step /= 2)
         most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
@@ -167,13 +155,7 @@ extern "C" __global__ void __launch_bounds__(256)
     bool pairs = width == 4;
     for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {
         u32 factor = factors[scales[i / TOGETHER / threads]], values[TOGETHER];
-        i64 at = pairs ? i / 2 : i, size = pairs ? 4 : 8;
-        u64 word = 0;
-        if (at + size <= nbytes && (u64)(data + at) % (u64)size == 0)
-            word = pairs ? *(const u32*)(data + at) : *(const u64*)(data + at);
-        else
-            for (i64 k = 0; k < size; ++k)
-                if (at + k < nbytes) word |= (u64)data[at + k] << 8 * k;
+        u64 word = load_codes(data, pairs ? i / 2 : i, nbytes, pairs ? 4 : 8);
 #pragma unroll
         for (int k = 0; k < TOGETHER; ++k) {
             u32 code = (u32)(word >> (pairs ? 4 : 8) * k) & (pairs ? 15 : 255);
