@@ -277,7 +277,7 @@ class _Item(NamedTuple):
 
 
 def _count(value: Any) -> int:
-    """Return a number of a description; raise an error of Python if no array has so many."""
+    """Return a number of elements; raise `OverflowError` if no array has as many."""
     count = int(value)
     if not 0 <= count < 2**63:
         raise OverflowError

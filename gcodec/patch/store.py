@@ -176,7 +176,7 @@ class PatchStore:
                 for path in self.folder.glob(TEMPORARY):  # of a writer that crashed
                     _delete(path)
             self._last = step, self._publish(step, tree, descriptor)
-            with contextlib.suppress(OSError):  # the next step deletes what is left
+            with contextlib.suppress(OSError):  # the next step deletes these files
                 self._prune()
 
     def _publish(self, step: int, tree: Any, descriptor: int | None) -> dict[str, np.ndarray]:

@@ -271,7 +271,7 @@ def _tensor(
     storages: dict[tuple[str, str], tuple[str, int, int]],
     visits: Iterator[int],
 ) -> tuple[Entry, list[_Chunk]]:
-    """Return the description of a tensor, and its chunks, of which `visits` allows so many."""
+    """Return the description of a tensor, and its chunks, each of which takes one of `visits`."""
     description = f"tensor {shown(name)}"
     fields = _fields(record, f"{_MODULE}TensorStorageMetadata")
     match fields.get("properties"):
