@@ -108,7 +108,7 @@ def encode(
             codec = codec.codec(name, shape, dtype)
         if nonfinite == "raise":
             codec = codec._refusing()
-        tensor = source.read(integers=codec.accepts_integers, segments=codec.reads_segments)
+        tensor = codec._read_source(source)
         is_checked_later = (
             nonfinite == "raise"
             and out is None

@@ -18,7 +18,7 @@ def bits_of(values: Any, dtype: str) -> np.ndarray:
     Parameters
     ----------
     values : (n,) array or ConvertedArray
-        Values on the host, as `Source.read` returns them.
+        Values as `Source.read` returns them.
     dtype : str
         Dtype of the tensor.
 
@@ -41,7 +41,10 @@ def bits_of(values: Any, dtype: str) -> np.ndarray:
             source[~np.isfinite(source)] = 0
         bits = source.view(unsigned)
     elif dtype == "float64":
-        bits = convert.to_float64(whole(values)).view(unsigned)
+        numbers = whole(values)
+        if numbers.dtype != np.float64:
+            numbers = convert.to_float64(numbers)
+        bits = numbers.view(unsigned)
     elif dtype == "float32":
         bits = whole(values).view(unsigned)
     else:

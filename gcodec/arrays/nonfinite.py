@@ -21,7 +21,7 @@ from gcodec.kernels.numeric.reduce import (
 )
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, when_known
-from gcodec.runtime.device import device_of, host
+from gcodec.runtime.device import device_of, host, placed
 from gcodec.runtime.pool import SEGMENT
 from gcodec.wire.primitives import INTEGERS
 
@@ -57,6 +57,8 @@ def with_policy(tensor: Tensor, nonfinite: NonFinite, *, segments: bool = False)
         values = ConvertedArray(values, "float32")
     if is_converted(values):
         return tensor._replace(values=values.finite_or_zero())
+    if values.dtype == np.float64:  # which no kernel of a device reads
+        return tensor._replace(values=placed(convert.finite_or_zero(host(values)), values))
     return tensor._replace(values=convert.finite_or_zero(values))
 
 

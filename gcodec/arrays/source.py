@@ -94,7 +94,9 @@ class Source(NamedTuple):
         with self.stream(), one_wait():
             yield
 
-    def read(self, *, integers: bool = False, segments: bool = False) -> Tensor:
+    def read(
+        self, *, integers: bool = False, segments: bool = False, exact: bool = False
+    ) -> Tensor:
         """Read the values.
 
         Parameters
@@ -104,6 +106,8 @@ class Source(NamedTuple):
         segments : bool
             Whether the caller reads the values by segments only. Values on the host that are not
             float32 are then a `ConvertedArray`.
+        exact : bool
+            Whether float64 values on a device are not rounded to float32.
 
         Raises
         ------
@@ -123,7 +127,7 @@ class Source(NamedTuple):
         if self.device is None:
             values = _host_values(array, dtype, segments)
         else:
-            values = _device_values(self.device.flat(array), dtype)
+            values = _device_values(self.device.flat(array), dtype, exact)
         return Tensor(values, dtype, tuple(array.shape))
 
     def _array_and_dtype(self) -> tuple[Array, str]:
@@ -383,11 +387,14 @@ def _host_values(array: np.ndarray, dtype: str, segments: bool) -> Any:
     return converted if segments else converted.whole()
 
 
-def _device_values(array: Array, dtype: str) -> Array:
-    """Return (n,) values on a device as float32 there, or integers and booleans on the host."""
+def _device_values(array: Array, dtype: str, exact: bool) -> Array:
+    """Return (n,) values on a device as float32 there, or integers and booleans on the host.
+
+    With `exact`, float64 values stay as they are.
+    """
     if dtype in INTEGERS:
         return host(array).view(NUMPY_DTYPES[dtype])
-    if dtype == "float32":
+    if dtype == "float32" or (exact and dtype == "float64"):
         return array
     if dtype == "float64":
         return convert.from_float64(array)

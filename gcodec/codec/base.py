@@ -151,7 +151,7 @@ class Codec(Parameters):
         """
         source = inspect(x, "x")
         with source.context():
-            tensor = source.read(integers=self.accepts_integers, segments=self.reads_segments)
+            tensor = self._read_source(source)
             codec = self._bound_to(tensor)
             self._check_prior(prior)
             symbols: Symbols = resolved(codec._quantize(tensor.values, check_seed(seed), prior))
@@ -275,7 +275,7 @@ class Codec(Parameters):
         """Quantize and pack; see `quantize`."""
         source = inspect(x, "x")
         with source.context():
-            tensor = source.read(integers=self.accepts_integers, segments=self.reads_segments)
+            tensor = self._read_source(source)
             codec = self._bound_to(tensor)
             self._check_prior(prior)
             payload = codec._encode(tensor.values, check_seed(seed), prior).resolved()
@@ -409,6 +409,14 @@ class Codec(Parameters):
     def on_device(self) -> bool:
         """Whether the codec runs on the device of an array on a CUDA device."""
         return self.has_cuda_kernels
+
+    def _read_source(self, source: sources.Source) -> Tensor:
+        """Read the values that are to be encoded."""
+        return source.read(
+            integers=self.accepts_integers,
+            segments=self.reads_segments,
+            exact=self.keeps_every_bit,
+        )
 
     def _check_device(self, array: Array) -> None:
         """Raise TypeError if the array is on a device where the codec does not run."""
@@ -594,7 +602,10 @@ class Codec(Parameters):
     def _decode_as(
         self, dtype: str, payload: Payload, n: int, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the values in the frame's dtype on the host, or write them to `out`.
+        """Return the values in the frame's dtype, or write them to `out`.
+
+        The payload is on the host, except for codecs that keep every bit. 16-bit floats on a
+        device are bit patterns.
 
         Codecs that define `_slice` dequantize and convert part by part. Other codecs decode to a
         float32 array, whose memory is released during the conversion.

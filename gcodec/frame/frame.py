@@ -362,6 +362,9 @@ class Frame(_Secret):
     def _decode_to(self, dtype: str, device: Device | None) -> Array:
         """Return the tensor as an array of `dtype` on a device, or for None on the host."""
         if device is not None and self.dtype in FLOATS:
+            if dtype == self.dtype and self.codec.keeps_every_bit:
+                exact = self.codec._decode_as(dtype, self._payload_on(device), self.size)
+                return exact.reshape(self.shape)
             values = convert.round_to(self._decode_on(device), self.dtype)
             return outlet(values, dtype).reshape(self.shape)
         # Integers and booleans are decoded on the host in any case.
@@ -385,6 +388,8 @@ class Frame(_Secret):
             flat[:] = device.to_device(array.view(flat.dtype))
         elif self.dtype == "float32":
             self.codec._decode(self._payload_on(device), self.size, flat)
+        elif self.codec.keeps_every_bit:
+            self.codec._decode_as(self.dtype, self._payload_on(device), self.size, flat)
         else:
             flat[:] = outlet(self._decode_on(device), self.dtype)
 
@@ -392,7 +397,8 @@ class Frame(_Secret):
         """Return the values as an (n,) float32 array on a device."""
         payload = self._payload_on(device)
         out = device.empty(self.size, np.float32) if self.codec.symbols_on_host else None
-        return self.codec._decode(payload, self.size, out)
+        values = self.codec._decode(payload, self.size, out)
+        return convert.from_float64(values) if values.dtype == np.float64 else values
 
     def _payload_on(self, device: Device | None) -> Payload:
         """Return the payload for decoding on a device, or for None on the host."""

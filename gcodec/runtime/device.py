@@ -361,6 +361,12 @@ def host(array: Array) -> np.ndarray:
     return array if device is None else device.to_host(array)
 
 
+def all_on_host(arrays: Sequence[Array]) -> list[np.ndarray]:
+    """Return arrays that are all on the host, or all on one device, on the host; wait once."""
+    device = device_of(*arrays)
+    return list(arrays) if device is None else deferred.fetch(device, *arrays)
+
+
 def beside(array: Array, other: Array) -> Array:
     """Return an array in the memory of another: the same array, or a copy there."""
     device = device_of(other)

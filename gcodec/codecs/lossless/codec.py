@@ -30,6 +30,7 @@ from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert
 from gcodec.payload import Payload
+from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import aligned_copy
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice
@@ -74,6 +75,7 @@ class Lossless(Codec):
     accepts_integers = True
     reads_segments = True
     keeps_every_bit = True
+    has_cuda_kernels = True
     uses_shape = True
     # Dtype of the tensor; `_with_dtype` sets it.
     _dtype: ClassVar[str] = "float32"
@@ -129,7 +131,7 @@ class Lossless(Codec):
         self, values: np.ndarray, seed: int, prior: LosslessSymbols | None
     ) -> LosslessSymbols:
         bits = bits_of(values, self._dtype)
-        if shares_memory(bits, values):
+        if shares_memory(bits, values) or device_of(bits) is not None:
             bits = aligned_copy(bits)  # symbols outlive the caller's array
         return LosslessSymbols(bits, self._dtype, self._bound_shape(values.size))
 
@@ -142,8 +144,8 @@ class Lossless(Codec):
         elif dtype == "float32":
             out.view(np.uint32)[:] = bits
         elif dtype == "float64":
-            with np.errstate(all="ignore"):  # if the values are to be float32
-                out[:] = bits.view(np.float64)
+            values = bits.view(np.float64)
+            out[:] = values if out.dtype == np.float64 else convert.from_float64(values)
         else:
             out[:] = convert.from_16_bits(bits, dtype)
 
@@ -157,7 +159,10 @@ class Lossless(Codec):
 
     def _encode(self, values: np.ndarray, seed: int, prior: LosslessSymbols | None) -> Payload:
         bits = bits_of(values, self._dtype)
-        return self._pack(LosslessSymbols(bits, self._dtype, self._bound_shape(values.size)))
+        payload = self._pack(LosslessSymbols(bits, self._dtype, self._bound_shape(values.size)))
+        if payload.codec.mode == "stored" and device_of(bits) is not None:
+            return payload._replace(data=payload.data.copy())  # outlives the caller's array
+        return payload
 
     def _pack(self, symbols: LosslessSymbols) -> Payload:
         bits, dtype, shape = symbols
@@ -172,7 +177,7 @@ class Lossless(Codec):
         return Payload(codec._with_dtype(dtype), {}, *written)
 
     def _unpack(self, payload: Payload, n: int) -> LosslessSymbols:
-        bits = result_beside(n, self._layout.bits_dtype, None)
+        bits = result_beside(n, self._layout.bits_dtype, payload.data)
         self._read(payload, n, bits)
         return LosslessSymbols(bits, self._dtype, self._bound_shape(n))
 
@@ -191,16 +196,19 @@ class Lossless(Codec):
         dtype = self._values_dtype
         if dtype != NUMPY_DTYPES[self._dtype] or (out is not None and out.dtype != dtype):
             return super()._decode(payload, n, out)
-        values = result_beside(n, dtype, None) if out is None else out
+        values = result_beside(n, dtype, payload.data) if out is None else out
         self._read(payload, n, values.view(self._layout.bits_dtype))
         return values
 
     def _decode_as(
         self, dtype: str, payload: Payload, n: int, out: np.ndarray | None = None
     ) -> np.ndarray:
-        values = result_beside(n, NUMPY_DTYPES[dtype], None) if out is None else out
-        self._read(payload, n, values.view(self._layout.bits_dtype))
-        return values
+        if out is None:
+            is_half = dtype in ("float16", "bfloat16") and device_of(payload.data) is not None
+            kind = self._layout.bits_dtype if is_half else NUMPY_DTYPES[dtype]
+            out = result_beside(n, kind, payload.data)
+        self._read(payload, n, out.view(self._layout.bits_dtype))
+        return out
 
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
         """Return elements in the dtype of the tensor; see `Codec._decode_range`."""

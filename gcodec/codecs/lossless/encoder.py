@@ -22,11 +22,16 @@ from gcodec.codecs.lossless.message import (
     Plane,
 )
 from gcodec.codecs.lossless.other_planes import OtherPlanes
-from gcodec.codecs.lossless.planes import LARGE_TILE, TILE, PlaneLayout, Zeros
+from gcodec.codecs.lossless.planes import PlaneLayout, Zeros
 from gcodec.entropy import ranged, tabled
 from gcodec.entropy.coder import Written, seek_of_blocks, seek_of_runs
 from gcodec.entropy.context import byte_coder, byte_scales
-from gcodec.entropy.context.byte_scales import Sample, scales_of_parts, scales_of_sums
+from gcodec.entropy.context.byte_scales import (
+    Sample,
+    scales_of_parts,
+    scales_of_sums,
+    scales_of_symbols,
+)
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales
 from gcodec.entropy.ranged import bytes_range
 from gcodec.entropy.rans import entropy_nbits
@@ -38,9 +43,13 @@ from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import lowered_range, plane_sums, rounded_scales
 from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
-from gcodec.runtime import pool
+from gcodec.runtime import Array
+from gcodec.runtime.deferred import LeadingBytes, resolved
+from gcodec.runtime.device import device_of, placed
+from gcodec.runtime.memory import empty_beside
 from gcodec.runtime.reuse import scratch
 from gcodec.wire.seek import LOG2_STATES
 
@@ -128,10 +137,7 @@ class _Coded(NamedTuple):
     @classmethod
     def of(cls, bits: np.ndarray) -> _Coded:
         """Count the elements."""
-        parts = pool.run(
-            lambda start, stop: byte_planes.coded_counts(bits[start:stop]), bits.size, LARGE_TILE
-        )
-        groups, hidden = np.concatenate([part for part, _ in parts]), sum(own for _, own in parts)
+        groups, hidden = byte_planes.coded_counts(bits)
         zeros = bits.size - int(groups.sum(dtype=np.int64))
         return cls(bits.size, groups, hidden, zeros)
 
@@ -241,6 +247,7 @@ class _Writer:
     ) -> None:
         self._bits, self._layout, self._shape = bits, layout, shape
         self._is_exact = is_exact
+        self._is_on_device = device_of(bits) is not None
         self._known = known = _Statistics.of(FirstPlane(bits, layout), shape, is_exact)
         self._plane = FirstPlane(bits, layout, known.zeros)
         self._head = Head(known.zeros, (Plane(STORED), *known.others.planes))
@@ -286,13 +293,7 @@ class _Writer:
     @functools.cached_property
     def _symbols(self) -> np.ndarray:
         """The first plane."""
-        symbols = np.empty(self._bits.size, np.uint8)
-
-        def task(start: int, stop: int) -> None:
-            self._plane.take(start, stop, symbols[start:stop])
-
-        pool.run(task, symbols.size, TILE)
-        return symbols
+        return self._plane.symbols()
 
     @functools.cached_property
     def _sample(self) -> Sample:
@@ -325,7 +326,7 @@ class _Writer:
         if n > 4 * SAMPLE and n % layout.width == 0 and layout.width >= 4 * _ROW:
             return self._lowered_by(self._sampled_scales(layout))
         if not is_estimated or sample.symbols.size < 2 * _ROW * layout.width:
-            return self._lowered_by(scales_of_parts(self._parts, n, layout, unit))
+            return self._lowered_by(self._scales_of(layout))
         # This many rows determine the scales of columns. If they are lowered by these scales, they
         # are a sample of the lowered plane.
         sums = plane_sums(self._bits, layout.width)
@@ -353,8 +354,15 @@ class _Writer:
         counts = self._plane._replace(scales=scales).counts(self._is_exact)
         return _Lowered(counts, scales, scales.nbits())
 
-    def _parts(self, start: int, stop: int) -> np.ndarray:
-        return self._plane.take(start, stop, np.empty(stop - start, np.uint8))
+    def _scales_of(self, layout: RowLayout) -> Scales:
+        """Return the scales of the whole plane."""
+        if self._is_on_device:
+            return scales_of_symbols(self._symbols, layout, self._layout.unit)
+
+        def parts(start: int, stop: int) -> np.ndarray:
+            return self._plane.take(start, stop, np.empty(stop - start, np.uint8))
+
+        return scales_of_parts(parts, self._bits.size, layout, self._layout.unit)
 
     def _text(self, method: int) -> bytes:
         """Return the bytes of the head."""
@@ -372,14 +380,14 @@ class _Writer:
         lead = len(text) + self._others_nbytes
         if method == STORED:
             symbols = self._symbols
-        data = np.empty(lead + symbols.size, np.uint8)
-        data[lead:] = symbols
+        data = empty_beside(lead + symbols.size, np.uint8, self._bits)
+        data[lead:] = placed(symbols, data)
         self._put_lead(data, text)
         return Written(data, 8 * data.size)
 
     def _put_lead(self, data: np.ndarray, text: bytes) -> None:
         """Write the head and all planes but the first to the start of the message."""
-        data[: len(text)] = np.frombuffer(text, np.uint8)
+        data[: len(text)] = placed(np.frombuffer(text, np.uint8), data)
         self._known.others.write(data[len(text) :])
 
     def _put_front(self, method: _Method, string: BitString) -> BitString:
@@ -394,17 +402,21 @@ class _Writer:
 
     def _words(self, method: _Method) -> Written:
         """Write Huffman words after room for all that precedes the first plane."""
-        n, lead, plane = self._bits.size, self._lead, self._plane_of(method)
-        front = self._put_front(method, BitString())
+        n, lead, front = self._bits.size, self._lead, self._put_front(method, BitString())
+        symbols, coded = self._source_of(self._plane_of(method)), CodedMask.all(n)
         assert method.string is not None
         try:
-            return tabled.write(method.string.table, plane.take, CodedMask.all(n), front, n, lead)
+            return resolved(tabled.write(method.string.table, symbols, coded, front, n, lead))
         except ParameterError:  # a byte that no sample contains has no word
             return self._words(self._exact(method))
 
     def _plane_of(self, method: _Method) -> FirstPlane:
         """Return the first plane as a method codes it."""
         return FirstPlane(*self._plane[:3], method.scales)
+
+    def _source_of(self, plane: FirstPlane) -> SymbolsOf | np.ndarray:
+        """Return the bytes of a plane for a writer: all at once on a device, else by ranges."""
+        return plane.symbols() if self._is_on_device else plane.take
 
     def _exact(self, method: _Method) -> _Method:
         """Return a method with the exact counts of all bytes."""
@@ -415,7 +427,7 @@ class _Writer:
     @property
     def _is_split(self) -> bool:
         """Whether `_split_words` can write the message."""
-        return self._known.others.methods <= {STORED, PACKED}
+        return not self._is_on_device and self._known.others.methods <= {STORED, PACKED}
 
     def _split_words(self, method: _Method) -> Written:
         """Write the message with Huffman words in one pass over the elements."""
@@ -461,17 +473,22 @@ class _Writer:
         """Write rANS after room for all that precedes the first plane."""
         lead, n = self._lead, self._bits.size
 
-        def before(head: np.ndarray) -> np.ndarray:
-            room = np.empty(lead + head.size, np.uint8)
-            room[lead:] = head
-            return room
+        def before(head: np.ndarray) -> Array:
+            nbytes = lead + head.size
+            if not self._is_on_device:
+                room = np.empty(nbytes, np.uint8)
+                room[lead:] = head
+                return room
+            room = empty_beside(-(-nbytes // 4) * 4, np.uint8, self._bits)
+            room[lead:nbytes] = placed(head, room)
+            return LeadingBytes(room, placed(np.array([8 * nbytes]), room), 1, 0)
 
+        symbols = self._source_of(self._plane_of(method))
         if method.plan is not None:
-            return byte_coder.write(method.plan, self._plane.take, n, BitString(), before)
+            return resolved(byte_coder.write(method.plan, symbols, n, BitString(), before))
         assert method.string is not None
         table = method.string.table
         head, _ = tabled.front(self._put_front(method, BitString()), *table)
         tables = write_tables(table.numbers, table.log2_total)
-        plane = self._plane_of(method)
-        data, nbits, runs = rans_string.write(tables, plane.take, n, before(head), LOG2_STATES)
-        return Written(data, nbits, seek_of_runs(n, nbits, runs))
+        data, nbits, runs = rans_string.write(tables, symbols, n, before(head), LOG2_STATES)
+        return resolved(Written(data, nbits, seek_of_runs(n, nbits, runs)))

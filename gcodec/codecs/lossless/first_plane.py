@@ -10,10 +10,11 @@ from gcodec.codecs.lossless.planes import TILE, PlaneLayout, Zeros
 from gcodec.entropy.context.byte_scales import Sample
 from gcodec.entropy.context.scale_model import Scales, row_layouts, sampled_rows
 from gcodec.entropy.ranged import bytes_range
-from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.context.byte_scales import PlaneForm, count_runs, take_runs
-from gcodec.kernels.numeric.byte_counts import added, estimated_counts
+from gcodec.kernels.numeric.byte_counts import estimated_counts
 from gcodec.runtime import pool
+from gcodec.runtime.device import device_of, host
+from gcodec.runtime.memory import empty_beside
 
 LEAST_ESTIMATED = 1 << 17  # bytes whose counts may be estimated by those of a sample
 SAMPLE = 1 << 16  # elements from which the scales of rows and columns are estimated
@@ -23,7 +24,6 @@ _LEAST_SAMPLED = 1 << 11  # bytes of a sample from which counts are estimated
 _RUN = 1 << 12  # neighboring bytes of a sample
 _MOST_RUNS = 16  # runs of all bytes for each run of a sample
 _ALL = 1 << 62  # more elements than any tensor has
-_COUNTED = 8 * TILE  # bytes that are counted at a time
 _BELOW, _ABOVE = 4, 1  # how far a byte may be below and above those of a sample of all bytes
 _SPARSE = 4  # a sample of rows skips at least three of four rows, or one of two in mode=fast
 
@@ -69,28 +69,31 @@ class FirstPlane(NamedTuple):
         """
         n = self.bits.size
         if is_exact or n < LEAST_ESTIMATED:
-            return self._count_runs(n, _ALL, 0)
+            return count_runs(self.bits, self.form, n, _ALL, 0)
         runs = min(n // _LEAST_COUNTED, _MOST_RUNS)
-        sampled = self._count_runs(n // (_RUN * runs) * _RUN, _RUN, _RUN * runs)
+        count = n // (_RUN * runs) * _RUN
+        sampled = count_runs(self.bits, self.form, count, _RUN, _RUN * runs)
         counts = estimated(sampled, n, self.zero_count)
         return self.counts(True) if counts is None else counts
 
-    def _count_runs(self, count: int, run: int, period: int) -> np.ndarray:
-        """Return the (256,) counts of `count` bytes in runs; see `count_runs`."""
-        form = self.form
+    def symbols(self) -> np.ndarray:
+        """Return all bytes of the plane, in the memory of the bit patterns."""
+        if device_of(self.bits) is not None:
+            symbols: np.ndarray = empty_beside(self.bits.size, np.uint8, self.bits)
+            return self.take(0, self.bits.size, symbols)
+        symbols = np.empty(self.bits.size, np.uint8)
 
-        def task(start: int, stop: int) -> np.ndarray:
-            at = start // run * period + start % run
-            return count_runs(self.bits, form, at, stop - start, run, period)
+        def task(start: int, stop: int) -> None:
+            self.take(start, stop, symbols[start:stop])
 
-        return added(pool.run(task, count, _COUNTED))
+        pool.run(task, symbols.size, TILE)
+        return symbols
 
     def sample(self, shape: tuple[int, ...], is_exact: bool) -> Sample:
-        """Return some rows of the plane; all rows of a small tensor."""
+        """Return some rows of the plane, on the host; all rows of a small tensor."""
         width, sparse = row_layouts(shape)[0].width, _SPARSE if is_exact else _SPARSE // 2
         bits = sampled_rows(self.bits, width, SAMPLE, sparse)
-        symbols = np.empty(bits.size, np.uint8)
-        byte_planes.take_first(bits, self.layout.shift, self.form.escape, symbols)
+        symbols = host(self._replace(bits=bits).symbols())
         return Sample(symbols, self.bits.size / bits.size, self.layout.unit)
 
 

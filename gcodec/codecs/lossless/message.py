@@ -35,10 +35,12 @@ from gcodec.entropy.context.scale_model import Scales
 from gcodec.entropy.ranged import open_string
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.byte_planes import GROUP
-from gcodec.kernels.bits.pack import check_padding, unpack_range
+from gcodec.kernels.bits.pack import FieldLayout, check_padding, unpack_fields, unpack_range
 from gcodec.payload import Payload
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
+from gcodec.runtime.device import device_of, host
+from gcodec.runtime.memory import empty_beside
 from gcodec.wire.primitives import Reader, leb128
 from gcodec.wire.seek import SeekTable, refuse_table
 
@@ -230,6 +232,9 @@ class Message(NamedTuple):
         String of the first plane; None if it is stored or constant.
     scales : Scales or None
         Scales whose octaves were subtracted from the first plane.
+    data : uint8 array
+        Bytes of the payload, where its elements are to be decoded. The spans have those on the
+        host.
     """
 
     layout: PlaneLayout
@@ -238,6 +243,7 @@ class Message(NamedTuple):
     spans: tuple[BitSpan, ...]
     first: WordString | RansString | None
     scales: Scales | None
+    data: np.ndarray
 
     @classmethod
     def open(cls, payload: Payload, layout: PlaneLayout, n: int, mode: str) -> Message:
@@ -247,7 +253,7 @@ class Message(NamedTuple):
         ------
         FormatError
         """
-        data, nbits = payload.data, payload.nbits
+        data, nbits = host(payload.data), payload.nbits
         check_padding(data, nbits)
         head, at = read_head(data, nbits, n, layout.itemsize, mode)
         others, count = list[BitSpan](), head.coded(n)
@@ -275,7 +281,7 @@ class Message(NamedTuple):
             if span.nbits != size:
                 error = Truncated if span.nbits < size else Corrupt
                 raise error(f"the first plane has {span.nbits} bits, not {size}")
-        return cls(layout, n, head, (span, *others), first, scales)
+        return cls(layout, n, head, (span, *others), first, scales, payload.data)
 
     def read(self, out: np.ndarray) -> None:
         """Decode all elements to (n,) bit patterns.
@@ -284,6 +290,9 @@ class Message(NamedTuple):
         ------
         FormatError
         """
+        if device_of(self.data) is not None:
+            self._read_on_device(out)
+            return
         others, streaming = self._others(), streams(out)
 
         def take(at: int, symbols: np.ndarray) -> None:
@@ -301,6 +310,29 @@ class Message(NamedTuple):
         symbols = np.empty(self.n, np.uint8)  # as a range might not begin with a group
         self.first.read(into(symbols))
         pool.run(lambda start, stop: take(start, symbols[start:stop]), self.n, TILE)
+
+    def _read_on_device(self, out: np.ndarray) -> None:
+        """Decode all elements to an array on the device of the data."""
+        layout, zeros, count = self.layout, self.head.zeros, self.head.coded(self.n)
+        if self.first is None:
+            first = self._plain(0, self.n)
+        else:
+            first = empty_beside(self.n, np.uint8, out)
+            self._placed(self.first).read(into(first))
+        if all(plane.method == STORED for plane in self.head.planes[1:]):
+            others = self.data[self.spans[1].first // 8 :]
+        else:
+            others = empty_beside((layout.itemsize - 1) * count, np.uint8, out)
+            for k, part in enumerate(self._others()):
+                plane, target = self.head.planes[1 + k], others[k * count : (k + 1) * count]
+                if plane.method == PACKED and not isinstance(part, int):
+                    part = unpack_fields(part.copy(), count, FieldLayout(plane.width))
+                target[:] = part
+        layout.join(first, others, count, out, self.scales, 0, zeros)
+
+    def _placed(self, string: WordString | RansString) -> WordString | RansString:
+        """Return a string that is read where the data is."""
+        return string._replace(span=string.span._replace(data=self.data))
 
     def read_range(self, start: int, stop: int) -> np.ndarray:
         """Decode the elements start to stop - 1, and neighbors; return their bit patterns.
@@ -337,9 +369,11 @@ class Message(NamedTuple):
     def _plain(self, start: int, stop: int) -> np.ndarray:
         """Return a range of a first plane without an entropy code."""
         span, plane = self.spans[0], self.head.planes[0]
-        if plane.method == CONSTANT:
-            return np.full(stop - start, plane.byte, np.uint8)
-        return span.data[span.first // 8 + start : span.first // 8 + stop]
+        if plane.method == STORED:
+            return self.data[span.first // 8 + start : span.first // 8 + stop]
+        symbols = empty_beside(stop - start, np.uint8, self.data)
+        symbols[:] = plane.byte
+        return symbols
 
     def _others(self) -> list[np.ndarray | int]:
         """Return the other planes: their bytes or fields, or the byte of a constant one."""
@@ -349,13 +383,13 @@ class Message(NamedTuple):
             if plane.method == CONSTANT:
                 planes.append(plane.byte)
             elif plane.method in (STORED, PACKED):
-                planes.append(span.data[span.first // 8 : span.end // 8])
+                planes.append(self.data[span.first // 8 : span.end // 8])
             elif not count:
                 span.refuse_bits()
                 planes.append(0)
             else:
-                decoded = np.empty(count, np.uint8)
-                string = open_string(KINDS[plane.method], span, count)
+                decoded = empty_beside(count, np.uint8, self.data)
+                string = self._placed(open_string(KINDS[plane.method], span, count))
                 after = string.read(into(decoded), bits_follow=True)
                 if span.aligned("bytes").after(after).aligned("planes").first != span.end:
                     raise Corrupt("a plane does not end where its length says")

@@ -13,13 +13,17 @@ from gcodec.entropy import ranged
 from gcodec.entropy.rans import entropy_nbits
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.pack import FieldLayout, pack_to
+from gcodec.kernels.bits.pack import FieldLayout, pack_fields, pack_to
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.runtime import pool
+from gcodec.runtime.deferred import resolved
+from gcodec.runtime.device import all_on_host, device_of, host
+from gcodec.runtime.memory import empty_beside
 
 _PIECE = 1 << 12  # elements of each of four samples that tell whether coding a plane pays
 _SHARE = 50  # a plane is coded if that saves a fiftieth of it
 _TABLE_NBITS = 512  # approximate bits of a table
+_ALIGNMENT = 16  # bytes that a kernel of a device loads at once
 _LEAST_PACKED = 64  # bytes of a plane that may be packed
 
 
@@ -70,7 +74,10 @@ class OtherPlanes(NamedTuple):
         return {plane.method for plane in self.planes}
 
     def write(self, data: np.ndarray) -> None:
-        """Write the planes to the start of an array."""
+        """Write the planes to the start of an array, which is in the memory of the elements."""
+        if device_of(data) is not None:
+            self._write_on_device(data)
+            return
         at, stored = 0, dict[int, int]()
         for k, (plane, string) in enumerate(zip(self.planes, self.strings, strict=True)):
             end = at + plane.nbytes_of(self.coded)
@@ -84,6 +91,19 @@ class OtherPlanes(NamedTuple):
             at = end
         if stored:
             self._write_stored(stored, data)
+
+    def _write_on_device(self, data: np.ndarray) -> None:
+        """Write the planes to the start of an array on a device."""
+        at, planes = 0, _planes(self.bits, self.layout, self.zeros)
+        for symbols, plane, string in zip(planes, self.planes, self.strings, strict=True):
+            end = at + plane.nbytes_of(self.coded)
+            if plane.method == STORED:
+                data[at:end] = symbols
+            elif plane.method == PACKED:
+                data[at:end] = pack_fields(symbols, FieldLayout(plane.width))[: end - at]
+            elif string is not None:
+                data[at:end] = string[: end - at]
+            at = end
 
     def _write_stored(self, starts: dict[int, int], data: np.ndarray) -> None:
         """Write stored planes, given the start of each in an array."""
@@ -124,21 +144,22 @@ def _selected(
     """
     period = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
     counts: Iterable[np.ndarray]
-    if zeros is None:
+    if zeros is None and device_of(bits) is None:
         whole = (bits.size - 1) // period
         size = whole * _PIECE + min(bits.size - whole * period, _PIECE)
         counts = byte_planes.count_others(bits, layout.shift, period)
     else:
         pieces = [bits[at : at + _PIECE] for at in range(0, bits.size, period)]
-        sampled = np.concatenate(pieces)
-        left_out = Zeros(zeros.escape, byte_planes.coded_counts(sampled)[0])
+        sampled, left_out = np.concatenate(all_on_host(pieces)), None
+        if zeros is not None:
+            left_out = Zeros(zeros.escape, byte_planes.coded_counts(sampled)[0])
         planes = _planes(sampled, layout, left_out)
-        counts, size = [byte_counts(plane) for plane in planes], planes.shape[1]
+        counts, size = [byte_counts(plane) for plane in planes], planes[0].size
     widths: list[int] = []
     for k, own in enumerate(counts):
         plane, plan = _judged(own, size, is_exact)
         if plane.method == PACKED:
-            widths = widths or _widths(bits, layout)
+            widths = widths or _widths(bits, layout, zeros)
             if widths[k] < 8:
                 yield plane._replace(width=widths[k]), None
                 continue
@@ -147,10 +168,13 @@ def _selected(
             continue
         symbols = _plane(bits, layout, zeros, k)
         if symbols.size > size:
-            own = byte_counts(symbols)
+            own = host(byte_counts(symbols))
             plane, plan = _judged(own, symbols.size, is_exact)
-        data = plan.write(symbols, symbols.size, BitString(), 0).data if plan else None
-        yield plane._replace(nbytes=0 if data is None else data.size), data
+        if plan is None:
+            yield plane, None
+            continue
+        data, nbits, _ = resolved(plan.write(symbols, symbols.size, BitString(), 0))
+        yield plane._replace(nbytes=-(-nbits // 8)), data
 
 
 def _judged(counts: np.ndarray, count: int, is_exact: bool) -> tuple[Plane, ranged.Plan | None]:
@@ -177,14 +201,19 @@ def _judged(counts: np.ndarray, count: int, is_exact: bool) -> tuple[Plane, rang
     return packed or Plane(STORED), None
 
 
-def _widths(bits: np.ndarray, layout: PlaneLayout) -> list[int]:
+def _widths(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None) -> list[int]:
     """Return how many bits the largest byte of each plane has."""
+    if device_of(bits) is not None:
+        counts = all_on_host([byte_counts(plane) for plane in _planes(bits, layout, zeros)])
+        return [int(own.nonzero()[0].max(initial=0)).bit_length() for own in counts]
     every_bit = np.bitwise_or.reduce(bits, keepdims=True)
     return [int(plane[0]).bit_length() for plane in _planes(every_bit, layout, None)]
 
 
 def _plane(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, k: int) -> np.ndarray:
     """Return the bytes of one plane."""
+    if device_of(bits) is not None:
+        return _planes(bits, layout, zeros)[k]
     plane = np.empty(bits.size if zeros is None else zeros.coded, np.uint8)
     for start in range(0, bits.size, LARGE_TILE):
         tile = bits[start : start + LARGE_TILE]
@@ -193,9 +222,10 @@ def _plane(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, k: int) -
     return plane
 
 
-def _planes(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None) -> np.ndarray:
-    """Return the bytes of all planes of a tile."""
+def _planes(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None) -> list[np.ndarray]:
+    """Return the bytes of all planes of a tile, or on a device of a tensor."""
     size = bits.size if zeros is None else zeros.coded
-    planes = np.empty((layout.itemsize - 1, size), np.uint8)
-    layout.take_others(bits, planes.reshape(-1), size, zeros)
-    return planes
+    stride = -(-size // _ALIGNMENT) * _ALIGNMENT
+    planes = empty_beside((layout.itemsize - 1) * stride, np.uint8, bits)
+    layout.take_others(bits, planes, stride, zeros)
+    return [planes[k * stride : k * stride + size] for k in range(layout.itemsize - 1)]

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.entropy.context.scale_model import Scales
-from gcodec.errors import Corrupt
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
 from gcodec.kernels.context.byte_scales import PlaneForm, join_planes
@@ -139,7 +138,4 @@ class PlaneLayout(NamedTuple):
         """
         form, coded = self.form(scales, zeros), zeros.counts if zeros else None
         planes = first, others, stride, out, form, start
-        wrong = join_planes(*planes, coded=coded, streaming=streaming)
-        if wrong is not None:
-            group = start // GROUP + wrong
-            raise Corrupt(f"group {group} does not have as many zeros as the head says")
+        join_planes(*planes, coded=coded, streaming=streaming)

@@ -33,8 +33,8 @@ from gcodec.entropy.context import byte_scales
 from gcodec.entropy.context.byte_scales import (
     Sample,
     layouts_of,
-    scales_of_parts,
     scales_of_sums,
+    scales_of_symbols,
 )
 from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.entropy.context.table_choice import lanes_of
@@ -47,6 +47,8 @@ from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.rans.rans_table import LEAST_LOG2, read_tables, write_tables
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
+from gcodec.runtime import Array
+from gcodec.runtime.memory import empty_beside
 from gcodec.wire.primitives import Reader
 
 TOTAL = 1 << LEAST_LOG2
@@ -106,7 +108,7 @@ def plan(symbols: np.ndarray, shape: tuple[int, ...], sample: Sample) -> Plan:
         sums = sample.sums(selected)
         for quantum in (2, 4):
             consider(selected._replace(quantum=quantum), sums)
-    scales = scales_of_parts(lambda start, stop: symbols[start:stop], n, best[1], sample.unit)
+    scales = scales_of_symbols(symbols, best[1], sample.unit)
     (counts,) = class_map.class_counts(symbols, [scales.arrays], 1)
     models, used = models_of(counts), counts.any(axis=1)
     nbits = _HEAD_NBITS + scales.nbits() + sent_nbits(models, used)
@@ -205,24 +207,25 @@ def read_models(data: np.ndarray, at: int, end: int) -> tuple[np.ndarray, int]:
 
 def write(
     plan: Plan,
-    symbols: SymbolsOf,
+    symbols: SymbolsOf | np.ndarray,
     n: int,
     front: BitString,
-    lead: Callable[[np.ndarray], np.ndarray] = lambda head: head,
+    lead: Callable[[np.ndarray], Array] = lambda head: head,
 ) -> Written:
     """Write the string of a plan.
 
     Parameters
     ----------
     plan : Plan
-    symbols : callable
-        Returns the symbols of a range; see `dense_string.write`.
+    symbols : callable or array
+        Returns the symbols of a range; on a device, all symbols. See `dense_string.write`.
     n : int
         Number of symbols, above 0.
     front : BitString
         Whole bytes that precede the string.
     lead : callable, optional
-        Returns the bytes that precede the rANS string, given `front` and the head of the string.
+        Returns the bytes that precede the rANS string, given `front` and the head of the string;
+        on a device a `LeadingBytes`.
     """
     scales, lanes = plan.scales, lanes_of(plan.nbits)
     front.extend(np.array([lanes], np.uint8), 8)
@@ -231,12 +234,18 @@ def write(
     nothing = np.empty(0, np.int64)
 
     def joined(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        part = symbols(start, stop, np.empty(stop - start, np.uint8))
+        if callable(symbols):
+            part = symbols(start, stop, np.empty(stop - start, np.uint8))
+        else:
+            part = symbols[start:stop]
         class_map.join_symbols(part, *scales.arrays, start, nothing, room)
         return room
 
+    words: SymbolsOf | np.ndarray = joined
+    if not callable(symbols):
+        words = joined(0, n, empty_beside(n, np.uint16, symbols))
     tables = write_tables(plan.models, LEAST_LOG2, [scales.possible_classes])
-    return write_classed(tables, joined, n, lead(front.trimmed()), lanes)
+    return write_classed(tables, words, n, lead(front.trimmed()), lanes)
 
 
 def open(span: BitSpan, n: int) -> RansString:

@@ -28,9 +28,11 @@ from gcodec.kernels.context.byte_scales import (
     LineSums,
     Sums,
     fitted_scales,
+    plane_sums,
     rounded_scales,
 )
 from gcodec.kernels.context.class_map import CENTER
+from gcodec.runtime.device import device_of
 from gcodec.wire.primitives import Reader, leb128
 
 _PER_OCTAVE = 4
@@ -131,6 +133,15 @@ def scales_of_parts(parts: PartsOf, n: int, layout: RowLayout, unit: int) -> Sca
     """Compute the scales of all n bytes of a tensor; see `Sample` for `unit`."""
     sums = LineSums(n, layout.width, layout.group > 0).run(parts, _STEP)
     return scales_of_sums(layout, sums.rows, sums.columns, unit)
+
+
+def scales_of_symbols(symbols: np.ndarray, layout: RowLayout, unit: int) -> Scales:
+    """Compute the scales of the (n,) bytes of a tensor; see `Sample` for `unit`."""
+    if device_of(symbols) is None:
+        size = symbols.size
+        return scales_of_parts(lambda start, stop: symbols[start:stop], size, layout, unit)
+    rows, columns, *_ = plane_sums(symbols, layout.width, has_columns=layout.group > 0)
+    return scales_of_sums(layout, rows, columns, unit)
 
 
 def scales_of_sums(layout: RowLayout, rows: Sums, columns: Sums, unit: int) -> Scales:

@@ -24,6 +24,8 @@ from gcodec.kernels.numeric.words import (
     load_word,
     store_word,
 )
+from gcodec.runtime import pool
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
 
@@ -32,42 +34,43 @@ FORMS = (*FLOAT_SHIFTS.items(), *((itemsize, 8 * itemsize - 8) for itemsize in (
 """Bytes of an element and lowest bit of the first plane, of floats and of integers."""
 _NO_GROUPS = np.empty(0, np.uint16), np.empty(0, np.uint8)
 GROUP = 1 << 12  # elements whose coded elements are counted
+_COUNTED = 1 << 17  # elements of a task that counts them
 _MASKED = 64  # elements whose mask is one word
 _BYTE, _EIGHT = np.uint64(255), np.uint64(8)
 
 
-def take_first(bits: np.ndarray, shift: int, escape: int, out: np.ndarray) -> None:
-    """Write the first plane of (n,) bit patterns to (n,) uint8 `out`, on this thread.
-
-    A byte of 0 is replaced by `escape` unless all bits of its element are 0.
-    """
-    _first(bits.itemsize, shift)(bits, np.uint8(escape), out)
-
-
+@dispatched("gcodec.kernels.bits.byte_planes_cuda")
 def take_others(
     bits: np.ndarray, shift: int, out: np.ndarray, stride: int, coded: np.ndarray | None = None
 ) -> None:
-    """Write the other planes of (n,) bit patterns; plane k begins at ``(k - 1) * stride``.
+    """Write the other planes of (n,) bit patterns, on this thread.
 
-    If `coded` contains the numbers of `coded_counts`, elements of 0 are left out.
+    Plane k begins at ``(k - 1) * stride``. If `coded` contains the numbers of `coded_counts`,
+    elements of 0 are left out.
     """
     counts, room = group_arguments(bits.itemsize, coded)
     _others(bits.itemsize, shift)(bits, counts, stride, orders()[0], room, out)
 
 
+@dispatched("gcodec.kernels.bits.byte_planes_cuda")
 def coded_counts(bits: np.ndarray) -> tuple[np.ndarray, int]:
-    """Count the coded elements among (n,) bit patterns of floats, on this thread.
+    """Count the coded elements among (n,) bit patterns of floats, n > 0.
 
     Returns
     -------
     counts : (ceil(n / 4096),) uint16 array
-        The number of elements that are not 0, of each group.
+        On the host: the number of elements that are not 0, of each group.
     hidden : int
         The number of elements that are not 0 although their byte of the first plane is 0.
     """
-    counts, hidden = np.empty(-(-bits.size // GROUP), np.uint16), np.zeros(1, np.int64)
-    _coded_counted(bits.itemsize)(bits, counts, hidden)
-    return counts, int(hidden[0])
+    counts, loop = np.empty(-(-bits.size // GROUP), np.uint16), _coded_counted(bits.itemsize)
+
+    def task(start: int, stop: int) -> int:
+        hidden = np.zeros(1, np.int64)
+        loop(bits[start:stop], counts[start // GROUP : -(-stop // GROUP)], hidden)
+        return int(hidden[0])
+
+    return counts, sum(pool.run(task, bits.size, _COUNTED))
 
 
 def count_others(bits: np.ndarray, shift: int, period: int) -> np.ndarray:
@@ -113,7 +116,10 @@ def orders() -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def taking_first(itemsize: int, shift: int) -> Any:
-    """Make the subroutine (bits, escape, out) of `take_first`."""
+    """Make the subroutine (bits, escape, out) that writes the first plane.
+
+    A byte of 0 is replaced by `escape` unless all bits of its element are 0.
+    """
     word = np.dtype(f"uint{8 * itemsize}").type
 
     @subroutine
@@ -127,17 +133,6 @@ def taking_first(itemsize: int, shift: int) -> Any:
             out[i] = escape if byte == 0 and bits[i] != word(0) else byte
 
     return split_first
-
-
-@factory(lambda: FORMS)
-def _first(itemsize: int, shift: int) -> Kernel:
-    take = taking_first(itemsize, shift)
-
-    @kernel(f"in uint{8 * itemsize}[], uint8, out uint8[]", variant=f"{itemsize} {shift}")
-    def take_first(bits, escape, out):
-        take(bits, escape, out)  # bits.size == out.size
-
-    return take_first
 
 
 @functools.cache

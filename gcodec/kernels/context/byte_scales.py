@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gcodec.errors import Corrupt
 from gcodec.kernels.bits.byte_planes import (
     FLOAT_SHIFTS,
     FORMS,
@@ -26,17 +27,25 @@ from gcodec.kernels.bits.byte_planes import (
 )
 from gcodec.kernels.context.class_map import CENTER, CLASSES, TILE, ScaleArrays, fill_classes
 from gcodec.kernels.context.scale_lists import MOST, SCRATCH, list_nbits
-from gcodec.kernels.numeric.byte_counts import add_tables, count_part, count_tables, ideal_nbits
+from gcodec.kernels.numeric.byte_counts import (
+    add_tables,
+    added,
+    count_part,
+    count_tables,
+    ideal_nbits,
+)
 from gcodec.runtime import pool
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.runtime.lanes import STREAMED, fence
 
 _PER_OCTAVE = 4
 _LAST, _BYTE = np.uint8(CLASSES - 1), 255
+_COUNTED = 1 << 18  # bytes of a task that counts them
 _COUNT = 20  # bits of a sum of bytes, above which a narrow counter counts the bytes
 _PART = 64  # bytes of a loop whose fixed length needs no other loop for its rest
 _FLUSH = 1 << 10  # rows whose sums and counts fit into a narrow counter, with its sign
-_NO_SCALES: ScaleArrays = (np.empty(0, np.uint8), np.empty(0, np.uint8), 1)
+NO_SCALES: ScaleArrays = (np.empty(0, np.uint8), np.empty(0, np.uint8), 1)
 
 Sums = tuple[np.ndarray, np.ndarray]
 """Sums of bytes, and numbers of the bytes that are not 0, of each row or column."""
@@ -52,7 +61,7 @@ class PlaneForm(NamedTuple):
     unit : int
         What a byte grows by in an octave, from 1 to 8.
     escape : int
-        See `byte_planes.take_first`.
+        Replaces a byte of 0 unless all bits of its element are 0.
     scales : (rows, columns, width) or None
         The scales that lower the plane; see `class_map`. None if no byte is lowered.
     """
@@ -65,7 +74,7 @@ class PlaneForm(NamedTuple):
     @property
     def arguments(self) -> tuple[np.uint8, np.ndarray, np.ndarray, int, int]:
         """Arguments of kernels: escape, scales of rows and columns, width, and unit."""
-        return np.uint8(self.escape), *(self.scales or _NO_SCALES), self.unit
+        return np.uint8(self.escape), *(self.scales or NO_SCALES), self.unit
 
 
 class LineSums:
@@ -132,16 +141,18 @@ class PlaneSums(NamedTuple):
     greatest: np.ndarray
 
 
+@dispatched("gcodec.kernels.context.byte_scales_cuda")
 def plane_sums(
     bits: np.ndarray, width: int, period: int | None = None, *, has_columns: bool = False
 ) -> PlaneSums:
     """Sum the first plane of (n,) bit patterns of floats by row and by column.
 
-    Columns are summed on this thread.
+    The sums are on the host. Columns of an array there are summed on this thread.
 
     Parameters
     ----------
     bits : (n,) unsigned array
+        On a device, also the (n,) bytes of a first plane.
     width, has_columns
         See `LineSums`.
     period : int, optional
@@ -252,6 +263,7 @@ def fitted_scales(
     return FittedScales(rows, columns, sums, counts, nbits, (of_rows, of_columns))
 
 
+@dispatched("gcodec.kernels.context.byte_scales_cuda")
 def take_runs(
     bits: np.ndarray, form: PlaneForm, start: int, run: int, period: int, out: np.ndarray
 ) -> None:
@@ -274,16 +286,24 @@ def take_runs(
     loop(bits, *form.arguments, start, run, period, room, out)
 
 
-def count_runs(
-    bits: np.ndarray, form: PlaneForm, start: int, count: int, run: int, period: int
-) -> np.ndarray:
-    """Count the `count` bytes that `take_runs` would write, as a (256,) int64 array."""
-    room, counts = np.empty(2 * TILE, np.uint8), np.zeros(256, np.int64)
-    loop, runs = _counted(bits.itemsize, form.shift), (start, count, run, period)
-    loop(bits, *form.arguments, *runs, room, count_tables(), counts)
-    return counts
+@dispatched("gcodec.kernels.context.byte_scales_cuda")
+def count_runs(bits: np.ndarray, form: PlaneForm, count: int, run: int, period: int) -> np.ndarray:
+    """Count the `count` > 0 bytes that `take_runs` would write from the first element on.
+
+    The result is a (256,) int64 array on the host.
+    """
+    loop = _counted(bits.itemsize, form.shift)
+
+    def task(start: int, stop: int) -> np.ndarray:
+        room, counts = np.empty(2 * TILE, np.uint8), np.zeros(256, np.int64)
+        runs = start // run * period + start % run, stop - start, run, period
+        loop(bits, *form.arguments, *runs, room, count_tables(), counts)
+        return counts
+
+    return added(pool.run(task, count, _COUNTED))
 
 
+@dispatched("gcodec.kernels.context.byte_scales_cuda", by="out")
 def join_planes(
     first: np.ndarray,
     others: np.ndarray,
@@ -294,7 +314,7 @@ def join_planes(
     *,
     coded: np.ndarray | None = None,
     streaming: bool = False,
-) -> int | None:
+) -> None:
     """Write the bit patterns of elements with these planes, on the calling thread.
 
     Parameters
@@ -313,10 +333,10 @@ def join_planes(
     streaming : bool
         Whether stores bypass the cache where `out` is aligned.
 
-    Returns
-    -------
-    int or None
-        The first group whose number of coded elements is wrong; None if there is none.
+    Raises
+    ------
+    Corrupt
+        If a group does not have as many coded elements as its number says.
     """
     escape, *scales, unit = form.arguments
     streaming = streaming and out.ctypes.data % STREAMED == 0
@@ -326,7 +346,13 @@ def join_planes(
     _joined(out.itemsize, form.shift)(
         *(first, others, stride, *scales, unit, start, room, *groups, streaming, out, valid)
     )
-    return int(valid[0]) if valid[0] < counts.size else None
+    if valid[0] < counts.size:
+        raise wrong_group(start // TILE + int(valid[0]))
+
+
+def wrong_group(group: int) -> Corrupt:
+    """Return the error of a group with another number of zeros."""
+    return Corrupt(f"group {group} does not have as many zeros as the head says")
 
 
 def rounded_scales(

@@ -25,7 +25,7 @@ DeviceScales = tuple[Array, Array, Array]
 
 def map_classes(rows: np.ndarray, columns: np.ndarray, width: int, start: int, out: Array) -> None:
     """Write the classes of the elements from `start` on."""
-    map_device_classes(_uploaded(device_with(out), rows, columns, width), start, out)
+    map_device_classes(uploaded(device_with(out), rows, columns, width), start, out)
 
 
 def map_device_classes(scales: DeviceScales, start: int, out: Array) -> None:
@@ -45,7 +45,7 @@ def join_symbols(
 ) -> None:
     """Write words of classes and symbols."""
     device, n, escapes = device_with(symbols), symbols.size, unknown.size
-    arguments = symbols, *_uploaded(device, rows, columns, width), start, out, n
+    arguments = symbols, *uploaded(device, rows, columns, width), start, out, n
     launch_striding(device, "class_map", "join_symbols", n, *arguments)
     if escapes:
         replaced = device.to_device(unknown), escapes, out, n
@@ -58,7 +58,7 @@ def class_counts(symbols: Array, scale_sets: list[ScaleArrays], step: int) -> np
     counts = device.zeros(COUNTS * len(scale_sets), np.uint64)
     for k, scales in enumerate(scale_sets):
         own = counts[COUNTS * k : COUNTS * (k + 1)]
-        count_classes(symbols, _uploaded(device, *scales), step, own)
+        count_classes(symbols, uploaded(device, *scales), step, own)
     return device.to_host(counts).view(np.int64).reshape(-1, CLASSES, 256)
 
 
@@ -74,7 +74,7 @@ def escaped_symbols(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols whose magnitudes exceed the largest one of their class."""
     device, n = device_with(symbols), symbols.size
-    inputs = symbols, n, *_uploaded(device, rows, columns, width), device.to_device(tops)
+    inputs = symbols, n, *uploaded(device, rows, columns, width), device.to_device(tops)
     launch = partial(launch_striding, device, "class_map", "list_unknown", n, *inputs)
     return listed(device, launch)
 
@@ -122,7 +122,7 @@ def sum_magnitudes(
     device.launch("class_map", "sum_columns", (wide, shares), THREADS, symbols, n, sizes, columns)
 
 
-def _uploaded(device: Device, rows: np.ndarray, columns: np.ndarray, width: int) -> DeviceScales:
+def uploaded(device: Device, rows: np.ndarray, columns: np.ndarray, width: int) -> DeviceScales:
     """Copy scales to the device, all at once."""
     sizes = np.array([columns.size, width], np.int64)
     copy = device.to_device(np.concatenate([sizes.view(np.uint8), rows, columns]))

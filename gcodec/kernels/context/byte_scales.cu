@@ -1,0 +1,154 @@
+// Twin of byte_scales.py: the first plane of bit patterns, lowered by classes, and its sums.
+#include "kernels/bits/widths.cuh"
+#include "kernels/context/classes.cuh"
+#include "kernels/numeric/scan.cuh"
+#include "runtime/report.cuh"
+
+static const int THREADS = 256;
+static const i64 GROUP = 4096;
+static const i64 OWN = GROUP / THREADS;  // neighboring elements of a thread
+static const i64 SEGMENT = 4096;         // elements of a row that a warp sums
+
+// By how much the byte of an element is lowered: a quarter of its class times `unit`, rounded.
+__device__ __forceinline__ u32 lowered_by(const Scales& scales, i64 i, i32 unit) {
+    return (Place(scales, i).number(scales) * unit + 2) >> 2;
+}
+
+__device__ __forceinline__ u32 lowered(u32 byte, u32 by) {
+    return byte == 0 ? 0 : byte > by ? byte - by : byte + 255 - by;
+}
+
+__device__ __forceinline__ u32 raised(u32 byte, u32 by) {
+    return byte == 0 ? 0 : byte + by > 255 ? byte + by - 255 : byte + by;
+}
+
+// The number of elements between runs that precede element k of them.
+__device__ __forceinline__ i64 skipped(i64 k, i64 run, i64 period) {
+    return k < run ? 0 : k / run * (period - run);
+}
+
+// Writes n bytes of the first plane, those of runs of `run` patterns, the first ones of `period`. An
+// escape other than 0 replaces the byte 0 of patterns that are not 0.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    take_plane(const u8* __restrict__ patterns, i32 width, i32 shift, u8 escape,
+              const u8* __restrict__ rows, const u8* __restrict__ columns,
+              const i64* __restrict__ sizes, i32 unit, bool lowers, i64 start, i64 run, i64 period,
+              u8* __restrict__ out, i64 n) {
+    Scales scales(rows, columns, sizes);
+    for (i64 k = GCODEC_FIRST; k < n; k += GCODEC_STEP) {
+        i64 i = start + k + skipped(k, run, period);
+        u32 by = lowers ? lowered_by(scales, i, unit) : 0;
+        u64 pattern = pattern_at(patterns, width, i);
+        u32 byte = pattern >> shift & 255;
+        if (byte == 0 && pattern != 0) byte = escape;
+        out[k] = (u8)lowered(byte, by);
+    }
+}
+
+// Sums the first plane of rows of `length` patterns, the first ones of `period`. sums, counts: the
+// sum of bytes of each row, and the number of those that are not 0. least: 256 minus the least of
+// these. All are initially 0. Whole warps; a warp sums a segment of a row at a time.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sum_plane_rows(const u8* __restrict__ patterns, i32 width, i32 shift, i64 n, i64 length,
+                   i64 period, u64* __restrict__ sums, u64* __restrict__ counts,
+                   u32* __restrict__ least, u32* __restrict__ greatest) {
+    int lane = threadIdx.x % WARP;
+    i64 segments = (length + SEGMENT - 1) / SEGMENT, tasks = (n + period - 1) / period * segments;
+    for (i64 task = GCODEC_FIRST / WARP; task < tasks; task += GCODEC_STEP / WARP) {
+        i64 row = task / segments, first = row * period + task % segments * SEGMENT;
+        i64 stop = min(min(first + SEGMENT, row * period + length), n);
+        u32 sum = 0, count = 0, low = 0, high = 0;
+        for (i64 i = first + lane; i < stop; i += WARP) {
+            u32 byte = pattern_at(patterns, width, i) >> shift & 255;
+            sum += byte;
+            count += byte != 0;
+            low = max(low, byte ? 256 - byte : 0);
+            high = max(high, byte);
+        }
+        for (int step = WARP / 2; step; step /= 2) {
+            sum += __shfl_xor_sync(EVERY_LANE, sum, step);
+            count += __shfl_xor_sync(EVERY_LANE, count, step);
+            low = max(low, __shfl_xor_sync(EVERY_LANE, low, step));
+            high = max(high, __shfl_xor_sync(EVERY_LANE, high, step));
+        }
+        if (lane || !count) continue;
+        atomicAdd(&sums[row], (u64)sum);
+        atomicAdd(&counts[row], (u64)count);
+        atomicMax(&least[row], low);
+        atomicMax(&greatest[row], high);
+    }
+}
+
+// Sums the first plane of columns. sums: of each column, then the number of bytes that are not 0,
+// initially 0. blockIdx.x selects columns, blockIdx.y a share of the rows.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sum_plane_columns(const u8* __restrict__ patterns, i32 width, i32 shift, i64 n, i64 length,
+                      i64 period, u64* __restrict__ sums) {
+    i64 column = (i64)blockIdx.x * THREADS + threadIdx.x;
+    if (column >= length) return;
+    u64 sum = 0, count = 0;
+    for (i64 i = blockIdx.y * period + column; i < n; i += gridDim.y * period) {
+        u32 byte = pattern_at(patterns, width, i) >> shift & 255;
+        sum += byte;
+        count += byte != 0;
+    }
+    if (!count) return;
+    atomicAdd(&sums[column], sum);
+    atomicAdd(&sums[length + column], count);
+}
+
+struct Planes {
+    const u8* others;
+    i64 stride;
+    i32 width, shift;
+
+    // The pattern with a byte of the first plane, and those of the others at a place.
+    __device__ __forceinline__ u64 pattern(u32 byte, i64 place) const {
+        u64 rest = 0, low = ((u64)1 << shift) - 1;
+        for (i32 plane = 0; plane < width - 1; ++plane)
+            rest = rest << 8 | others[plane * stride + place];
+        return (rest & ~low) << 8 | (rest & low) | (u64)byte << shift;
+    }
+};
+
+// Writes n patterns. `first` may be lowered; the other planes contain all elements.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    join_planes(const u8* __restrict__ first, const u8* __restrict__ others, i64 stride,
+                i32 width, i32 shift, const u8* __restrict__ rows, const u8* __restrict__ columns,
+                const i64* __restrict__ sizes, i32 unit, bool lowers, i64 start,
+                u8* __restrict__ out, i64 n) {
+    Scales scales(rows, columns, sizes);
+    Planes planes = {others, stride, width, shift};
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
+        u32 byte = lowers ? raised(first[i], lowered_by(scales, start + i, unit)) : first[i];
+        put_pattern(out, width, i, planes.pattern(byte, i));
+    }
+}
+
+// The same if the other planes leave out the elements whose byte is 0. starts: the number of coded
+// elements before each group, and of all, which the planes have. A group with another number is
+// reported. A block has a group.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    join_coded(const u8* __restrict__ first, const u8* __restrict__ others, i64 stride, i32 width,
+               i32 shift, u8 escape, const i64* __restrict__ starts, const u8* __restrict__ rows,
+               const u8* __restrict__ columns, const i64* __restrict__ sizes, i32 unit,
+               bool lowers, i64 start, u8* __restrict__ out, i64 n, u64* __restrict__ wrong) {
+    __shared__ i64 scratch[THREADS / WARP];
+    Scales scales(rows, columns, sizes);
+    Planes planes = {others, stride, width, shift};
+    i64 from = blockIdx.x * GROUP + threadIdx.x * OWN, stop = min(from + OWN, n), count = 0;
+    for (i64 i = from; i < stop; ++i) count += first[i] != 0;
+    Scanned coded = scan_block<Sum>(count, scratch);
+    i64 place = starts[blockIdx.x];
+    if (coded.total != starts[blockIdx.x + 1] - place) {  // the same for all threads
+        if (threadIdx.x == 0) report(wrong, blockIdx.x);
+        return;
+    }
+    place += coded.before;
+    for (i64 i = from; i < stop; ++i) {
+        u32 byte = lowers ? raised(first[i], lowered_by(scales, start + i, unit)) : first[i];
+        u64 pattern = 0;
+        if (byte) pattern = planes.pattern(escape && byte == escape ? 0 : byte, place++);
+        put_pattern(out, width, i, pattern);
+    }
+}

@@ -1,0 +1,96 @@
+"""Launchers of byte_scales.cu; see `gcodec.kernels.context.byte_scales`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
+from gcodec.kernels.bits.byte_planes_cuda import uploaded_starts
+from gcodec.kernels.context.byte_scales import (
+    NO_SCALES,
+    PlaneForm,
+    PlaneSums,
+    wrong_group,
+)
+from gcodec.kernels.context.class_map_cuda import uploaded
+from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.runtime import Array
+from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding, raise_reported
+from gcodec.runtime.deferred import fetch
+from gcodec.runtime.device import Device
+
+_SOURCE = "byte_scales"
+_SEGMENT = 1 << 12  # elements of a row that a warp sums
+_BLOCKS, _ROWS = 1 << 11, 64  # largest number of blocks; least rows that a thread sums
+
+
+def take_runs(bits: Array, form: PlaneForm, start: int, run: int, period: int, out: Array) -> None:
+    """Write the first plane of runs of elements, perhaps lowered."""
+    device, n = device_with(bits), out.size
+    runs = *_scales(device, form), start, run, period, out, n
+    arguments = bits.view(np.uint8), bits.itemsize, form.shift, form.escape, *runs
+    launch_striding(device, _SOURCE, "take_plane", n, *arguments)
+
+
+def count_runs(bits: Array, form: PlaneForm, count: int, run: int, period: int) -> np.ndarray:
+    """Count the `count` bytes that `take_runs` would write."""
+    device = device_with(bits)
+    symbols = device.empty(count, np.uint8)
+    take_runs(bits, form, 0, run, period, symbols)
+    return device.to_host(byte_counts(symbols))
+
+
+def plane_sums(
+    bits: Array, width: int, period: int | None = None, *, has_columns: bool = False
+) -> PlaneSums:
+    """Sum the first plane of (n,) bit patterns of floats, or (n,) bytes of it."""
+    device, n, period = device_with(bits), bits.size, period or width
+    patterns = bits.view(np.uint8), bits.itemsize, FLOAT_SHIFTS.get(bits.itemsize, 0), n
+    rows = -(-n // period)
+    sums = device.zeros(2 * rows + 2 * width * has_columns, np.uint64)
+    ends = device.zeros(2 * rows, np.uint32)
+    tasks = 32 * rows * -(-width // _SEGMENT)
+    of_rows = sums[:rows], sums[rows : 2 * rows], ends[:rows], ends[rows:]
+    lines = *patterns, width, period
+    launch_striding(device, _SOURCE, "sum_plane_rows", tasks, *lines, *of_rows, per_thread=1)
+    if has_columns:
+        wide = -(-width // THREADS)
+        shares = max(min(-(-rows // _ROWS), _BLOCKS // wide), 1)
+        columns = sums[2 * rows :]
+        device.launch(_SOURCE, "sum_plane_columns", (wide, shares), THREADS, *lines, columns)
+    totals, extremes = fetch(device, sums, ends)
+    row_sums, row_counts = totals.view(np.int64)[: 2 * rows].reshape(2, rows)
+    column_sums, column_counts = totals.view(np.int64)[2 * rows :].reshape(2, -1)
+    least, greatest = extremes.reshape(2, rows)[:, : 0 if has_columns else rows]
+    least = np.where(least > 0, 256 - least.astype(np.int64), 0).astype(np.uint8)
+    lines_sums = (row_sums, row_counts), (column_sums, column_counts)
+    return PlaneSums(*lines_sums, least, greatest.astype(np.uint8))
+
+
+def join_planes(
+    first: Array,
+    others: Array,
+    stride: int,
+    out: Array,
+    form: PlaneForm,
+    start: int = 0,
+    *,
+    coded: np.ndarray | None = None,
+    streaming: bool = False,
+) -> None:
+    """Write the bit patterns of elements with these planes."""
+    device, n = device_with(out), out.size
+    planes, width = (first, others, stride), (out.itemsize, form.shift)
+    rest = *_scales(device, form), start, out.view(np.uint8), n
+    if coded is None:
+        launch_striding(device, _SOURCE, "join_planes", n, *planes, *width, *rest)
+        return
+    starts, wrong = uploaded_starts(device, coded), device.zeros(1, np.uint64)
+    arguments = *planes, *width, form.escape, starts, *rest, wrong
+    device.launch(_SOURCE, "join_coded", coded.size, THREADS, *arguments)
+    raise_reported(device, wrong, lambda group: wrong_group(start // GROUP + group))
+
+
+def _scales(device: Device, form: PlaneForm) -> tuple[Array, Array, Array, int, bool]:
+    """Return the scales by which bytes are lowered, the unit, and whether bytes are lowered."""
+    return *uploaded(device, *(form.scales or NO_SCALES)), form.unit, form.scales is not None

@@ -1,0 +1,210 @@
+"""Test exact floats on a device: the frames and bits of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from checks import feedback_agrees, frames_agree, same_verdict
+from samples import gradient, third_of
+
+import gcodec
+from gcodec.kernels.bits import byte_planes
+from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
+from gcodec.kernels.context import byte_scales
+from gcodec.kernels.context.byte_scales import PlaneForm
+from gcodec.runtime.device import Device
+
+MODES = ("fast", "small", "stored")
+
+
+def patterns(itemsize: int, n: int, zeros: float = 0.2) -> np.ndarray:
+    """Return random bit patterns, some of which are 0, and some 0 in the first plane only."""
+    random = np.random.default_rng(n)
+    bits = random.integers(0, 256, n * itemsize, np.uint8).view(f"<u{itemsize}")
+    bits[random.random(n) < 0.1] &= bits.dtype.type((1 << FLOAT_SHIFTS[itemsize]) - 1)
+    bits[random.random(n) < zeros] = 0
+    return bits
+
+
+def matrix(rows: int, width: int, dtype: object = np.float32) -> np.ndarray:
+    """Return values whose rows and columns have scales of their own."""
+    random = np.random.default_rng(rows)
+    octaves = random.integers(-6, 6, (rows, 1)) + random.integers(-3, 3, width)
+    return (random.standard_normal((rows, width)) * np.exp2(octaves)).astype(dtype)
+
+
+def scales_of(n: int, width: int, *, has_columns: bool) -> tuple[np.ndarray, np.ndarray, int]:
+    random = np.random.default_rng(width)
+    rows = random.integers(0, 128, -(-n // width)).astype(np.uint8)
+    return rows, random.integers(0, 128, width * has_columns).astype(np.uint8), width
+
+
+def forms(shift: int, n: int) -> Iterator[PlaneForm]:
+    yield PlaneForm(shift)
+    yield PlaneForm(shift, 1, 77)
+    yield PlaneForm(shift, 1, 77, scales_of(n, 300, has_columns=True))
+    yield PlaneForm(shift, 8, 0, scales_of(n, 41, has_columns=False))
+
+
+@pytest.mark.parametrize(("itemsize", "shift"), FLOAT_SHIFTS.items())
+def test_planes(gpu: Device, itemsize: int, shift: int) -> None:
+    for n in (1, 255, GROUP, 2 * GROUP + 77):
+        bits = patterns(itemsize, n)
+        bits[bits >> bits.dtype.type(shift) & bits.dtype.type(255) == 77] = 0
+        on_device = gpu.to_device(bits)
+        counts, hidden = byte_planes.coded_counts(bits)
+        own_counts, own_hidden = byte_planes.coded_counts(on_device)
+        assert np.array_equal(own_counts, counts)
+        assert own_hidden == hidden
+        for coded in (None, counts):
+            size = n if coded is None else int(counts.sum(dtype=np.int64))
+            stride = size + 3
+            others = np.full((itemsize - 1) * stride, 7, np.uint8)
+            own_others = gpu.to_device(others)
+            byte_planes.take_others(bits, shift, others, stride, coded)
+            byte_planes.take_others(on_device, shift, own_others, stride, coded)
+            assert np.array_equal(gpu.to_host(own_others), others)
+            for form in forms(shift, n):
+                if coded is not None and not form.escape:
+                    continue
+                first, own_first = np.empty(n, np.uint8), gpu.empty(n, np.uint8)
+                byte_scales.take_runs(bits, form, 0, 1 << 40, 0, first)
+                byte_scales.take_runs(on_device, form, 0, 1 << 40, 0, own_first)
+                assert np.array_equal(gpu.to_host(own_first), first)
+                if coded is None and form.escape:
+                    continue
+                joined = gpu.empty(n, bits.dtype)
+                planes = own_first, own_others, stride, joined, form
+                byte_scales.join_planes(*planes, coded=coded)
+                assert np.array_equal(gpu.to_host(joined), bits)
+
+
+@pytest.mark.parametrize(("itemsize", "shift"), FLOAT_SHIFTS.items())
+def test_runs(gpu: Device, itemsize: int, shift: int) -> None:
+    n = 9 * GROUP
+    bits = patterns(itemsize, n)
+    on_device = gpu.to_device(bits)
+    for form in forms(shift, n):
+        for count, run, period in ((n, 1 << 40, 0), (2 * GROUP + 5, GROUP, 3 * GROUP + 9)):
+            counts = byte_scales.count_runs(bits, form, count, run, period)
+            own = byte_scales.count_runs(on_device, form, count, run, period)
+            assert np.array_equal(own, counts)
+
+
+@pytest.mark.parametrize("itemsize", FLOAT_SHIFTS)
+def test_sums(gpu: Device, itemsize: int) -> None:
+    cases = ((1000, 64, None), (10000, 9000, None), (680, 64, 200), (300, 300, None))
+    for n, width, period in cases:
+        bits = patterns(itemsize, n, 0.7)
+        bits[:width] = 0
+        for has_columns in (False, True):
+            for first in (bits, bits[3:] if period is None else bits):
+                wanted = byte_scales.plane_sums(first, width, period, has_columns=has_columns)
+                on_device = gpu.to_device(first)
+                own = byte_scales.plane_sums(on_device, width, period, has_columns=has_columns)
+                for part, own_part in zip(wanted, own, strict=True):
+                    assert np.array_equal(np.array(own_part), np.array(part))
+
+
+def test_wrong_numbers_of_zeros_are_refused(gpu: Device) -> None:
+    first = np.ones(3 * GROUP, np.uint8)
+    coded = np.full(3, GROUP, np.uint16)
+    coded[1] -= 1
+    others, out = gpu.zeros(first.size, np.uint8), gpu.empty(first.size, np.uint16)
+    planes = gpu.to_device(first), others, first.size, out, PlaneForm(7)
+    with pytest.raises(gcodec.Corrupt, match="group 1 "):
+        byte_scales.join_planes(*planes, coded=coded)
+
+
+@pytest.mark.parametrize("mode", (*MODES, "auto"))
+def test_sizes(gpu: Device, mode: str) -> None:
+    for n in (0, 1, 63, 1000, 5000):
+        frames_agree(gpu, f"lossless:mode={mode}", gradient(n), nonfinite="propagate")
+        half = gradient(n).clip(-9, 9).astype(np.float16)
+        frames_agree(gpu, f"lossless:mode={mode}", half)
+
+
+SAMPLES = {
+    "matrix": lambda: matrix(96, 128),
+    "long rows": lambda: matrix(10, 1300),
+    "short rows": lambda: matrix(600, 9),
+    "zeros": lambda: np.where(
+        np.random.default_rng(1).random((50, 200)) < 0.7, 0, matrix(50, 200)
+    ),
+    "minus zero": lambda: np.where(np.arange(9000) % 3, matrix(90, 100).reshape(-1), -0.0),
+    "both zeros": lambda: np.where(np.arange(9000) % 3, -0.0, 0.0) * (np.arange(9000) % 2),
+    "constant": lambda: np.full(5000, 1.5),
+    "all zero": lambda: np.zeros(5000),
+    "positive": lambda: np.abs(matrix(60, 100)),
+    "positive and zeros": lambda: np.maximum(matrix(60, 100), 0),
+    "many": lambda: matrix(100, 200).clip(-9, 9),
+    "few mantissas": lambda: np.exp2(np.round(matrix(60, 100)).clip(-9, 9)),
+    "packed": lambda: np.arange(9000).astype(np.uint32) * 3 % 97 + 128.0,
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_samples(gpu: Device, name: str) -> None:
+    x = SAMPLES[name]().astype(np.float32)
+    for mode in ("auto", "fast", "small"):
+        frames_agree(gpu, f"lossless:mode={mode}", x)
+    frames_agree(gpu, "lossless:mode=fast", x.astype(np.float16))
+    both = x.astype(np.float64) * (1 + 2.0**-40)
+    frames_agree(gpu, "lossless", both)
+
+
+def test_patterns_of_16_bits(gpu: Device) -> None:
+    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+    frames_agree(gpu, "lossless:mode=fast", every.view(np.float16), nonfinite="propagate")
+
+
+def test_large(gpu: Device) -> None:
+    """Counts of many bytes are estimated, and strings have seek tables."""
+    for x in third_of(gpu, [matrix(400, 350), matrix(1, 140000), matrix(3000, 48)]):
+        frames_agree(gpu, "lossless:mode=fast", x)
+        frames_agree(gpu, "lossless:mode=small", x)
+
+
+def test_bytes_that_no_sample_contains(gpu: Device) -> None:
+    x = np.random.default_rng(2).standard_normal(1 << 18).astype(np.float32)
+    x[4097], x[150001] = 1e38, 1e-38
+    frames_agree(gpu, "lossless:mode=fast", x)
+
+
+def test_feedback(gpu: Device) -> None:
+    steps = [matrix(20, 30) for _ in range(2)]
+    for mode in MODES:
+        feedback_agrees(gpu, f"lossless:mode={mode}", steps)
+
+
+def test_damage(gpu: Device) -> None:
+    rows = np.where(np.arange(9600).reshape(96, 100) % 5, matrix(96, 100), 0)
+    for mode in ("fast", "small"):
+        for x in (rows.astype(np.float32), np.exp2(np.round(rows).clip(-9, 9)).astype(np.float32)):
+            frame = gcodec.encode(x, f"lossless:mode={mode}")
+            same_verdict(gpu, frame, [*range(0, 200, 7), *range(-90, 0, 13)])
+
+
+def test_float64_is_not_rounded(gpu: Device) -> None:
+    x = np.nextafter(matrix(40, 50, np.float64), 9)
+    x[0, :3] = np.nan, np.inf, -0.0
+    frame = gcodec.encode(gpu.to_device(x), "lossless")
+    assert frame == gcodec.encode(x, "lossless")
+    on_device = gcodec.decode(frame, like=gpu.to_device(x))
+    assert gpu.to_host(on_device).tobytes() == x.tobytes()
+    rounded = gcodec.decode(frame, like=gpu.zeros(x.size, np.float32).reshape(x.shape))
+    assert gpu.to_host(rounded).tobytes() == x.astype(np.float32).tobytes()
+    zeroed = gcodec.encode(gpu.to_device(x), "lossless", nonfinite="zero")
+    assert zeroed == gcodec.encode(x, "lossless", nonfinite="zero")
+
+
+def test_payloads_are_copies(gpu: Device) -> None:
+    x = gpu.to_device(gradient(100))
+    codec = gcodec.parse("lossless:mode=stored")
+    payload, symbols = codec.encode(x), codec.quantize(x)
+    data = gpu.to_host(payload.data).copy()
+    x[:] = gpu.zeros(100, np.float32)
+    assert np.array_equal(gpu.to_host(payload.data), data)
+    assert np.array_equal(gpu.to_host(symbols.bits).view(np.uint8), data)
