@@ -34,6 +34,7 @@ SPECS = (
     *("terngrad:pack=base3", "qsgd:form=dense,bucket=512", "qsgd:code=rans,form=dense,bucket=512"),
     *("qsgd:code=context", "minifloat:code=none", "minifloat:code=huffman", "minifloat"),
     *("microscale", "microscale:format=nvfp4", "blockwise", "blockwise:kind=fp8,block=0"),
+    *("lossless:mode=fast", "lossless:mode=small"),
     *("sparseloco", "topk", "randomk", "powersgd", "dct8", "dct8:layout=tiles"),
     *("ecsq:step=0.001", "ecsq"),
 )

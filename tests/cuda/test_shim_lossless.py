@@ -200,6 +200,11 @@ def test_float64_is_not_rounded(gpu: Device) -> None:
     assert zeroed == gcodec.encode(x, "lossless", nonfinite="zero")
 
 
+def test_integers_are_coded_on_the_host(gpu: Device) -> None:
+    for dtype in (np.int32, np.uint8):
+        frames_agree(gpu, "lossless", (np.arange(3000) % 91).astype(dtype))
+
+
 def test_payloads_are_copies(gpu: Device) -> None:
     x = gpu.to_device(gradient(100))
     codec = gcodec.parse("lossless:mode=stored")
