@@ -156,8 +156,8 @@ def test_samples(gpu: Device, name: str) -> None:
 
 
 def test_patterns_of_16_bits(gpu: Device) -> None:
-    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
-    frames_agree(gpu, "lossless:mode=fast", every.view(np.float16), nonfinite="propagate")
+    bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+    frames_agree(gpu, "lossless:mode=fast", bits.view(np.float16), nonfinite="propagate")
 
 
 def test_large(gpu: Device) -> None:

@@ -81,12 +81,12 @@ def join_planes(
     """Write the bit patterns of elements with these planes."""
     device, n = device_with(out), out.size
     planes, width = (first, others, stride), (out.itemsize, form.shift)
-    rest = *_scales(device, form), start, out.view(np.uint8), n
+    elements = *_scales(device, form), start, out.view(np.uint8), n
     if coded is None:
-        launch_striding(device, _SOURCE, "join_planes", n, *planes, *width, *rest)
+        launch_striding(device, _SOURCE, "join_planes", n, *planes, *width, *elements)
         return
     starts, wrong = uploaded_starts(device, coded), device.zeros(1, np.uint64)
-    arguments = *planes, *width, form.escape, starts, *rest, wrong
+    arguments = *planes, *width, form.escape, starts, *elements, wrong
     device.launch(_SOURCE, "join_coded", coded.size, THREADS, *arguments)
     raise_reported(device, wrong, lambda group: wrong_group(start // GROUP + group))
 
