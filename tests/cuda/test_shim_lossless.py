@@ -12,7 +12,7 @@ from samples import gradient, third_of
 import gcodec
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
-from gcodec.kernels.context import byte_scales
+from gcodec.kernels.context import byte_scales, byte_sums
 from gcodec.kernels.context.byte_scales import PlaneForm
 from gcodec.runtime.device import Device
 
@@ -101,9 +101,9 @@ def test_sums(gpu: Device, itemsize: int) -> None:
         bits[:width] = 0
         for has_columns in (False, True):
             for first in (bits, bits[3:] if period is None else bits):
-                wanted = byte_scales.plane_sums(first, width, period, has_columns=has_columns)
+                wanted = byte_sums.plane_sums(first, width, period, has_columns=has_columns)
                 on_device = gpu.to_device(first)
-                own = byte_scales.plane_sums(on_device, width, period, has_columns=has_columns)
+                own = byte_sums.plane_sums(on_device, width, period, has_columns=has_columns)
                 for part, own_part in zip(wanted, own, strict=True):
                     assert np.array_equal(np.array(own_part), np.array(part))
 

@@ -20,16 +20,14 @@ from gcodec.kernels.bits.byte_planes import (
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import (
-    LineSums,
     PlaneForm,
     count_runs,
     fitted_scales,
     join_planes,
     lowered_range,
-    plane_sums,
-    rounded_scales,
     take_runs,
 )
+from gcodec.kernels.context.byte_sums import LineSums, plane_sums, rounded_scales
 from gcodec.kernels.context.class_map import CENTER, CLASSES, ScaleArrays
 from gcodec.kernels.numeric.byte_counts import estimated_counts
 from gcodec.kernels.prefix import dense_string

@@ -41,7 +41,8 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.byte_planes import GROUP
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import plane_words
-from gcodec.kernels.context.byte_scales import lowered_range, plane_sums, rounded_scales
+from gcodec.kernels.context.byte_scales import lowered_range
+from gcodec.kernels.context.byte_sums import plane_sums, rounded_scales
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.rans import rans_string

@@ -23,14 +23,8 @@ import numpy as np
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layouts
 from gcodec.entropy.rans import log2_table
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.context.byte_scales import (
-    FittedScales,
-    LineSums,
-    Sums,
-    fitted_scales,
-    plane_sums,
-    rounded_scales,
-)
+from gcodec.kernels.context.byte_scales import FittedScales, fitted_scales
+from gcodec.kernels.context.byte_sums import LineSums, Sums, plane_sums, rounded_scales
 from gcodec.kernels.context.class_map import CENTER
 from gcodec.runtime.device import device_of
 from gcodec.wire.primitives import Reader, leb128

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
+from gcodec.kernels.bits.byte_planes import GROUP
 from gcodec.kernels.bits.byte_planes_cuda import uploaded_starts
 from gcodec.kernels.context.byte_scales import (
     NO_SCALES,
     PlaneForm,
-    PlaneSums,
     wrong_group,
 )
 from gcodec.kernels.context.class_map_cuda import uploaded
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding, raise_reported
-from gcodec.runtime.deferred import fetch
 from gcodec.runtime.device import Device
 
 _SOURCE = "byte_scales"
-_SEGMENT = 1 << 12  # elements of a row that a warp sums
-_BLOCKS, _ROWS = 1 << 11, 64  # largest number of blocks; least rows that a thread sums
 
 
 def take_runs(bits: Array, form: PlaneForm, start: int, run: int, period: int, out: Array) -> None:
@@ -38,33 +34,6 @@ def count_runs(bits: Array, form: PlaneForm, count: int, run: int, period: int) 
     symbols = device.empty(count, np.uint8)
     take_runs(bits, form, 0, run, period, symbols)
     return device.to_host(byte_counts(symbols))
-
-
-def plane_sums(
-    bits: Array, width: int, period: int | None = None, *, has_columns: bool = False
-) -> PlaneSums:
-    """Sum the first plane of (n,) bit patterns of floats, or (n,) bytes of it."""
-    device, n, period = device_with(bits), bits.size, period or width
-    patterns = bits.view(np.uint8), bits.itemsize, FLOAT_SHIFTS.get(bits.itemsize, 0), n
-    rows = -(-n // period)
-    sums = device.zeros(2 * rows + 2 * width * has_columns, np.uint64)
-    ends = device.zeros(2 * rows, np.uint32)
-    tasks = 32 * rows * -(-width // _SEGMENT)
-    of_rows = sums[:rows], sums[rows : 2 * rows], ends[:rows], ends[rows:]
-    lines = *patterns, width, period
-    launch_striding(device, _SOURCE, "sum_plane_rows", tasks, *lines, *of_rows, per_thread=1)
-    if has_columns:
-        wide = -(-width // THREADS)
-        shares = max(min(-(-rows // _ROWS), _BLOCKS // wide), 1)
-        columns = sums[2 * rows :]
-        device.launch(_SOURCE, "sum_plane_columns", (wide, shares), THREADS, *lines, columns)
-    totals, extremes = fetch(device, sums, ends)
-    row_sums, row_counts = totals.view(np.int64)[: 2 * rows].reshape(2, rows)
-    column_sums, column_counts = totals.view(np.int64)[2 * rows :].reshape(2, -1)
-    least, greatest = extremes.reshape(2, rows)[:, : 0 if has_columns else rows]
-    least = np.where(least > 0, 256 - least.astype(np.int64), 0).astype(np.uint8)
-    lines_sums = (row_sums, row_counts), (column_sums, column_counts)
-    return PlaneSums(*lines_sums, least, greatest.astype(np.uint8))
 
 
 def join_planes(
