@@ -20,7 +20,6 @@ from gcodec.kernels.numeric.convert import add_rounded
 from gcodec.kernels.numeric.philox import emit_words, words
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, float_of_bits
 from gcodec.kernels.quantize.block_format import (
-    BLOCK_SIZES,
     FORMATS,
     LEAST_TENSOR_SCALE,
     MOST_TENSOR_SCALE,
@@ -36,11 +35,12 @@ from gcodec.kernels.quantize.byte_lanes import (
 )
 from gcodec.kernels.quantize.float_codes import emit_codes, emit_values
 from gcodec.kernels.quantize.float_format import nearest_codes
+from gcodec.kernels.quantize.microscale_scales import GROUPS, ROOM, RULE, find_scales, scale_finder
 from gcodec.runtime import pool
 from gcodec.runtime.cover import store_of, streams
 from gcodec.runtime.deferred import binary32
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, calling, factory, kernel
+from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import (
     ADD,
     BLOCK,
@@ -48,20 +48,13 @@ from gcodec.runtime.lanes import (
     STREAM,
     Emitter,
     block,
-    compiles_for,
-    constants,
     fence,
     floats,
     lanes,
 )
 
 _TILE = 2048  # elements whose scales are found together, while they stay in a cache
-_GROUPS = 8  # elements whose magnitudes are compared at once, lanes of a vector
 _MANTISSA = 23  # of float32: bits of the mantissa
-_ONE = 127 << _MANTISSA  # bits of the number 1
-_LEAST, _MOST = 0x3C800000, 0x43E00000  # bits of 2^-6 and 448, the range of scales of NVFP4
-_E4M3 = 20  # bits of a float32 that an e4m3 number drops
-_REBIAS = 120 << _MANTISSA  # what the exponent of a float32 has more than that of e4m3
 
 
 class Quantization(NamedTuple):
@@ -120,7 +113,7 @@ def quantize(
     leave, streaming = leave or adds, update is not None and streams(update.apart)
     rounds = rounds if update is None else update.rounds
     loop, numbers = _quantizer(fmt.name, seed is not None, leave), _numbers(quantization)
-    keys = np.uint64(seed or 0), np.uint64(_scale_finder(fmt.block).address)
+    keys = np.uint64(seed or 0), np.uint64(scale_finder(fmt.block).address)
     per_byte, blocks = fmt.per_byte, _TILE // fmt.block
 
     def task(start: int, stop: int) -> int:
@@ -132,7 +125,7 @@ def quantize(
             update_part, sums = update.part(start, stop), np.empty(_TILE, np.float32)
         residual, decay, left, backup = update_part[:4]
         scratch = (
-            np.zeros(_GROUPS * _TILE // BLOCK, np.int32),
+            np.zeros(GROUPS * _TILE // BLOCK, np.int32),
             np.zeros(blocks, np.int32),
             largest,
             *np.empty((2, blocks), np.float32),
@@ -370,190 +363,6 @@ def _numbers(quantization: Quantization) -> tuple[Any, ...]:
 # --- blocks from values to codes -----------------------------------------------------------------
 
 
-# Steps that reduce eight vectors of eight lanes to the largest lane of each. A step has the places
-# of the first lanes of pairs in two vectors, and the distance of the second ones. Lanes change
-# places within 128 bits, and finally across them.
-_REDUCTION = (
-    ((0, 1, 8, 9, 4, 5, 12, 13), 2),
-    ((0, 2, 8, 10, 4, 6, 12, 14), 1),
-    ((0, 1, 2, 3, 8, 9, 10, 11), 4),
-)
-
-
-def _tops_block(size: int) -> Any:
-    """Make the block that finds the largest magnitudes of 32 elements of x from i on, as bits.
-
-    `parts` gets those of eight groups of elements, whose blocks, of `size` elements, are those
-    from b on. A step of the reduction has been made if there are two blocks.
-    """
-
-    @block("x", "i", "parts", "b")
-    def tops(e: Emitter) -> None:
-        source, vectors = e.address("x", "i"), []
-        for first in range(0, BLOCK, size):
-            sizes = [
-                e.magnitude_bits(e.load(e.element(source, at), floats(_GROUPS)))
-                for at in range(first, first + size, _GROUPS)
-            ]
-            while len(sizes) > 1:
-                pairs = zip(sizes[::2], sizes[1::2], strict=True)
-                sizes = [e.larger(*pair) for pair in pairs]
-            vectors += sizes
-        (parts,) = vectors if size == BLOCK else _reduced(e, vectors, _REDUCTION[:1])
-        e.store(parts, _parts_address(e, size))
-
-    return tops
-
-
-def _parts_address(e: Emitter, size: int) -> Any:
-    """Emit the address of the parts of block b, which is even where a vector has two blocks."""
-    per_block = _GROUPS * size // BLOCK
-    return e.builder.gep(
-        e.args["parts"], [e.builder.mul(e.args["b"], e.args["b"].type(per_block))]
-    )
-
-
-def _reduced(e: Emitter, vectors: list[Any], steps: tuple[Any, ...]) -> list[Any]:
-    """Emit steps of the reduction of vectors to half as many, each."""
-    builder, order = e.builder, lanes(32, _GROUPS)
-    for places, away in steps:
-        pairs = zip(vectors[::2], vectors[1::2], strict=True)
-        vectors = [
-            e.larger(
-                builder.shuffle_vector(one, other, order(places)),
-                builder.shuffle_vector(one, other, order([p + away for p in places])),
-            )
-            for one, other in pairs
-        ]
-    return vectors
-
-
-def _emit_tops(e: Emitter, size: int) -> Any:
-    """Emit the largest magnitudes of 32 blocks from b on, as bits, and their store to `tops`."""
-    source = _parts_address(e, size)  # of one vector for 32 elements
-    vectors = [e.load(e.element(source, k * _GROUPS), lanes(32, _GROUPS)) for k in range(size)]
-    tops = e.joined(_reduced(e, vectors, _REDUCTION if size == BLOCK else _REDUCTION[1:]))
-    e.store(tops, e.address("tops", "b"))
-    return tops
-
-
-def _store_scales(e: Emitter, codes: Any, tops: Any, mark: int) -> None:
-    """Emit the stores of 32 scales, or of marks where blocks are not finite, and of all tops."""
-    builder, kind = e.builder, tops.type
-    largest = e.load(e.address("largest", "zero"), kind)
-    e.store(e.larger(tops, largest), e.address("largest", "zero"))
-    is_finite = builder.icmp_signed("<", tops, kind([INFINITY_BITS] * kind.count))
-    codes = builder.select(is_finite, codes, kind([mark] * kind.count))
-    e.store(builder.trunc(codes, lanes(8)), e.address("bytes", "b"), align=1)
-
-
-_SCALE_NAMES = (
-    *("divisor", "reciprocal", "adds", "least", "parts", "tops", "b", "zero"),
-    *("largest", "bytes", "factors", "sizes"),
-)
-
-
-def _power_block(uniform: bool) -> Any:
-    """Make the block that finds the scales of 32 blocks of 32 elements from b on, powers of two.
-
-    `bytes`, `sizes` and `factors` get the bytes, the scales, and what elements are multiplied by.
-    `adds` has 256 elements, or 1 if the rule is `uniform` and divides by 1. See `ScaleRule`.
-    """
-
-    @block(*_SCALE_NAMES)
-    def powers(e: Emitter) -> None:
-        builder, kind = e.builder, lanes(32)
-        constant = constants(kind)
-        tops = bits = _emit_tops(e, BLOCK)
-        if uniform:
-            adds = e.splat(builder.load(e.address("adds", "zero")))
-        else:
-            divisor = e.splat(e.args["divisor"])
-            quotients = builder.fdiv(builder.bitcast(tops, floats()), divisor)
-            bits = builder.bitcast(quotients, kind)
-            exponents = builder.and_(builder.lshr(bits, constant(_MANTISSA)), constant(255))
-            adds = e.gathered(e.args["adds"], e.indices(exponents), kind)
-        scales = builder.ashr(builder.add(bits, adds), constant(_MANTISSA))
-        scales = e.smaller(e.larger(scales, constant(0)), constant(254))
-        _store_scales(e, scales, tops, 0xFF)
-        tiny = constant(1 << _MANTISSA - 1)  # 2^-127
-        sizes = e.larger(builder.shl(scales, constant(_MANTISSA)), tiny)
-        e.store(sizes, e.address("sizes", "b"))
-        inverse = builder.shl(builder.sub(constant(254), scales), constant(_MANTISSA))
-        least = builder.bitcast(e.splat(e.args["least"]), kind)
-        is_least = builder.icmp_signed("==", scales, constant(0))
-        factors = builder.select(is_least, least, e.larger(inverse, tiny))
-        e.store(factors, e.address("factors", "b"))
-
-    return powers
-
-
-def _e4m3_block(size: int) -> Any:
-    """Make the block that finds the scales of 32 blocks of `size` from b on, e4m3 numbers.
-
-    `divisor` is the scale of the tensor, and `reciprocal` its reciprocal; see `_power_block`.
-    """
-
-    @block(*_SCALE_NAMES)
-    def numbers(e: Emitter) -> None:
-        builder, kind, real = e.builder, lanes(32), floats()
-        constant = constants(kind)
-        tops = _emit_tops(e, size)
-        tensor_scale = e.splat(e.args["divisor"])
-        sixths = _emit_sixths(e, builder.bitcast(tops, real))
-        bits = builder.bitcast(builder.fdiv(sixths, tensor_scale), kind)
-        bits = e.smaller(e.larger(bits, constant(_LEAST)), constant(_MOST))
-        odd = builder.and_(builder.lshr(bits, constant(_E4M3)), constant(1))
-        almost_half = builder.add(bits, constant((1 << _E4M3 - 1) - 1 - _REBIAS))
-        codes = builder.lshr(builder.add(almost_half, odd), constant(_E4M3))
-        _store_scales(e, codes, tops, 0x7F)
-        bits = builder.add(builder.shl(codes, constant(_E4M3)), constant(_REBIAS))
-        scales = builder.bitcast(bits, real)
-        e.store(builder.fmul(tensor_scale, scales), e.address("sizes", "b"))
-        e.store(_emit_factors(e, codes, scales), e.address("factors", "b"))
-
-    return numbers
-
-
-def _emit_sixths(e: Emitter, x: Any) -> Any:
-    """Emit the float32 quotients of finite lanes, not negative, and 6.
-
-    A division takes longer than a product and its correction by the remainder, which is equal
-    where the quotient is a normal number. A smaller one has the smallest scale in either case.
-    """
-    six, minus_six, sixth = (
-        x.type([number] * x.type.count) for number in (6.0, -6.0, float(np.float32(1 / 6)))
-    )
-    if not compiles_for("fma"):
-        return e.builder.fdiv(x, six)
-    near = e.builder.fmul(x, sixth)
-    return e.fused(e.fused(near, minus_six, x), sixth, near)
-
-
-def _emit_factors(e: Emitter, codes: Any, scales: Any) -> Any:
-    """Emit the quotients of the argument "reciprocal" and e4m3 numbers, with codes from 8 on.
-
-    The quotients are normal numbers, so the exponents of scales do not change their mantissas.
-    """
-    builder, count = e.builder, 8  # mantissas of e4m3
-    if not compiles_for("avx2"):
-        return builder.fdiv(e.splat(e.args["reciprocal"]), scales)
-    mantissas = floats(count)([1 + m / count for m in range(count)])
-    quotients = builder.fdiv(e.splat(e.args["reciprocal"], count), mantissas)
-    of_mantissas = e.permuted(quotients, codes)
-    constant = constants(codes.type)
-    exponents = builder.and_(codes, constant(0x78))
-    exponents = builder.shl(builder.sub(exponents, constant(7 << 3)), constant(_E4M3))
-    bits = builder.sub(builder.bitcast(of_mantissas, codes.type), exponents)
-    return builder.bitcast(bits, of_mantissas.type)
-
-
-@block("bytes", "b", "out", "at")
-def _copy_block(e: Emitter) -> None:
-    """Copy 32 bytes from b on to `out`, from byte `at` on."""
-    e.store(e.load(e.address("bytes", "b"), lanes(8), align=1), e.address("out", "at"), align=1)
-
-
 def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
     """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
 
@@ -631,58 +440,6 @@ def _dequantize_block(fmt: BlockFormat) -> Any:
 # --- loops ---------------------------------------------------------------------------------------
 
 
-_RULE = "float32, float32, in int32[], float32"  # of `_numbers`
-_ROOM = "out int32[], out int32[], out int32[], out float32[], out float32[], out uint8[]"
-_find_scales = calling(f"in float32[], int64, int64, {_RULE}, {_ROOM}, int64, out uint8[]")
-
-
-@factory(lambda: ((size,) for size in BLOCK_SIZES))
-def _scale_finder(size: int) -> Kernel:
-    tops_block, has_powers = _tops_block(size), size == BLOCK
-    uniform_block = _power_block(True)
-    scale_block = _power_block(False) if has_powers else _e4m3_block(size)
-
-    @kernel(
-        f"in float32[], int64, int64, {_RULE}, {_ROOM}, int64, out uint8[]",
-        variant=str(size),
-        vectorized=False,
-    )
-    def find_block_scales(
-        x,
-        first,
-        count,
-        divisor,
-        reciprocal,
-        adds,
-        least,
-        parts,
-        tops,
-        largest,
-        factors,
-        sizes,
-        room,
-        at,
-        scales,
-    ):
-        # x has `count` blocks from element `first` on, whose scales are those from `at` on, and
-        # first + count * size is a multiple of BLOCK; for the others, see `_quantizer`.
-        for i in range(0, count * size, BLOCK):
-            tops_block(x, first + i, parts, i // size)
-        for b in range(0, count, BLOCK):
-            numbers = divisor, reciprocal, adds, least, parts, tops, b, 0
-            if has_powers and adds.size == 1:
-                uniform_block(*numbers, largest, room, factors, sizes)
-            else:
-                scale_block(*numbers, largest, room, factors, sizes)
-        whole = count - count % BLOCK
-        for b in range(0, whole, BLOCK):
-            _copy_block(room, b, scales, at + b)
-        for b in range(whole, count):
-            scales[at + b] = room[b]
-
-    return find_block_scales
-
-
 @factory(lambda: itertools.product(FORMATS, (False, True), (False, True)))
 def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
     fmt = BlockFormat.of(name)
@@ -692,7 +449,7 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
     @kernel(
         f"{'out' if leave else 'in'} float32[], in float32[], in float32[], float32, "
         "out float32[], out float32[], boolean, boolean, int64, uint64, uint64, uint64, "
-        f"{_RULE}, {_ROOM}, out uint8[], out uint8[]",
+        f"{RULE}, {ROOM}, out uint8[], out uint8[]",
         variant=f"{name} {stochastic} {leave}",
         vectorized=False,
     )
@@ -726,9 +483,9 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         # multiple. If it `updates`, residual and left are as long, backup is or has no elements,
         # and x has room for the sums of a tile; else x is the gradient. scales.size ==
         # gradient.size // per_scale, out.size >= gradient.size // per_byte. `find` is the address
-        # of a kernel of `_scale_finder`; adds has 256 elements or 1 where scales are powers of
+        # of a kernel of `scale_finder`; adds has 256 elements or 1 where scales are powers of
         # two. tops, factors, sizes and room have an element for each block of a tile, a multiple
-        # of 32; parts has _GROUPS for 32 elements, and largest has 32.
+        # of 32; parts has GROUPS for 32 elements, and largest has 32.
         for tile in range(0, gradient.size, _TILE):
             stop = min(gradient.size, tile + _TILE)
             base = tile if updates else 0  # element of the gradient for which x[0] is
@@ -739,7 +496,7 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
             count = stop // per_scale - before
             rule = divisor, reciprocal, adds, least
             own = parts, tops, largest, factors, sizes, room
-            _find_scales(find, x, tile - base, count, *rule, *own, before, scales)
+            find_scales(find, x, tile - base, count, *rule, *own, before, scales)
             for i in range(tile, stop, BLOCK):
                 start, b = first + np.uint64(i), i // per_scale - before
                 at = i - base
