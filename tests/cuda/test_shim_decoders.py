@@ -33,8 +33,12 @@ TABLED = {
     "minifloat:format=e5m2,code=context": ((520, 50), 10),
     "ecsq:step=0.02": ((400, 50), 10),
     "ecsq:step=0.02,trellis=yes": ((400, 50), 10),
+    "lossless:mode=fast": ((60, 40), 6),
 }
-NONE = ("raw", "sign", "minmax", "mxnet-2bit", "terngrad", "randomk", "powersgd", "ecsq:step=0.3")
+NONE = (
+    *("raw", "sign", "minmax", "mxnet-2bit", "terngrad", "randomk", "powersgd", "ecsq:step=0.3"),
+    *("lossless:mode=small", "lossless:mode=stored"),
+)
 
 
 @functools.cache
