@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree, same_verdict
@@ -157,7 +158,8 @@ def test_samples(gpu: Device, name: str) -> None:
 
 def test_patterns_of_16_bits(gpu: Device) -> None:
     bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
-    frames_agree(gpu, "lossless:mode=fast", bits.view(np.float16), nonfinite="propagate")
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        frames_agree(gpu, "lossless:mode=fast", bits.view(dtype), nonfinite="propagate")
 
 
 def test_large(gpu: Device) -> None:

@@ -482,7 +482,7 @@ class _Writer:
                 return room
             room = empty_beside(-(-nbytes // 4) * 4, np.uint8, self._bits)
             room[lead:nbytes] = placed(head, room)
-            return LeadingBytes(room, placed(np.array([8 * nbytes]), room), 1, 0)
+            return LeadingBytes(room, placed(np.array([8 * nbytes], np.int64), room), 1, 0)
 
         symbols = self._source_of(self._plane_of(method))
         if method.plan is not None:
