@@ -29,18 +29,24 @@ __device__ __forceinline__ i64 skipped(i64 k, i64 run, i64 period) {
 // Writes n bytes of the first plane, those of runs of `run` patterns, the first ones of `period`. An
 // escape other than 0 replaces the byte 0 of patterns that are not 0.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    take_plane(const u8* __restrict__ patterns, i32 width, i32 shift, u8 escape,
-              const u8* __restrict__ rows, const u8* __restrict__ columns,
-              const i64* __restrict__ sizes, i32 unit, bool lowers, i64 start, i64 run, i64 period,
-              u8* __restrict__ out, i64 n) {
+    take_plane(const u8* __restrict__ patterns, i32 width, i32 shift, u8 escape, i64 run,
+               i64 period, u8* __restrict__ out, i64 n) {
+    for (i64 k = GCODEC_FIRST; k < n; k += GCODEC_STEP) {
+        u64 pattern = pattern_at(patterns, width, k + skipped(k, run, period));
+        u32 byte = pattern >> shift & 255;
+        out[k] = (u8)(byte == 0 && pattern != 0 ? escape : byte);
+    }
+}
+
+// Lowers such bytes, if the runs begin with element `start`.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    lower_plane(const u8* __restrict__ rows, const u8* __restrict__ columns,
+                const i64* __restrict__ sizes, i32 unit, i64 start, i64 run, i64 period,
+                u8* __restrict__ bytes, i64 n) {
     Scales scales(rows, columns, sizes);
     for (i64 k = GCODEC_FIRST; k < n; k += GCODEC_STEP) {
-        i64 i = start + k + skipped(k, run, period);
-        u32 by = lowers ? lowered_by(scales, i, unit) : 0;
-        u64 pattern = pattern_at(patterns, width, i);
-        u32 byte = pattern >> shift & 255;
-        if (byte == 0 && pattern != 0) byte = escape;
-        out[k] = (u8)lowered(byte, by);
+        u32 by = lowered_by(scales, start + k + skipped(k, run, period), unit);
+        bytes[k] = (u8)lowered(bytes[k], by);
     }
 }
 

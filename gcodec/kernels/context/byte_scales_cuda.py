@@ -22,10 +22,12 @@ _SOURCE = "byte_scales"
 
 def take_runs(bits: Array, form: PlaneForm, start: int, run: int, period: int, out: Array) -> None:
     """Write the first plane of runs of elements, perhaps lowered."""
-    device, n = device_with(bits), out.size
-    runs = *_scales(device, form), start, run, period, out, n
-    arguments = bits.view(np.uint8), bits.itemsize, form.shift, form.escape, *runs
-    launch_striding(device, _SOURCE, "take_plane", n, *arguments)
+    device, n, source = device_with(bits), out.size, bits[start:]
+    plane = source.view(np.uint8), bits.itemsize, form.shift, form.escape
+    launch_striding(device, _SOURCE, "take_plane", n, *plane, run, period, out, n)
+    if form.scales is not None:
+        scales = *uploaded(device, *form.scales), form.unit, start
+        launch_striding(device, _SOURCE, "lower_plane", n, *scales, run, period, out, n)
 
 
 def count_runs(bits: Array, form: PlaneForm, count: int, run: int, period: int) -> np.ndarray:
