@@ -51,7 +51,7 @@ def hooked(codec: str) -> Any:
     return ddp_hook(codec, min_numel=10, start_iter=0, seed=3)[0]
 
 
-CODECS = ("sign", "topk:ratio=0.1", "ecsq:trellis=yes", "minmax")
+CODECS = ("sign", "topk:ratio=0.1", "ecsq:trellis=yes", "lossless", "minmax")
 DTYPES = (torch.float32, torch.bfloat16)
 
 
