@@ -306,8 +306,7 @@ class FrameGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the nodes that the grid of the server app knows."""
-        nodes: Iterable[int] = self._grid.get_node_ids()
-        return nodes
+        return self._grid.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages, with frames in place of arrays if the grid has a codec or a key."""

@@ -475,8 +475,7 @@ class Codec(Parameters):
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         """Decode a payload from bit 0 to build its seek table; raise `FormatError`."""
-        table: SeekTable = self._string(payload, n).blocks(log2_block)
-        return table
+        return self._string(payload, n).blocks(log2_block)
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Decode a sparse payload; memory must not depend on n.
@@ -498,8 +497,7 @@ class Codec(Parameters):
         if string is None:
             nbits = self.max_payload_nbits(n)
             return nbits if -(-nbits // 8) == data.size else 8 * data.size
-        end: int = string.read(lambda at, symbols: None, bits_follow=True)
-        return end
+        return string.read(lambda at, symbols: None, bits_follow=True)
 
     # --- Compositions, which a codec may fuse with the same bits
 

@@ -646,8 +646,7 @@ class DdpState:
     def _start_all_reduce(self, flat: torch.Tensor) -> torch.futures.Future[Any]:
         flat.div_(self._communicator.size)
         work = dist.all_reduce(flat, group=self._group, async_op=True)
-        future: torch.futures.Future[Any] = work.get_future()
-        return future
+        return work.get_future()
 
     def _check_alive(self) -> None:
         if self._failure is not None:

@@ -618,5 +618,4 @@ def _to_host(tensor: torch.Tensor) -> np.ndarray:
     """Return the values of a tensor as float32, without a copy if they are there already."""
     if tensor.dtype not in FLOATS:
         raise ParameterError.of("dtype", tensor.dtype, "float32, float16 or bfloat16")
-    values: np.ndarray = tensor.detach().to("cpu", torch.float32).numpy()
-    return values
+    return tensor.detach().to("cpu", torch.float32).numpy()

@@ -232,5 +232,4 @@ class OneBitAdam(ExchangingOptimizer):
 
 def _to_host(tensor: torch.Tensor) -> np.ndarray:
     dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
-    values: np.ndarray = dense.to("cpu", torch.float32).contiguous().numpy()
-    return values
+    return dense.to("cpu", torch.float32).contiguous().numpy()

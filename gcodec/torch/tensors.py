@@ -55,8 +55,7 @@ def encode(
     """
     if isinstance(tensor, torch.Tensor) and _is_on_device(tensor):
         tensor = tensor.detach().cpu()
-    frame: bytes = api.encode(tensor, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
-    return frame
+    return api.encode(tensor, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
 
 
 def decode(

@@ -404,8 +404,7 @@ def _check_count(count: int, log2_block: int, blocks: Blocks, n: int) -> None:
 
 
 def _differences(sums: np.ndarray) -> np.ndarray:
-    differences: np.ndarray = (sums[1:] - sums[:-1]).astype(np.uint64)
-    return differences
+    return (sums[1:] - sums[:-1]).astype(np.uint64)
 
 
 def _sums(name: str, values: np.ndarray, like: np.ndarray) -> tuple[np.ndarray, int]:
