@@ -93,7 +93,7 @@ def encode(
     >>> gcodec.decode(frame)
     array([ 0.5, -0.5,  0. , -0.5,  0.5], dtype=float32)
     """
-    if not isinstance(codec, (Codec, Policy)):
+    if not isinstance(codec, Policy):
         codec = parse(codec)
     if name is not None:
         encode_name(name)  # refuse an invalid name before any work is done
@@ -579,7 +579,7 @@ def warmup(*codecs: CodecLike) -> int:
     kernel_cache.entry_code()
     with kernel_cache.watched(compiled.append):
         if codecs:
-            for codec in [codec if isinstance(codec, Codec) else parse(codec) for codec in codecs]:
+            for codec in list(map(parse, codecs)):
                 _use(codec)
         for kernel in kernel_cache.loaded() if codecs else jit.kernels():
             if kernel.is_shared:  # later processes would not find the others

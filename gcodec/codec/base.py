@@ -536,7 +536,7 @@ class Codec(Parameters):
         return values
 
     def _slice_unit(self, n: int) -> int:
-        """Return the number of elements at whose multiples `_part` can split n; 0: nowhere."""
+        """Return the number of elements at whose multiples `_slice` can split n; 0: nowhere."""
         return 0
 
     def _slice(self, symbols: Symbols, start: int, stop: int) -> Symbols:

@@ -40,7 +40,7 @@ from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import prefetch, resolved
 from gcodec.runtime.device import beside, device_of, host
 from gcodec.runtime.memory import clear
-from gcodec.wire.kinds import check_integer, check_number
+from gcodec.wire.kinds import check_between, check_integer
 from gcodec.wire.primitives import encode_name
 
 
@@ -177,9 +177,7 @@ class Feedback:
         track: bool = False,
     ) -> None:
         self.codec: Codec | Policy = codec if isinstance(codec, Policy) else parse(codec)
-        self.decay = check_number("decay", decay, "a number from 0 to 1")
-        if not 0 <= decay <= 1:  # NaN fails as well
-            raise ParameterError.of("decay", decay, "a number from 0 to 1")
+        self.decay = check_between("decay", decay, 0, 1, "a number from 0 to 1")
         check_nonfinite(nonfinite)
         self.seed = check_seed(seed)
         self.rank = check_seed(rank, "rank")

@@ -68,7 +68,7 @@ from gcodec.interop.objects import (
     size_error,
 )
 from gcodec.kernels.bits import signs
-from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
+from gcodec.kernels.numeric.reduce import all_finite, float_of_bits, max_abs_bits
 from gcodec.kernels.quantize import byteps as kernels
 from gcodec.limits import Limits
 from gcodec.runtime.memory import empty_beside
@@ -447,7 +447,7 @@ def _encode_dithering(
     check_choice("normalize", normalize, get_args(Normalize))
     check_finite(values)
     if normalize == "max":
-        norm = float(np.array(int(max_abs_bits(values)), np.uint32).view(np.float32))
+        norm = float_of_bits(max_abs_bits(values))
     else:
         norm = math.sqrt(kernels.sum_rounded_squares(values))
         if not math.isfinite(norm):

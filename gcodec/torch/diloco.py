@@ -183,7 +183,7 @@ class DiLoCo:
         self,
         model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
         outer_optimizer: torch.optim.Optimizer,
-        codec: str | Mapping[str, Any] | CodecLike | Policy,
+        codec: CodecLike | Policy,
         *,
         every: int,
         fragments: int | Sequence[Sequence[str]] = 1,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gcodec.codec import Codec
+from gcodec.codec import Codec, CodecLike
 from gcodec.codecs.raw import Raw
 from gcodec.errors import ParameterError
 from gcodec.policy import Policy, policy_of
@@ -15,7 +15,7 @@ from gcodec.wire.kinds import check_integer
 _DENSE = Raw()
 
 
-def joined_policy(policy: Any, codec: str | Mapping[str, Any] | Codec | Policy) -> Policy:
+def joined_policy(policy: Any, codec: CodecLike | Policy) -> Policy:
     """Return the rules of `policy`, followed by those of `codec`, as one policy.
 
     Parameters

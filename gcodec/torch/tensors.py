@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,13 @@ import torch
 from gcodec import api
 from gcodec.arrays.frameworks import TORCH
 from gcodec.arrays.nonfinite import NonFinite
-from gcodec.codec import Codec
+from gcodec.codec import CodecLike
 from gcodec.limits import Limits
 
 
 def encode(
     tensor: torch.Tensor,
-    codec: str | Mapping[str, Any] | Codec,
+    codec: CodecLike,
     *,
     seed: int = 0,
     name: str | None = None,

@@ -330,6 +330,11 @@ def check_number(name: str, value: object, allowed: str = "a number") -> float:
         raise ParameterError.of(name, value, allowed) from None
 
 
+def check_positive(name: str, value: object, allowed: str = "a number above 0") -> float:
+    """Return a real number above 0, possibly infinite, as a float, or raise `ParameterError`."""
+    return check_between(name, value, math.nextafter(0, 1), math.inf, allowed)
+
+
 def check_between(name: str, value: object, low: float, high: float, allowed: str) -> float:
     """Return a real number from `low` to `high` as a float, or raise `ParameterError`."""
     number = check_number(name, value, allowed)

@@ -370,14 +370,6 @@ def worthwhile(table: SeekTable, n: int, nbits: int) -> bool:
     return table.count >= 2 and table.nbytes <= most_nbytes(n, -(-nbits // 8))
 
 
-def first_worthwhile(n: int, nbits: int, *tables: SeekTable) -> SeekTable | None:
-    """Return the first worthwhile table, or None; see `worthwhile`."""
-    for table in tables:
-        if worthwhile(table, n, nbits):
-            return table
-    return None
-
-
 def usual_log2s(blocks: Blocks) -> tuple[int, ...]:
     """Return the base-2 logarithms of the block sizes that an encoder tries, in order."""
     return (LOG2_STATES, LOG2_RANS) if blocks == "states" else (LOG2_BLOCK,)
