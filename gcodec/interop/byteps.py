@@ -60,7 +60,6 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
-    check_choice,
     checked_shape,
     host_tensor,
     object_bytes,
@@ -72,7 +71,7 @@ from gcodec.kernels.numeric.reduce import all_finite, float_of_bits, max_abs_bit
 from gcodec.kernels.quantize import byteps as kernels
 from gcodec.limits import Limits
 from gcodec.runtime.memory import empty_beside
-from gcodec.wire.kinds import check_flag, check_integer, check_number
+from gcodec.wire.kinds import check_choice, check_flag, check_integer, check_number
 
 Compressor = Literal["onebit", "topk", "randomk", "dithering"]
 Partition = Literal["linear", "natural"]

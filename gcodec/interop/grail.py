@@ -51,7 +51,8 @@ from gcodec.interop.changes import (
     from_frames,
     to_frames,
 )
-from gcodec.interop.objects import check_choice, check_mapping, object_bytes
+from gcodec.interop.objects import check_mapping, object_bytes
+from gcodec.wire.kinds import check_choice
 
 Version = Literal[2, 3, 31]
 Comparison = Literal["value", "bits"]

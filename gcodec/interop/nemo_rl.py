@@ -48,7 +48,8 @@ from gcodec.interop.changes import (
     positions_of_gaps,
     to_frames,
 )
-from gcodec.interop.objects import array_of, check_choice
+from gcodec.interop.objects import array_of
+from gcodec.wire.kinds import check_choice
 
 Operation = Literal["xor", "overwrite"]
 

@@ -45,8 +45,6 @@ True
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,7 +67,7 @@ from gcodec.interop.objects import (
 )
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
-from gcodec.wire.kinds import check_between, check_integer
+from gcodec.wire.kinds import check_integer, check_positive
 
 _MOST = 1 << 12  # elements of a tile, whose positions have 12 bits
 _MOST_BINS = 256
@@ -115,8 +113,7 @@ def encode(
     k = check_integer("k", k, 2, 1 << 31, "an integer from 2 on")
     if bins is not None:
         bins = check_integer("bins", bins, 2, _MOST_BINS, f"an integer from 2 to {_MOST_BINS}")
-    least, most = math.nextafter(0, 1), sys.float_info.max
-    sigmas = check_between("sigmas", sigmas, least, most, "a finite number above 0")
+    sigmas = check_positive("sigmas", sigmas, "a finite number above 0", finite=True)
     tiles = _tiles(tensor.shape, chunk)
     check_finite(tensor.values)
     positions, sent = select(tensor.values, tiles, tiles.sent(k))

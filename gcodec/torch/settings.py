@@ -13,7 +13,7 @@ from gcodec.feedback import Feedback
 from gcodec.policy import Policy
 from gcodec.torch.factors import check_factors
 from gcodec.torch.selection import checked_globs, globs_of, lossy_codec
-from gcodec.wire.kinds import check_flag, check_integer
+from gcodec.wire.kinds import check_choice, check_flag, check_integer
 
 COLLECTIVES = ("gather", "two-phase", "hierarchical", "auto", "factors")
 
@@ -59,9 +59,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         globs = checked_globs(self.exclude)
-        if self.collective not in COLLECTIVES:
-            allowed = f"one of {', '.join(COLLECTIVES)}"
-            raise ParameterError.of("collective", self.collective, allowed)
+        check_choice("collective", self.collective, COLLECTIVES)
         if self.collective == "factors":
             check_factors(self.policy)
             if self.keyed:

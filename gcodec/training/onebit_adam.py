@@ -15,7 +15,7 @@ from gcodec.feedback import Feedback
 from gcodec.training import state
 from gcodec.training.collectives import check_means, dense_mean, on_all_ranks, two_phase_mean
 from gcodec.training.communicator import Communicator
-from gcodec.wire.kinds import check_between, check_integer, check_number
+from gcodec.wire.kinds import check_between, check_choice, check_integer, check_number
 
 _MAX_COUNT = 2**62
 
@@ -98,8 +98,7 @@ class OneBitAdam:
             check_between("betas[1]", betas[1], 0, largest, allowed),
         )
         self.epsilon = check_between("epsilon", epsilon, 0, math.inf, "a number, at least 0")
-        if scale not in ("l1", "l2", "deepspeed"):
-            raise ParameterError.of("scale", scale, "one of l1, l2, deepspeed")
+        check_choice("scale", scale, ("l1", "l2", "deepspeed"))
         self.min_size = check_integer("min_size", min_size, 0, _MAX_COUNT, "a number of elements")
         self._has_whole_scale = scale == "deepspeed"
         codec = Sign().replaced(scale="l2" if self._has_whole_scale else scale)
