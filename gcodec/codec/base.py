@@ -31,7 +31,7 @@ from gcodec.runtime.deferred import one_wait, resolved
 from gcodec.runtime.device import device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, clear, empty_beside, flattened, release
 from gcodec.runtime.reuse import result_beside
-from gcodec.wire.kinds import binary32, check_integer, check_number
+from gcodec.wire.kinds import check_float32, check_integer
 from gcodec.wire.params import Parameters
 from gcodec.wire.primitives import (
     FLOATS,
@@ -199,9 +199,7 @@ class Codec(Parameters):
         source = inspect(x, "x")
         with source.stream():
             tensor = source.read()
-            decay = check_number("decay", decay, "a number, finite as float32")
-            if not math.isfinite(binary32(decay)):
-                raise ParameterError.of("decay", decay, "a number, finite as float32")
+            decay = check_float32("decay", decay)
             self._check_prior(prior)
             codec, values = self._bound_to(tensor), tensor.values
             shape = tuple(residual.shape) if hasattr(residual, "shape") else np.shape(residual)

@@ -157,7 +157,7 @@ def split(data: bytes | bytearray | memoryview) -> list[bytes]:
     while reader.at < len(reader.data):
         first = reader.at
         reader.message()
-        messages.append(reader.data[first : reader.at])
+        messages.append(bytes(reader.data[first : reader.at]))
     return messages
 
 

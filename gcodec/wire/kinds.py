@@ -337,6 +337,15 @@ def check_number(name: str, value: object, allowed: str = "a number") -> float:
         raise ParameterError.of(name, value, allowed) from None
 
 
+def check_float32(name: str, value: object) -> float:
+    """Return a real number that is finite as float32, as a float, or raise `ParameterError`."""
+    allowed = "a number, finite as float32"
+    number = check_number(name, value, allowed)
+    if not math.isfinite(binary32(number)):
+        raise ParameterError.of(name, value, allowed)
+    return number
+
+
 def check_positive(
     name: str, value: object, allowed: str = "a number above 0", *, finite: bool = False
 ) -> float:
