@@ -24,7 +24,7 @@ from gcodec.policy import Policy
 from gcodec.runtime import jit, kernel_cache
 from gcodec.runtime.reuse import result_beside
 from gcodec.tensorfiles.frame_list import mapped, mapped_file, relocated
-from gcodec.wire.primitives import ITEMSIZE, encode_name
+from gcodec.wire.primitives import ITEMSIZE, Reader, encode_name
 
 
 def encode(
@@ -364,6 +364,8 @@ def decode_sum(
     >>> gcodec.decode_sum(frames, scale=1 / 2)  # the mean
     array([ 1. , -0.5,  1. ], dtype=float32)
     """
+    if isinstance(frames, (bytes, bytearray, memoryview)) or not isinstance(frames, Iterable):
+        raise TypeError(f"frames is a {type(frames).__name__}: must be an iterable of frames")
     read: list[Frame] = []
     for index, data in enumerate(frames):
         if isinstance(data, Frame):
@@ -441,7 +443,7 @@ def iter_frames(
     """
     limits = Limits.or_default(limits)
     contents, start = _contents(data)
-    end = len(memoryview(contents).cast("B"))
+    end = len(Reader(contents).data)
     while start < end:
         frame, start = Frame.read(contents, start, limits, key)
         yield frame
