@@ -85,7 +85,7 @@ def decode(
 
     Raises
     ------
-    FormatError, ParameterError
+    FormatError, ParameterError, TypeError
         See `gcodec.decode`.
 
     Examples
@@ -99,6 +99,8 @@ def decode(
         array = api.decode(frame, limits=limits, key=key)
         template = torch.empty(0, device="cpu" if device is None else device)
         tensor: torch.Tensor = TORCH.make(array, template)
+    elif not isinstance(like, torch.Tensor):
+        raise TypeError(f"like is a {type(like).__name__}: must be a torch.Tensor")
     else:
         # A tensor on the host with that shape and dtype, which takes no memory.
         template = torch.empty((), dtype=like.dtype).expand(like.shape)
