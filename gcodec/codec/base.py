@@ -154,8 +154,7 @@ class Codec(Parameters):
             tensor = source.read(integers=self.accepts_integers, segments=self.reads_segments)
             codec = self._bound_to(tensor)
             self._check_prior(prior)
-            symbols: Symbols = resolved(codec._quantize(tensor.values, check_seed(seed), prior))
-        return symbols
+            return resolved(codec._quantize(tensor.values, check_seed(seed), prior))
 
     def quantize_residual(
         self,

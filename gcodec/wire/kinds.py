@@ -12,7 +12,7 @@ import math
 import numbers
 import struct
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -316,6 +316,12 @@ def check_type(name: str, value: object, cls: type) -> None:
     """Raise `ParameterError` unless a value is an instance of a class."""
     if not isinstance(value, cls):
         raise ParameterError.of(name, value, f"a {cls.__name__}")
+
+
+def check_mapping(name: str, value: object) -> None:
+    """Raise `ParameterError` unless a value is a mapping."""
+    if not isinstance(value, Mapping):
+        raise ParameterError.of(name, value, "a mapping of names to arrays")
 
 
 def check_flag(name: str, value: object) -> bool:
