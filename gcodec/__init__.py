@@ -100,17 +100,11 @@ __all__ = [
     "warmup",
 ]
 
-# Modules of the public names. Each loads on first use, so `import gcodec` stays fast.
+# Modules of the public names, other than `api`. Each loads on first use, so `import gcodec` stays
+# fast.
 _PACKAGES = ("advisor", "codecs", "entropy", "interop", "training")
 _ADAPTERS = ("flower", "jax", "mpi", "numcodecs", "nvflare", "torch", "zarr")  # need an import
-_DECODERS = (
-    *("decode", "decode_add", "decode_many", "decode_range", "decode_sparse", "decode_sum"),
-)
-_API = (*_DECODERS, "encode", "iter_frames", "warmup")
-_FILES = ("TensorFile", "load_file", "open", "save_file")
-_MODULES = dict.fromkeys(_API, "api") | dict.fromkeys(_FILES, "api.files")
-_MODULES |= dict.fromkeys(("apply_patch", "encode_patch"), "patch.tensors")
-_MODULES |= {
+_MODULES = {
     "Codec": "codec",
     "Feedback": "feedback",
     "Frame": "frame",
@@ -118,20 +112,26 @@ _MODULES |= {
     "PatchStore": "patch.store",
     "Payload": "payload",
     "Policy": "policy",
+    "TensorFile": "api.files",
+    "apply_patch": "patch.tensors",
     "choose": "advisor.choose",
+    "encode_patch": "patch.tensors",
     "inspect": "analysis.inspection",
+    "load_file": "api.files",
+    "open": "api.files",
     "parse": "codecs",
     "register": "codec",
+    "save_file": "api.files",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f"gcodec.{name}")
-    if name not in _MODULES:
+    if name not in __all__:
         hint = f": import gcodec.{name} first" if name in _ADAPTERS else ""
         raise AttributeError(f"module 'gcodec' has no attribute {name!r}{hint}")
-    value = getattr(importlib.import_module(f"gcodec.{_MODULES[name]}"), name)
+    value = getattr(importlib.import_module(f"gcodec.{_MODULES.get(name, 'api')}"), name)
     globals()[name] = value
     return value
 

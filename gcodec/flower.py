@@ -39,7 +39,7 @@ from gcodec.feedback import Feedback, derive_seed
 from gcodec.frame import Frame, check_key, tag_of
 from gcodec.limits import Limits
 from gcodec.policy import Policy, PrefixedPolicy, policy_of
-from gcodec.wire.kinds import check_flag, check_number
+from gcodec.wire.kinds import check_flag, check_positive
 
 __all__ = ["FrameGrid", "FrameMod"]
 
@@ -89,7 +89,7 @@ class FrameMod:
 
     def __init__(
         self,
-        codec: str | Mapping[str, Any] | CodecLike | Policy,
+        codec: CodecLike | Policy,
         *,
         key: bytes | None = None,
         feedback: bool = True,
@@ -261,7 +261,7 @@ class FrameGrid(Grid):
         self,
         grid: Grid,
         *,
-        codec: str | Mapping[str, Any] | CodecLike | Policy | None = None,
+        codec: CodecLike | Policy | None = None,
         key: bytes | Callable[[int], bytes] | None = None,
         max_norm: float | None = None,
         limits: Limits | None = None,
@@ -269,12 +269,7 @@ class FrameGrid(Grid):
         self._grid = grid
         self._policy = None if codec is None else policy_of(codec)
         self._secret = key if callable(key) else check_key(key)
-        allowed = "a positive number"
-        self._max_norm = (
-            math.inf if max_norm is None else check_number("max_norm", max_norm, allowed)
-        )
-        if not self._max_norm > 0:
-            raise ParameterError.of("max_norm", max_norm, allowed)
+        self._max_norm = math.inf if max_norm is None else check_positive("max_norm", max_norm)
         self._limits = limits or Limits()
         self._sent: dict[str, _Sent] = {}  # by the id of the message
         self._accepted: dict[int, str] = {}  # nonce of the last update of each node
@@ -306,8 +301,7 @@ class FrameGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the nodes that the grid of the server app knows."""
-        nodes: Iterable[int] = self._grid.get_node_ids()
-        return nodes
+        return self._grid.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages, with frames in place of arrays if the grid has a codec or a key."""

@@ -67,8 +67,7 @@ def encode(
     (2, 3)
     """
     host = x if isinstance(x, jax.core.Tracer) else jax.device_get(x)
-    frame: bytes = api.encode(host, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
-    return frame
+    return api.encode(host, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
 
 
 def decode(
@@ -152,8 +151,7 @@ def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
 
     def on_host(values: Any, seed: Any) -> np.ndarray:
         frame = _encode(values, codec, seed)
-        array: np.ndarray = api.decode(frame, limits=_limits(np.size(values)))
-        return array
+        return api.decode(frame, limits=_limits(np.size(values)))
 
     result_type = jax.ShapeDtypeStruct(np.shape(x), _dtype("x", x))
 
@@ -165,8 +163,7 @@ def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
         return through(values, seed), None
 
     through.defvjp(forward, lambda _, gradient: (gradient, None))
-    result: jax.Array = through(x, seed)
-    return result
+    return through(x, seed)
 
 
 def encode_padded(x: Any, codec: CodecLike, *, seed: Any = 0) -> tuple[jax.Array, jax.Array]:
@@ -252,15 +249,11 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
             raise ParameterError.of("frame", decoded, allowed)
         return array
 
-    result: jax.Array = jax.pure_callback(
-        on_host, result_type, buffer, length, vmap_method="sequential"
-    )
-    return result
+    return jax.pure_callback(on_host, result_type, buffer, length, vmap_method="sequential")
 
 
 def _encode(values: Any, codec: Codec, seed: Any) -> bytes:
-    frame: bytes = api.encode(np.asarray(values), codec, seed=int(seed), nonfinite="propagate")
-    return frame
+    return api.encode(np.asarray(values), codec, seed=int(seed), nonfinite="propagate")
 
 
 def _check_seed(seed: Any) -> None:
@@ -276,8 +269,7 @@ def _dtype(name: str, x: Any) -> np.dtype[Any]:
     """Return the dtype that JAX can return for an array: float32 for float64 without x64."""
     if not hasattr(x, "dtype"):
         raise ParameterError.of(name, type(x).__name__, "an array")
-    dtype: np.dtype[Any] = jax.dtypes.canonicalize_dtype(x.dtype)
-    return dtype
+    return jax.dtypes.canonicalize_dtype(x.dtype)
 
 
 def _limits(n: int) -> Limits:

@@ -109,8 +109,7 @@ class MPICommunicator:
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:
-    starts: np.ndarray = np.cumsum(sizes) - sizes
-    return starts
+    return np.cumsum(sizes) - sizes
 
 
 def _split(received: np.ndarray, sizes: np.ndarray) -> list[bytes]:

@@ -105,8 +105,7 @@ class GradientCodec(NumcodecsCodec):
             array = _reinterpreted(array.reshape(-1), self.dtype)
         if array.dtype.name in INTEGERS and not self._keeps_every_bit:
             raise inspect(array, "buf").dtype_error(array.dtype.name)
-        frame: bytes = api.encode(array, self.spec, seed=self.seed, nonfinite=self.nonfinite)
-        return frame
+        return api.encode(array, self.spec, seed=self.seed, nonfinite=self.nonfinite)
 
     def decode(self, buf: Any, out: Any = None) -> Any:
         """Decode a frame.

@@ -8,7 +8,6 @@ Needs the extra ``nvflare``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,12 @@ except ImportError as error:
 
 from gcodec.api import encode
 from gcodec.codec import CodecLike
-from gcodec.errors import Corrupt, ParameterError
+from gcodec.errors import Corrupt
 from gcodec.feedback import Feedback, Transaction, derive_seed
 from gcodec.frame import Frame
 from gcodec.limits import Limits
 from gcodec.policy import Policy
-from gcodec.wire.kinds import check_flag, check_number
+from gcodec.wire.kinds import check_flag, check_positive
 
 __all__ = ["FrameDecoder", "FrameEncoder"]
 
@@ -76,7 +75,7 @@ class FrameEncoder(DXOFilter):
 
     def __init__(
         self,
-        codec: str | Mapping[str, Any] | CodecLike | Policy,
+        codec: CodecLike | Policy,
         feedback: bool = True,
         decay: float = 1.0,
         seed: int = 0,
@@ -136,11 +135,7 @@ class FrameDecoder(DXOFilter):
 
     def __init__(self, max_norm: float | None = None, max_elements: int = 2**28) -> None:
         super().__init__(_KINDS, _KINDS)
-        self._max_norm = math.inf
-        if max_norm is not None:
-            self._max_norm = check_number("max_norm", max_norm, "a number above 0")
-            if not self._max_norm > 0:  # NaN fails as well
-                raise ParameterError.of("max_norm", max_norm, "a number above 0")
+        self._max_norm = math.inf if max_norm is None else check_positive("max_norm", max_norm)
         self._limits = Limits(max_elements=max_elements)
 
     def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO | None:

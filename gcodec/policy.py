@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gcodec.arrays.source import dimensions
@@ -46,7 +46,7 @@ class Rule(NamedTuple):
     def matches(self, name: str, ndim: int, nbytes: int) -> bool:
         """Whether the rule applies to a tensor."""
         return (
-            (not self.names or any(fnmatch.fnmatchcase(name, glob) for glob in self.names))
+            (not self.names or matches_any(name, self.names))
             and (not self.ndims or ndim in self.ndims)
             and self.min_bytes <= nbytes <= self.max_bytes
         )
@@ -200,6 +200,11 @@ class PrefixedPolicy(Policy):
     def codec(self, name: str | None, shape: Any, dtype: Any) -> Codec:
         """See `Policy.codec`; the prefix ends at the first slash."""
         return super().codec((name or "").partition("/")[2], shape, dtype)
+
+
+def matches_any(name: str, globs: Iterable[str]) -> bool:
+    """Return whether a name matches one of the globs; see `Policy` for their syntax."""
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
 
 
 def policy_of(codec: CodecLike | Policy) -> Policy:

@@ -123,5 +123,4 @@ class GradientCodec(ArrayBytesCodec):
 def _native(dtype: Any) -> np.dtype[Any]:
     """Return a dtype of Zarr as one of NumPy, in native byte order."""
     native = np.dtype(dtype.to_native_dtype() if hasattr(dtype, "to_native_dtype") else dtype)
-    ordered: np.dtype[Any] = native.newbyteorder("=")
-    return ordered
+    return native.newbyteorder("=")

@@ -147,13 +147,14 @@ def test_bytes_likes(kind: Any) -> None:
     assert [frame.name for frame in gcodec.iter_frames(buffer)] == [None]
 
 
-@pytest.mark.parametrize("data", ["GCF", None, 3, [1, 2]])
+@pytest.mark.parametrize("data", [None, 3, [1, 2], np.zeros((4, 4), np.uint8)[:, ::2]])
 def test_inputs_that_are_not_bytes(data: Any) -> None:
-    with pytest.raises(TypeError):
-        gcodec.decode(data)
+    for read in (gcodec.decode, gcodec.decode_many, gcodec.Frame.from_bytes):
+        with pytest.raises(TypeError, match=r"^data is a .*: must be bytes-like, in one block$"):
+            read(data)
 
 
-@pytest.mark.parametrize("path", ["grads.gcf", Path("grads.gcf")])
+@pytest.mark.parametrize("path", ["GCF", "grads.gcf", Path("grads.gcf")])
 def test_path_in_place_of_bytes(path: Any) -> None:
     with pytest.raises(TypeError, match=r"^frame is a .*: must be bytes; gcodec.load_file reads"):
         gcodec.decode(path)

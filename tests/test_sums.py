@@ -186,6 +186,9 @@ def test_errors_have_the_offset_in_their_frame() -> None:
 
 def test_refusals() -> None:
     frames = encoded(["sign", "minmax"], 100)
+    for wrong in (frames[0], None):
+        with pytest.raises(TypeError, match=r"^frames is a .*: must be an iterable of frames$"):
+            gcodec.decode_sum(wrong)
     with pytest.raises(gcodec.ParameterError, match="at least one frame"):
         gcodec.decode_sum([])
     with pytest.raises(gcodec.ParameterError, match=r"scale=\[1\]"):
@@ -200,8 +203,6 @@ def test_refusals() -> None:
         gcodec.decode_sum([gcodec.encode(np.zeros(100, np.int32), "raw"), *frames])
     with pytest.raises(gcodec.ParameterError, match="out"):
         gcodec.decode_sum(frames, out=np.zeros(99, np.float32))
-    with pytest.raises(TypeError):
-        gcodec.decode_sum(frames[0])
     with pytest.raises(gcodec.LimitExceeded, match="frame 0"):
         gcodec.decode_sum(frames, limits=gcodec.Limits(max_elements=99))
 

@@ -50,7 +50,7 @@ from gcodec.codecs.ecsq.reconstruction import QuantizedLevels
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.kernels.numeric.reduce import moments, sum_squares
+from gcodec.kernels.numeric.reduce import float_of_bits, moments, sum_squares
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import resolved
 from gcodec.runtime.device import host
@@ -109,7 +109,7 @@ class Statistics(NamedTuple):
         if not values.size:
             return cls(0.0, 0.0, 0.0, 0)
         sums = resolved(moments(values))
-        peak = float(np.array([sums.largest], np.uint32).view(np.float32)[0])
+        peak = float_of_bits(sums.largest)
         if not math.isfinite(peak):
             raise nonfinite_error(values)
         norm = math.sqrt(sums.squares)

@@ -22,9 +22,9 @@ import math
 import sys
 from typing import Literal, get_args
 
-from gcodec.wire.kinds import Choice, check_between, check_integer, check_type
+from gcodec.wire.kinds import Choice, check_between, check_integer, check_positive, check_type
 
-_SMALLEST, _LARGEST = 5e-324, sys.float_info.max
+_LARGEST = sys.float_info.max
 _MAX_MEMBERS = 2**31 - 1
 
 Collective = Literal["ring", "all-gather", "two-phase"]
@@ -59,7 +59,7 @@ class Link:
 
     def __post_init__(self) -> None:
         allowed = "a finite number of bytes per second, above 0"
-        bandwidth = check_between("bandwidth", self.bandwidth, _SMALLEST, _LARGEST, allowed)
+        bandwidth = check_positive("bandwidth", self.bandwidth, allowed, finite=True)
         object.__setattr__(self, "bandwidth", bandwidth)
         object.__setattr__(self, "latency", check_seconds("latency", self.latency))
 

@@ -413,6 +413,10 @@ def plan(work: Work, chosen: Sequence[Way]) -> Plan:
     >>> round(plan(work, [inside, between]).step, 3)
     0.185
     """
+    check_type("work", work, Work)
+    check_type("chosen", chosen, Sequence)
+    for way in chosen:
+        check_type("chosen", way, Way)
     communication = sum(way.time for way in chosen)
     coding = sum(way.coding for way in chosen)
     busy = work.compute + coding

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Iterable
 
+from gcodec.policy import matches_any
 from gcodec.tensorfiles.entries import Entry
 
 _NUMBER = re.compile(r"(?<![^./])\d+(?![^./])")  # a whole part of a dotted name, or of a path
@@ -60,6 +60,4 @@ def selects(layers: tuple[str, ...], name: str) -> bool:
     """
     wanted = [glob for glob in layers if not glob.startswith("!")]
     unwanted = [glob[1:] for glob in layers if glob.startswith("!")]
-    return (not wanted or any(fnmatch.fnmatchcase(name, glob) for glob in wanted)) and not any(
-        fnmatch.fnmatchcase(name, glob) for glob in unwanted
-    )
+    return (not wanted or matches_any(name, wanted)) and not matches_any(name, unwanted)

@@ -19,7 +19,7 @@ from gcodec.errors import ParameterError
 from gcodec.limits import Limits
 from gcodec.tensorfiles.entries import Array, Dump, Entry, native
 from gcodec.tensorfiles.tree import take_apart
-from gcodec.wire.kinds import check_integer, check_number
+from gcodec.wire.kinds import check_integer, check_positive
 
 _MAX_ROWS = 60  # of a table in a notebook
 
@@ -96,19 +96,19 @@ def inspect(
     >>> [(row["tensor"], row["shape"], row["rms"]) for row in gcodec.inspect(gradients)]
     [('fc.weight', '4x4', 0.5), ('fc.step', '', nan)]
     """
-    allowed = "a finite number above 0"
+    if max_values is not None:
+        allowed = "an integer of at least 1, or None"
+        max_values = check_integer("max_values", max_values, 1, 2**62, allowed)
     listed = [codecs] if isinstance(codecs, (str, Mapping, Codec)) else codecs
     if not isinstance(listed, Iterable):
         raise ParameterError.of("codecs", codecs, "a spec, a mapping, a Codec or several of these")
     named = {c if isinstance(c, str) else str(parse(c)): parse(c) for c in listed}
     settings = Settings(
         codecs=tuple(named.values()),
-        error=check_number("nmse", nmse, allowed),
-        max_values=None if max_values is None else _count("max_values", max_values),
+        error=check_positive("nmse", nmse, "a finite number above 0", finite=True),
+        max_values=max_values,
         limits=Limits.or_default(limits),
     )
-    if not 0 < settings.error < math.inf:
-        raise ParameterError.of("nmse", nmse, allowed)
     tensors: list[TensorStats]
     if isinstance(tree, (str, os.PathLike)):
         tensors = measure(Path(tree), settings).tensors
@@ -139,10 +139,6 @@ class _TreeDump(Dump):
 
     def _close(self) -> None:
         self._sources.clear()
-
-
-def _count(name: str, value: int) -> int:
-    return check_integer(name, value, 1, 2**62, "an integer of at least 1, or None")
 
 
 def _cell(value: object) -> str:

@@ -144,8 +144,7 @@ class Gradient(Synthetic):
         # 31 bits give −log2 of the probability of larger magnitudes; the last bit is the sign.
         octaves = -np.log2(((words >> 1) + 0.5) / 2**31)
         sizes = np.interp(octaves, np.linspace(0, _OCTAVES, _POINTS), _quantiles(BETA))
-        signed: np.ndarray = np.copysign(sizes, (words & 1) - 0.5)
-        return signed
+        return np.copysign(sizes, (words & 1) - 0.5)
 
 
 def _spectrum(count: int) -> tuple[np.ndarray, float]:
@@ -167,8 +166,7 @@ def _quantiles(beta: float) -> np.ndarray:
     shape = 1 / beta
     rare = np.exp2(-np.linspace(0, _OCTAVES, _POINTS))
     alpha = math.exp((math.lgamma(shape) - math.lgamma(3 * shape)) / 2)
-    sizes: np.ndarray = alpha * special.gammainccinv(shape, rare) ** shape
-    return sizes
+    return alpha * special.gammainccinv(shape, rare) ** shape
 
 
 def parse_synthetic(text: str) -> Synthetic:

@@ -134,8 +134,7 @@ class Stopwatch:
 
     def _encode_one(self, x: Sample) -> bytes:
         try:
-            frame: bytes = gcodec.encode(x.values, self.codec, seed=x.seed, name=x.name)
-            return frame
+            return gcodec.encode(x.values, self.codec, seed=x.seed, name=x.name)
         except ParameterError as error:
             raise ParameterError(f"{self.codec}: tensor {x.name!r}: {error}") from None
 

@@ -24,7 +24,7 @@ from gcodec.policy import Policy
 from gcodec.runtime import jit, kernel_cache
 from gcodec.runtime.reuse import result_beside
 from gcodec.tensorfiles.frame_list import mapped, mapped_file, relocated
-from gcodec.wire.primitives import ITEMSIZE, encode_name
+from gcodec.wire.primitives import ITEMSIZE, Reader, encode_name
 
 
 def encode(
@@ -93,7 +93,7 @@ def encode(
     >>> gcodec.decode(frame)
     array([ 0.5, -0.5,  0. , -0.5,  0.5], dtype=float32)
     """
-    if not isinstance(codec, (Codec, Policy)):
+    if not isinstance(codec, Policy):
         codec = parse(codec)
     if name is not None:
         encode_name(name)  # refuse an invalid name before any work is done
@@ -364,6 +364,8 @@ def decode_sum(
     >>> gcodec.decode_sum(frames, scale=1 / 2)  # the mean
     array([ 1. , -0.5,  1. ], dtype=float32)
     """
+    if isinstance(frames, (bytes, bytearray, memoryview)) or not isinstance(frames, Iterable):
+        raise TypeError(f"frames is a {type(frames).__name__}: must be an iterable of frames")
     read: list[Frame] = []
     for index, data in enumerate(frames):
         if isinstance(data, Frame):
@@ -441,7 +443,7 @@ def iter_frames(
     """
     limits = Limits.or_default(limits)
     contents, start = _contents(data)
-    end = len(memoryview(contents).cast("B"))
+    end = len(Reader(contents).data)
     while start < end:
         frame, start = Frame.read(contents, start, limits, key)
         yield frame
@@ -579,7 +581,7 @@ def warmup(*codecs: CodecLike) -> int:
     kernel_cache.entry_code()
     with kernel_cache.watched(compiled.append):
         if codecs:
-            for codec in [codec if isinstance(codec, Codec) else parse(codec) for codec in codecs]:
+            for codec in list(map(parse, codecs)):
                 _use(codec)
         for kernel in kernel_cache.loaded() if codecs else jit.kernels():
             if kernel.is_shared:  # later processes would not find the others

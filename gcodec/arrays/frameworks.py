@@ -135,8 +135,7 @@ class _Torch(Library):
         if x.dtype is self.api.bfloat16:
             bits: np.ndarray = x.view(self.api.int16).numpy()
             return bits.view(_BFLOAT16)
-        array: np.ndarray = x.numpy()
-        return array
+        return x.numpy()
 
     def make(self, array: np.ndarray, like: Any) -> Any:
         if array.dtype == _BFLOAT16:

@@ -5,7 +5,7 @@ Values on a device are checked before the call ends.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, when_known
 from gcodec.runtime.device import device_of, host, placed
 from gcodec.runtime.pool import SEGMENT
+from gcodec.wire.kinds import check_choice
 from gcodec.wire.primitives import INTEGERS
 
 NonFinite = Literal["raise", "zero", "propagate"]
@@ -30,8 +31,7 @@ NonFinite = Literal["raise", "zero", "propagate"]
 
 def check_nonfinite(nonfinite: object) -> None:
     """Raise `ParameterError` unless `nonfinite` names a policy."""
-    if not isinstance(nonfinite, str) or nonfinite not in ("raise", "zero", "propagate"):
-        raise ParameterError.of("nonfinite", nonfinite, "one of raise, zero, propagate")
+    check_choice("nonfinite", nonfinite, get_args(NonFinite))
 
 
 def with_policy(tensor: Tensor, nonfinite: NonFinite, *, segments: bool = False) -> Tensor:

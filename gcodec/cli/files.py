@@ -143,9 +143,14 @@ def frames_file(name: str) -> tuple[Path, Any]:
         If there is no file of this name.
     """
     if name == str(STREAM):
-        return Path("stdin"), sys.stdin.buffer.read()
+        return Path("stdin"), contents(STREAM)
     path = existing(name)
-    return path, mapped(path)
+    return path, contents(path)
+
+
+def contents(path: Path) -> Any:
+    """Return the bytes of a file of frames, or of standard input."""
+    return sys.stdin.buffer.read() if path == STREAM else mapped(path)
 
 
 def inputs(

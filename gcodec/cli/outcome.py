@@ -140,8 +140,8 @@ class Outcome:
 
     def notes(self, lines: Iterable[str]) -> None:
         """Print lines to stderr, unless the verb is quiet."""
-        for line in () if self.quiet else lines:
-            click.echo(printable(line, err=True), err=True)
+        for line in lines:
+            self.line(line, err=True)
 
     def finish(self, document: dict[str, Any]) -> int:
         """Print the JSON document if it is requested, and return the exit code."""

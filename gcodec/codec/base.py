@@ -31,7 +31,7 @@ from gcodec.runtime.deferred import one_wait, resolved
 from gcodec.runtime.device import device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, clear, empty_beside, flattened, release
 from gcodec.runtime.reuse import result_beside
-from gcodec.wire.kinds import binary32, check_integer, check_number
+from gcodec.wire.kinds import check_float32, check_integer
 from gcodec.wire.params import Parameters
 from gcodec.wire.primitives import (
     FLOATS,
@@ -154,8 +154,7 @@ class Codec(Parameters):
             tensor = self._read_source(source)
             codec = self._bound_to(tensor)
             self._check_prior(prior)
-            symbols: Symbols = resolved(codec._quantize(tensor.values, check_seed(seed), prior))
-        return symbols
+            return resolved(codec._quantize(tensor.values, check_seed(seed), prior))
 
     def quantize_residual(
         self,
@@ -199,9 +198,7 @@ class Codec(Parameters):
         source = inspect(x, "x")
         with source.stream():
             tensor = source.read()
-            decay = check_number("decay", decay, "a number, finite as float32")
-            if not math.isfinite(binary32(decay)):
-                raise ParameterError.of("decay", decay, "a number, finite as float32")
+            decay = check_float32("decay", decay)
             self._check_prior(prior)
             codec, values = self._bound_to(tensor), tensor.values
             shape = tuple(residual.shape) if hasattr(residual, "shape") else np.shape(residual)
@@ -483,8 +480,7 @@ class Codec(Parameters):
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         """Decode a payload from bit 0 to build its seek table; raise `FormatError`."""
-        table: SeekTable = self._string(payload, n).blocks(log2_block)
-        return table
+        return self._string(payload, n).blocks(log2_block)
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Decode a sparse payload; memory must not depend on n.
@@ -506,8 +502,7 @@ class Codec(Parameters):
         if string is None:
             nbits = self.max_payload_nbits(n)
             return nbits if -(-nbits // 8) == data.size else 8 * data.size
-        end: int = string.read(lambda at, symbols: None, bits_follow=True)
-        return end
+        return string.read(lambda at, symbols: None, bits_follow=True)
 
     # --- Compositions, which a codec may fuse with the same bits
 
@@ -546,7 +541,7 @@ class Codec(Parameters):
         return values
 
     def _slice_unit(self, n: int) -> int:
-        """Return the number of elements at whose multiples `_part` can split n; 0: nowhere."""
+        """Return the number of elements at whose multiples `_slice` can split n; 0: nowhere."""
         return 0
 
     def _slice(self, symbols: Symbols, start: int, stop: int) -> Symbols:

@@ -54,7 +54,7 @@ class _Registered(Mapping[str, type[Codec]]):
         return (name for name in list(_registry) if name in self)
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return sum(1 for _ in self)
 
 
 def _imported(name: str) -> type[Codec]:

@@ -452,7 +452,8 @@ def seek_of_blocks(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
     """
 
     def table(nbits: int, *sums: np.ndarray) -> SeekTable | None:
-        return seek_tables.first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, *sums))
+        table = SeekTable.of(LOG2_BLOCK, *sums)
+        return table if seek_tables.worthwhile(table, n, nbits) else None
 
     if n < MIN_ELEMENTS:
         return None

@@ -321,8 +321,8 @@ def _written(plan: _Plan, n: int, front: Front) -> Written:
     string = BitString(0, front[0].size)
     string.extend(*front)
     data, nbits, seek = plan.write(string)
-    tables = () if seek is None else (seek,)
-    return Written(data, nbits, seek_tables.first_worthwhile(n, nbits, *tables))
+    is_sent = seek is not None and seek_tables.worthwhile(seek, n, nbits)
+    return Written(data, nbits, seek if is_sent else None)
 
 
 def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:

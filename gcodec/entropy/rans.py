@@ -56,6 +56,7 @@ import numpy as np
 
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.code import Code
+from gcodec.entropy.coder import into
 from gcodec.entropy.frequency_table import read_frequencies, table_nbits, write_frequencies
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.numeric import byte_counts
@@ -223,9 +224,7 @@ class RANS(Code):
         table_bytes, _ = write_frequencies(table, log2_total, np.arange(top + 1))
         head = np.concatenate([np.array([top], np.uint8), table_bytes])
         tables = write_tables(table, log2_total)
-        data, nbits, _ = rans_string.write(
-            tables, lambda start, stop, room: symbols[start:stop], symbols.size, head
-        )
+        data, nbits, _ = rans_string.write(tables, symbols, symbols.size, head)
         return data, nbits
 
     def _read(
@@ -245,13 +244,8 @@ class RANS(Code):
         # The string ignores bits after the longest possible string of `count` values.
         string = _bytes_from(data, first, min(nbits, first + rans_string.most_nbits(count)))
         values = np.empty(count, np.uint64)
-
-        def take(at: int, symbols: np.ndarray) -> None:
-            values[at : at + symbols.size] = symbols
-
-        tables = read_tables(table, log2_total)
-        layout = rans_string.Layout(tables, 0, 8 * string.size, count)
-        end = rans_string.read(string, layout, take, bits_follow=True)
+        layout = rans_string.Layout(read_tables(table, log2_total), 0, 8 * string.size, count)
+        end = rans_string.read(string, layout, into(values), bits_follow=True)
         return values, first + end
 
     def _lengths(self, numbers: np.ndarray) -> np.ndarray:

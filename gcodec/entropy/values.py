@@ -17,12 +17,14 @@ from gcodec.kernels.bits.dequantize import dequantize as dequantize_levels
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.norms import read_norms, write_norms
 from gcodec.runtime.memory import aligned_empty
+from gcodec.wire.primitives import ITEMSIZE
 
 VALUES = ("float32", "float16", "bfloat16", "int8", "sign")
 
 _SCALE_NBITS = 32
 _INFINITY = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
-_CODE_DTYPE = {"float32": np.uint32, "float16": np.uint16, "bfloat16": np.uint16}
+CODE_DTYPES = {name: np.dtype(f"u{ITEMSIZE[name]}") for name in _INFINITY}
+"""Dtypes of the bit patterns of floats."""
 _NO_SCALES = np.empty(0, np.float32)
 
 
@@ -143,18 +145,13 @@ def read_codes(data: np.ndarray, k: int, value: str) -> np.ndarray:
         if (unused := body == 0x80).any():
             raise Corrupt("the value −128 stands for nothing", start + int(np.argmax(unused)))
         return body
-    dtype = code_dtype(value)
+    dtype = CODE_DTYPES[value]
     codes = body.view(dtype.newbyteorder(">")).astype(dtype)
     infinity = dtype.type(_INFINITY[value])
     if (codes & infinity).max(initial=0) == infinity:  # true for NaN, too
         index = int(np.argmax(codes & infinity == infinity))
         raise Corrupt("a value is not finite", start + index * dtype.itemsize)
     return codes
-
-
-def code_dtype(value: str) -> np.dtype[np.generic]:
-    """Return the dtype of the bit patterns of floats."""
-    return np.dtype(_CODE_DTYPE[value])
 
 
 def width_of(value: str) -> int:

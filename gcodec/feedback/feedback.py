@@ -40,7 +40,7 @@ from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import prefetch, resolved
 from gcodec.runtime.device import beside, device_of, host
 from gcodec.runtime.memory import clear
-from gcodec.wire.kinds import check_integer, check_number
+from gcodec.wire.kinds import check_between, check_integer, check_mapping
 from gcodec.wire.primitives import encode_name
 
 
@@ -177,9 +177,7 @@ class Feedback:
         track: bool = False,
     ) -> None:
         self.codec: Codec | Policy = codec if isinstance(codec, Policy) else parse(codec)
-        self.decay = check_number("decay", decay, "a number from 0 to 1")
-        if not 0 <= decay <= 1:  # NaN fails as well
-            raise ParameterError.of("decay", decay, "a number from 0 to 1")
+        self.decay = check_between("decay", decay, 0, 1, "a number from 0 to 1")
         check_nonfinite(nonfinite)
         self.seed = check_seed(seed)
         self.rank = check_seed(rank, "rank")
@@ -290,8 +288,7 @@ class Feedback:
         >>> {name: x.tolist() for name, x in gcodec.decode_many(message).items()}
         {'a': [1.0, 1.0, 1.0], 'b': [2.0, -2.0]}
         """
-        if not isinstance(grads, Mapping):
-            raise ParameterError.of("grads", type(grads).__name__, "a mapping of names to arrays")
+        check_mapping("grads", grads)
         most = "an integer from 0 to 2**24"
         group_below = check_integer("group_below", group_below, 0, 1 << 24, most)
         check_key(key)

@@ -59,5 +59,5 @@ def _dequantized(scales: np.ndarray, at: int, codes: np.ndarray, value: str) -> 
     if value == "sign":
         packed = np.packbits(codes.astype(np.uint8))
     else:
-        packed = codes.astype(value_coding.code_dtype(value))
+        packed = codes.astype(value_coding.CODE_DTYPES[value])
     return value_coding.dequantize(SparseValues(scales, packed), value, codes.size)

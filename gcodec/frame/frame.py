@@ -419,8 +419,7 @@ class Frame(_Secret):
         allowed = f"an integer from start={start} to {self.size}"
         stop = check_integer("stop", stop, start, self.size, allowed)
         values = self.codec._decode_range(self.payload, self.size, start, stop)
-        converted: np.ndarray = outlet(values, self.dtype)
-        return converted
+        return outlet(values, self.dtype)
 
     def decode_sparse(self) -> tuple[np.ndarray, np.ndarray]:
         """Decode the indices and values of a sparse frame; see `gcodec.decode_sparse`."""

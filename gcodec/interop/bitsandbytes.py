@@ -51,7 +51,6 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
-    check_choice,
     check_dtype,
     check_mapping,
     checked_shape,
@@ -64,7 +63,7 @@ from gcodec.interop.objects import (
 )
 from gcodec.limits import Limits
 from gcodec.payload import Payload
-from gcodec.wire.kinds import check_flag, check_integer
+from gcodec.wire.kinds import check_choice, check_flag, check_integer
 
 Kind = Literal["dynamic8", "nf4", "fp4"]
 

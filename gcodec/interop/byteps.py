@@ -60,7 +60,6 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
-    check_choice,
     checked_shape,
     host_tensor,
     object_bytes,
@@ -68,11 +67,11 @@ from gcodec.interop.objects import (
     size_error,
 )
 from gcodec.kernels.bits import signs
-from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
+from gcodec.kernels.numeric.reduce import all_finite, float_of_bits, max_abs_bits
 from gcodec.kernels.quantize import byteps as kernels
 from gcodec.limits import Limits
 from gcodec.runtime.memory import empty_beside
-from gcodec.wire.kinds import check_flag, check_integer, check_number
+from gcodec.wire.kinds import check_choice, check_flag, check_integer, check_number
 
 Compressor = Literal["onebit", "topk", "randomk", "dithering"]
 Partition = Literal["linear", "natural"]
@@ -447,7 +446,7 @@ def _encode_dithering(
     check_choice("normalize", normalize, get_args(Normalize))
     check_finite(values)
     if normalize == "max":
-        norm = float(np.array(int(max_abs_bits(values)), np.uint32).view(np.float32))
+        norm = float_of_bits(max_abs_bits(values))
     else:
         norm = math.sqrt(kernels.sum_rounded_squares(values))
         if not math.isfinite(norm):

@@ -47,11 +47,11 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.interop.objects import check_choice, host_tensor, object_bytes, size_error
+from gcodec.interop.objects import host_tensor, object_bytes, size_error
 from gcodec.kernels.quantize import fused_rows
 from gcodec.limits import Limits
 from gcodec.runtime.memory import empty_beside
-from gcodec.wire.kinds import check_integer
+from gcodec.wire.kinds import check_choice, check_integer
 
 ScaleDtype = Literal["float32", "float16"]
 

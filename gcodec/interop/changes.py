@@ -10,6 +10,7 @@ import numpy as np
 from gcodec import api
 from gcodec.arrays.bit_patterns import bits_of
 from gcodec.arrays.source import NUMPY_DTYPES, inspect
+from gcodec.entropy.positions import rise
 from gcodec.errors import Corrupt, ParameterError, Unsupported, brief
 from gcodec.interop.objects import check_mapping, object_bytes
 from gcodec.limits import NO_LIMITS
@@ -154,18 +155,14 @@ def positions_of_gaps(gaps: np.ndarray, n: int) -> np.ndarray:
     """
     if gaps.size > n or (gaps.size and int(gaps.max()) >= n):
         raise Corrupt(f"{gaps.size} positions do not fit {n} elements")
-    positions: np.ndarray = np.cumsum(gaps.astype(np.int64) + 1) - 1
+    positions = np.cumsum(gaps.astype(np.int64) + 1) - 1
     check_positions(positions, n)  # which a sum that wraps around does not pass either
     return positions
 
 
 def check_positions(positions: np.ndarray, n: int) -> None:
     """Raise `Corrupt` unless positions rise from 0 to at most n − 1."""
-    if positions.size == 0:
-        return
-    # Differences of positions could wrap around.
-    is_rising = bool((positions[1:] > positions[:-1]).all())
-    if not (is_rising and int(positions[0]) >= 0 and int(positions[-1]) < n):
+    if not rise(positions, n):
         raise Corrupt(f"the positions do not rise from 0 to {n - 1}")
 
 

@@ -47,7 +47,6 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
-    check_choice,
     check_dtype,
     checked_shape,
     host_tensor,
@@ -60,7 +59,7 @@ from gcodec.interop.objects import (
 from gcodec.kernels.numeric import convert
 from gcodec.limits import Limits
 from gcodec.payload import Payload
-from gcodec.wire.kinds import check_integer
+from gcodec.wire.kinds import check_choice, check_integer
 
 _KINDS = {8: "int8", 4: "int4"}
 _MOST = 1 << 30  # groups

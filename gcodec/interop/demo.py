@@ -191,10 +191,11 @@ def _read(message: Mapping[str, Any], limits: Limits | None) -> tiles.Coefficien
     if size != tiles.size_of_tile(shape):
         raise Corrupt(f"totalk={size} contradicts xshape={shape}")
     if positions.dtype != np.int64 or not 1 <= k <= size:
-        raise Corrupt(f"sparse_idx has the dtype {positions.dtype} and {k} positions for a tile")
+        allowed = f"must have 1 to {size}, as int64"
+        raise Corrupt(f"sparse_idx has {k} positions for a tile, as {positions.dtype}: {allowed}")
     if not positions.shape == values.shape == (*leading, k):
         raise Corrupt(f"{positions.shape} positions and {values.shape} values: xshape is {shape}")
     if values.dtype.name not in FLOATS:
-        raise Corrupt(f"sparse_val has the dtype {values.dtype}: must have one of floats")
+        raise Corrupt(f"sparse_val has the dtype {values.dtype}: takes {', '.join(FLOATS)}")
     count = math.prod(leading)
     return tiles.Coefficients(positions.reshape(count, k), values.reshape(count, k), shape)

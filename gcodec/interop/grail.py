@@ -51,13 +51,13 @@ from gcodec.interop.changes import (
     from_frames,
     to_frames,
 )
-from gcodec.interop.objects import check_choice, check_mapping, object_bytes
+from gcodec.interop.objects import check_mapping, object_bytes
+from gcodec.wire.kinds import check_choice
 
 Version = Literal[2, 3, 31]
 Comparison = Literal["value", "bits"]
 
 _PEER = "grail"
-_VERSIONS = (2, 3, 31)
 _DTYPES = ("bfloat16", "float16", "float32")
 _DISTANCES: dict[str, np.dtype[Any]] = {
     "uint8": np.dtype("u1"),
@@ -91,7 +91,7 @@ def encode(
     TypeError
         If a tensor has another dtype or is on a device.
     """
-    check_choice("version", version, _VERSIONS)
+    check_choice("version", version, get_args(Version))
     check_choice("compare", compare, get_args(Comparison))
     check_mapping("new", new)
     differ = _differ_as_numbers if compare == "value" else None
@@ -296,7 +296,7 @@ def _opened(update: bytes) -> tuple[int, list[Any], bytes]:
         version, items = header["version"], header["tensors"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise Corrupt("the header is not that of a sparse update") from None
-    if version not in _VERSIONS:
+    if version not in get_args(Version):
         raise Unsupported(f"version {version!r} of the layout")
     if not isinstance(items, list):
         raise Corrupt("the header has no list of tensors")

@@ -41,12 +41,11 @@ import numpy as np
 from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.codecs.raw import Raw
-from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
+from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.frame import Frame
 from gcodec.interop.changes import pattern_of
 from gcodec.interop.objects import (
     FrameLike,
-    check_choice,
     checked_shape,
     host_tensor,
     numbers_of,
@@ -58,7 +57,7 @@ from gcodec.kernels.numeric import convert
 from gcodec.kernels.quantize.value_table import ValueTable
 from gcodec.limits import Limits
 from gcodec.payload import Payload
-from gcodec.wire.kinds import check_flag
+from gcodec.wire.kinds import check_choice, check_flag
 from gcodec.wire.primitives import FLOATS, ITEMSIZE, MAX_NDIM, Reader, leb128
 
 Compression = Literal[
@@ -359,7 +358,7 @@ def _read(message: Any, limits: Limits | None) -> _Message:
         if field in fields:
             raise Corrupt(f"a second field {field}", start)
         number = reader.leb128()
-        fields[field] = number if wire == _VARINT else reader.take(_size(number, reader))
+        fields[field] = number if wire == _VARINT else reader.take(number)
     if fields.get(6, 0) > 1:
         raise Unsupported("a part of a message that was split; join the parts first")
     number = fields.get(5, 0)
@@ -381,9 +380,3 @@ def _read(message: Any, limits: Limits | None) -> _Message:
         raise Corrupt(str(error)) from None
     buffer = np.frombuffer(fields.get(1, b""), np.uint8)
     return _Message(buffer, tuple(shape), n, name, COMPRESSIONS[number])
-
-
-def _size(number: int, reader: Reader) -> int:
-    if number > len(reader.data) - reader.at:
-        raise Truncated("the message ends within a field", reader.at)
-    return number

@@ -34,7 +34,6 @@ from gcodec.errors import ParameterError
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
-    check_choice,
     checked_shape,
     host_tensor,
     object_bytes,
@@ -44,7 +43,7 @@ from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.quantize.threshold import ONE_BIT, TWO_BIT
 from gcodec.limits import Limits
 from gcodec.payload import Payload
-from gcodec.wire.kinds import check_flag
+from gcodec.wire.kinds import check_choice, check_flag
 
 Type = Literal["2bit", "1bit"]
 

@@ -34,7 +34,7 @@ True
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -48,12 +48,13 @@ from gcodec.interop.changes import (
     positions_of_gaps,
     to_frames,
 )
-from gcodec.interop.objects import array_of, check_choice
+from gcodec.interop.objects import array_of
+from gcodec.wire.kinds import check_choice
 
 Operation = Literal["xor", "overwrite"]
 
 _PEER = "NeMo-RL"
-_OPERATIONS = ("xor", "overwrite")
+_OPERATIONS = get_args(Operation)
 _SIGNED = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 _GAPS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 _NUMBERS = ("index_start", "index_end", "value_group", "value_start", "value_end")

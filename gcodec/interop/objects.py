@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +13,7 @@ from gcodec.arrays.source import Tensor, byte_buffer, inspect, outlet, possible_
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
+from gcodec.wire.kinds import check_choice
 from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
 FrameLike: TypeAlias = Frame | bytes | bytearray | memoryview
@@ -44,12 +45,6 @@ def host_tensor(x: Any, peer: str, dtypes: tuple[str, ...] | None = None) -> Ten
             "convert it first, as in x.astype(numpy.float32)"
         )
     return tensor
-
-
-def check_choice(name: str, value: object, choices: Collection[object]) -> None:
-    """Raise `ParameterError` unless an argument is one of the choices, words or integers."""
-    if not isinstance(value, (str, int, np.integer)) or value not in choices:
-        raise ParameterError.of(name, value, f"one of {', '.join(map(str, choices))}")
 
 
 def check_dtype(dtype: str) -> None:

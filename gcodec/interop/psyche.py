@@ -54,12 +54,13 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 
 from gcodec.arrays.source import NUMPY_DTYPES
-from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
+from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.frame import Frame
 from gcodec.interop import tiles
-from gcodec.interop.objects import FrameLike, check_choice, object_bytes, size_error
+from gcodec.interop.objects import FrameLike, object_bytes, size_error
 from gcodec.limits import Limits
-from gcodec.wire.primitives import leb128
+from gcodec.wire.kinds import check_choice
+from gcodec.wire.primitives import Reader, leb128
 
 Value = Literal["full", "sign"]
 _T = TypeVar("_T")
@@ -152,11 +153,11 @@ def split(data: bytes | bytearray | memoryview) -> list[bytes]:
     TypeError
         If `data` is not bytes-like.
     """
-    reader, messages = _Reader(object_bytes(data).tobytes()), list[bytes]()
+    reader, messages = _Reader(object_bytes(data).data), list[bytes]()
     while reader.at < len(reader.data):
         first = reader.at
         reader.message()
-        messages.append(reader.data[first : reader.at])
+        messages.append(bytes(reader.data[first : reader.at]))
     return messages
 
 
@@ -255,7 +256,7 @@ def _index_dtype(size: int) -> np.dtype[Any]:
 
 def _read(data: Any, limits: Limits | None) -> tiles.Coefficients:
     """Return the coefficients of a message, with positions in its order."""
-    reader = _Reader(object_bytes(data).tobytes())
+    reader = _Reader(object_bytes(data).data)
     index, value, shape, size = reader.message()
     if reader.at < len(reader.data):
         raise Corrupt(f"{len(reader.data) - reader.at} bytes follow the message", reader.at)
@@ -291,11 +292,8 @@ def _of_size(data: bytes, name: str, expected: int) -> bytes:
     return data
 
 
-class _Reader:
+class _Reader(Reader):
     """Reader of postcard's types; raises `Truncated` and `Corrupt`."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
 
     def message(self) -> tuple[_Tensor, _Tensor, tuple[int, ...], int]:
         """Read positions, values, shape and size of a tile."""
@@ -305,13 +303,13 @@ class _Reader:
 
     def _tensor(self) -> _Tensor:
         dims = self._sequence(self._zigzag)
-        kind, requires_grad = self._take(2)
+        kind, requires_grad = self.take(2)
         if requires_grad > 1:
             raise Corrupt(f"requires_grad is {requires_grad}", self.at - 1)
         form = self._varint(32)
         if form > _ONE_BIT:
             raise Corrupt(f"the form of data is {form}", self.at)
-        return _Tensor(dims, kind, form, self._take(self._varint(64)))
+        return _Tensor(dims, kind, form, bytes(self.take(self._varint(64))))
 
     def _sequence(self, element: Callable[[], _T]) -> tuple[_T, ...]:
         count = self._varint(64)
@@ -326,17 +324,10 @@ class _Reader:
     def _varint(self, nbits: int) -> int:
         first, number = self.at, 0
         for shift in range(0, nbits, 7):
-            (byte,) = self._take(1)
+            byte = self.byte()
             number |= (byte & 127) << shift
             if byte < 128:
                 break
         if byte >= 128 or number >> nbits:
             raise Corrupt(f"a number has more than {nbits} bits", first)
         return number
-
-    def _take(self, nbytes: int) -> bytes:
-        taken = self.data[self.at : self.at + nbytes]
-        if len(taken) < nbytes:
-            raise Truncated(f"the message ends at byte {len(self.data)}", self.at)
-        self.at += nbytes
-        return taken

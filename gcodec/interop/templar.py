@@ -45,7 +45,6 @@ True
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,7 +67,7 @@ from gcodec.interop.objects import (
 )
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
-from gcodec.wire.kinds import check_integer, check_number
+from gcodec.wire.kinds import check_integer, check_positive
 
 _MOST = 1 << 12  # elements of a tile, whose positions have 12 bits
 _MOST_BINS = 256
@@ -114,9 +113,7 @@ def encode(
     k = check_integer("k", k, 2, 1 << 31, "an integer from 2 on")
     if bins is not None:
         bins = check_integer("bins", bins, 2, _MOST_BINS, f"an integer from 2 to {_MOST_BINS}")
-    sigmas = check_number("sigmas", sigmas, "a number above 0")
-    if not 0 < sigmas < math.inf:
-        raise ParameterError.of("sigmas", sigmas, "a number above 0")
+    sigmas = check_positive("sigmas", sigmas, "a finite number above 0", finite=True)
     tiles = _tiles(tensor.shape, chunk)
     check_finite(tensor.values)
     positions, sent = select(tensor.values, tiles, tiles.sent(k))

@@ -44,7 +44,6 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
-    check_choice,
     check_dtype,
     check_mapping,
     host_tensor,
@@ -59,6 +58,7 @@ from gcodec.kernels.quantize.microscale import Quantization
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.runtime.memory import empty_beside
+from gcodec.wire.kinds import check_choice
 
 _FORMATS = tuple(name for name in FORMATS if name != "mxint8")
 _SCALE_DTYPES = {True: "float8_e4m3fn", False: "float8_e8m0fnu"}  # by `is_two_level`

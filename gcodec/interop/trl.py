@@ -42,7 +42,8 @@ from gcodec.interop.changes import (
     positions_of_gaps,
     to_frames,
 )
-from gcodec.interop.objects import array_of, check_choice, check_mapping
+from gcodec.interop.objects import array_of, check_mapping
+from gcodec.wire.kinds import check_choice
 
 Index = Literal["gap", "raw"]
 

@@ -259,8 +259,7 @@ def first_bytes(frame: Any) -> bytes:
         raise Corrupt(f"the start of a file must be uint8 in one dimension, not {frame.dtype}")
     if frame.size > MAX_HEADER + LENGTH_NBYTES:
         raise LimitExceeded(f"the start of a file has {frame.size} bytes")
-    data: bytes = frame.decode().tobytes()
-    return data
+    return frame.decode().tobytes()
 
 
 class Restorer:

@@ -248,8 +248,7 @@ class FrameDump(Dump):
         )
 
     def _load(self, entry: Entry) -> Array:
-        array: Array = self._file[entry.name]
-        return array
+        return self._file[entry.name]
 
     def _close(self) -> None:
         self._file.close()

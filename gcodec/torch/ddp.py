@@ -99,7 +99,7 @@ class _Bucket(NamedTuple):
 
 
 def ddp_hook(
-    codec: str | Mapping[str, Any] | CodecLike | Policy = "lowrank",
+    codec: CodecLike | Policy = "lowrank",
     *,
     model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]] | None = None,
     feedback: bool = True,
@@ -115,7 +115,7 @@ def ddp_hook(
     key: bytes | None = None,
     collective: Literal["gather", "two-phase", "hierarchical", "auto", "factors"] = "gather",
     inside: int | dist.ProcessGroup | DeviceMesh | None = None,
-    second: str | Mapping[str, Any] | CodecLike | Policy | None = None,
+    second: CodecLike | Policy | None = None,
 ) -> tuple[DdpState, Callable[[DdpState, dist.GradBucket], torch.futures.Future[torch.Tensor]]]:
     """Make the arguments of `DistributedDataParallel.register_comm_hook`.
 
@@ -646,8 +646,7 @@ class DdpState:
     def _start_all_reduce(self, flat: torch.Tensor) -> torch.futures.Future[Any]:
         flat.div_(self._communicator.size)
         work = dist.all_reduce(flat, group=self._group, async_op=True)
-        future: torch.futures.Future[Any] = work.get_future()
-        return future
+        return work.get_future()
 
     def _check_alive(self) -> None:
         if self._failure is not None:
@@ -705,7 +704,7 @@ class DdpState:
         """
         self._is_open = True
         if task.all_reduce is None:
-            self._average(task.flat, task.gradients, task.names, self.iteration)
+            self._average(task)
             mean = task.flat
         else:
             mean = task.all_reduce.wait()[0]
@@ -726,15 +725,9 @@ class DdpState:
             self._first_step = self._totals
         self._is_open, self._is_finite = False, True
 
-    def _average(
-        self,
-        flat: torch.Tensor,
-        gradients: Sequence[torch.Tensor],
-        names: Sequence[str],
-        iteration: int,
-    ) -> None:
+    def _average(self, task: _Bucket) -> None:
         """Replace the gradients of a bucket by their means over all ranks."""
-        traffic = self._traffic
+        (flat, gradients, names, *_), traffic = task, self._traffic
         codecs = [
             self.settings.codec(name, tuple(gradient.shape))
             for gradient, name in zip(gradients, names, strict=True)
@@ -762,7 +755,7 @@ class DdpState:
                     array = values.numpy() if resident is None else resident
                     parts.append(Part(name, array, codec))
             exchange = self._chosen_exchange(parts) if place is None else self._exchange
-            exchange.average(parts, iteration, traffic)
+            exchange.average(parts, self.iteration, traffic)
         self.gradient_nbytes += flat.numel() * flat.element_size()
         with traffic.decoding():
             for view, values in copies:

@@ -9,7 +9,6 @@ while the worker trains on, as in Streaming DiLoCo.
 from __future__ import annotations
 
 import copy
-import fnmatch
 import hashlib
 import json
 import operator
@@ -31,7 +30,7 @@ from gcodec.feedback import Feedback
 from gcodec.frame import Frame, check_key
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
-from gcodec.policy import Policy
+from gcodec.policy import Policy, matches_any
 from gcodec.torch import selection
 from gcodec.torch.agreement import Refused, check_agreement, opened, sealed
 from gcodec.torch.communicator import TorchCommunicator
@@ -183,7 +182,7 @@ class DiLoCo:
         self,
         model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
         outer_optimizer: torch.optim.Optimizer,
-        codec: str | Mapping[str, Any] | CodecLike | Policy,
+        codec: CodecLike | Policy,
         *,
         every: int,
         fragments: int | Sequence[Sequence[str]] = 1,
@@ -609,9 +608,7 @@ def _fragments_of(
         is_sequence = isinstance(globs, Sequence) and not isinstance(globs, (str, bytes))
         if not is_sequence or not all(isinstance(glob, str) for glob in globs):
             raise ParameterError.of("fragments", fragments, allowed)
-        parts.append(
-            [n for n in parameters if any(fnmatch.fnmatchcase(n, glob) for glob in globs)]
-        )
+        parts.append([name for name in parameters if matches_any(name, globs)])
     for name in parameters:
         matches = sum(name in part for part in parts)
         if matches != 1:

@@ -42,9 +42,9 @@ _COUNTERS = ("step", "rank", "size")  # keys of a state_dict that do not come fr
 
 
 def fsdp_comm(
-    codec: str | Mapping[str, Any] | CodecLike | Policy | None,
+    codec: CodecLike | Policy | None,
     *,
-    parameters: str | Mapping[str, Any] | CodecLike | Policy | None = None,
+    parameters: CodecLike | Policy | None = None,
     replicas: dist.ProcessGroup | None = None,
     feedback: bool = True,
     decay: float = 1.0,
@@ -379,9 +379,9 @@ class FsdpComm:
         """Gather the parameters of all ranks; all ranks, also the sender, decode the messages."""
         communicator, coder = self._communicator(group), self._parameters
         size = communicator.size
-        self.dense_nbytes += (size - 1) * buffer.numel() * buffer.element_size()
+        nbytes = (size - 1) * buffer.numel() * buffer.element_size()
+        self.dense_nbytes += nbytes
         if not buffer.is_floating_point():  # the bytes of parameters of several dtypes
-            nbytes = (size - 1) * buffer.numel() * buffer.element_size()
             self._traffic.sent_nbytes += nbytes
             dist.all_gather_into_tensor(output, buffer, group=group)
             return
@@ -618,5 +618,4 @@ def _to_host(tensor: torch.Tensor) -> np.ndarray:
     """Return the values of a tensor as float32, without a copy if they are there already."""
     if tensor.dtype not in FLOATS:
         raise ParameterError.of("dtype", tensor.dtype, "float32, float16 or bfloat16")
-    values: np.ndarray = tensor.detach().to("cpu", torch.float32).numpy()
-    return values
+    return tensor.detach().to("cpu", torch.float32).numpy()

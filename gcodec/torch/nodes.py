@@ -14,7 +14,6 @@ from gcodec.errors import ParameterError
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.wire.kinds import check_integer
 
-_ALLOWED = "a number of ranks, a ProcessGroup, a DeviceMesh or None"
 _VARIABLE = "LOCAL_WORLD_SIZE"  # set by torchrun
 
 
@@ -36,11 +35,11 @@ class Nodes(NamedTuple):
     between: TorchCommunicator
 
 
-def check_inside(inside: Any) -> Any:
-    """Return the argument `inside` of a hook, or raise `ParameterError`."""
-    if inside is None or isinstance(inside, (dist.ProcessGroup, DeviceMesh)):
-        return inside
-    return check_integer("inside", inside, 1, 1 << 20, _ALLOWED)
+def check_inside(inside: object) -> None:
+    """Raise `ParameterError` unless the argument `inside` of a hook is valid."""
+    if not isinstance(inside, (dist.ProcessGroup, DeviceMesh, type(None))):
+        allowed = "a number of ranks, a ProcessGroup, a DeviceMesh or None"
+        check_integer("inside", inside, 1, 1 << 20, allowed)
 
 
 def ranks_inside(world: TorchCommunicator, inside: Any) -> list[int] | None:

@@ -18,7 +18,7 @@ from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.names import trainable_parameters
 from gcodec.torch.tensors import saved_array
 from gcodec.training.communicator import Communicator
-from gcodec.wire.kinds import check_number
+from gcodec.wire.kinds import check_float32
 
 _METHOD = "method"  # key of a state_dict that PyTorch's optimizers do not have
 
@@ -31,14 +31,14 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     parameters : dict
         Parameters by name.
     lr : float
-        Learning rate; a scheduler may change it.
+        Learning rate, finite as float32; a scheduler may change it.
     """
 
     method: training.DGC | training.OneBitAdam
     _step_supports_amp_scaling = True  # a scaler calls `step` on all ranks, and sets `found_inf`
 
     def __init__(self, parameters: dict[str, torch.Tensor], lr: float) -> None:
-        check_number("lr", lr)
+        check_float32("lr", lr)
         super().__init__(list(parameters.values()), {"lr": lr})
         self._named = parameters
 
@@ -55,7 +55,8 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         ------
         ParameterError
             If a gradient of any rank contains NaN or Inf; on all ranks. Nothing has changed. Also
-            if a ``GradScaler`` calls this method, because each rank's scaler decides for itself.
+            if the learning rate is not finite, or if a ``GradScaler`` calls this method, because
+            each rank's scaler decides for itself.
         """
         if self.__dict__.pop("found_inf", None) is not None:
             allowed = "None, because it skips steps of single ranks; bfloat16 needs none"
@@ -64,12 +65,13 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        lr = check_float32("lr", float(self.param_groups[0]["lr"]))
         gradients = {
             name: _to_host(torch.zeros_like(p) if p.grad is None else p.grad)
             for name, p in self._named.items()
         }
         with torch.no_grad():
-            self._update(gradients, float(self.param_groups[0]["lr"]))
+            self._update(gradients, lr)
         return loss
 
     def _update(self, gradients: dict[str, np.ndarray], lr: float) -> None:
@@ -232,5 +234,4 @@ class OneBitAdam(ExchangingOptimizer):
 
 def _to_host(tensor: torch.Tensor) -> np.ndarray:
     dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
-    values: np.ndarray = dense.to("cpu", torch.float32).contiguous().numpy()
-    return values
+    return dense.to("cpu", torch.float32).contiguous().numpy()

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gcodec.codec import Codec
+from gcodec.codec import Codec, CodecLike
 from gcodec.codecs.raw import Raw
 from gcodec.errors import ParameterError
-from gcodec.policy import Policy, policy_of
+from gcodec.policy import Policy, matches_any, policy_of
 from gcodec.wire.kinds import check_integer
 
 _DENSE = Raw()
 
 
-def joined_policy(policy: Any, codec: str | Mapping[str, Any] | Codec | Policy) -> Policy:
+def joined_policy(policy: Any, codec: CodecLike | Policy) -> Policy:
     """Return the rules of `policy`, followed by those of `codec`, as one policy.
 
     Parameters
@@ -77,11 +76,7 @@ def globs_of(policies: Iterable[Policy]) -> list[str]:
 def unmatched_globs(globs: Iterable[str], names: Iterable[str]) -> list[str]:
     """Return the globs that match none of the names."""
     known = list(names)
-    return [
-        glob
-        for glob in dict.fromkeys(globs)
-        if not any(fnmatch.fnmatchcase(name, glob) for name in known)
-    ]
+    return [g for g in dict.fromkeys(globs) if not any(matches_any(name, [g]) for name in known)]
 
 
 def lossy_codecs(policies: Iterable[Policy]) -> str:

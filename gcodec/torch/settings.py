@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -10,10 +9,10 @@ from dataclasses import dataclass, fields
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.feedback import Feedback
-from gcodec.policy import Policy
+from gcodec.policy import Policy, matches_any
 from gcodec.torch.factors import check_factors
 from gcodec.torch.selection import checked_globs, globs_of, lossy_codec
-from gcodec.wire.kinds import check_flag, check_integer
+from gcodec.wire.kinds import check_choice, check_flag, check_integer
 
 COLLECTIVES = ("gather", "two-phase", "hierarchical", "auto", "factors")
 
@@ -59,9 +58,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         globs = checked_globs(self.exclude)
-        if self.collective not in COLLECTIVES:
-            allowed = f"one of {', '.join(COLLECTIVES)}"
-            raise ParameterError.of("collective", self.collective, allowed)
+        check_choice("collective", self.collective, COLLECTIVES)
         if self.collective == "factors":
             check_factors(self.policy)
             if self.keyed:
@@ -89,7 +86,7 @@ class Settings:
     def codec(self, name: str, shape: tuple[int, ...]) -> Codec | None:
         """Return the codec of a parameter's gradient; None if the gradient is sent dense."""
         is_small = len(shape) < 2 or math.prod(shape) < max(self.min_numel, 1)
-        if is_small or any(fnmatch.fnmatchcase(name, glob) for glob in self.exclude):
+        if is_small or matches_any(name, self.exclude):
             return None
         return lossy_codec(self.policy, name, shape)
 

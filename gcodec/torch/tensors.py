@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,13 @@ import torch
 from gcodec import api
 from gcodec.arrays.frameworks import TORCH
 from gcodec.arrays.nonfinite import NonFinite
-from gcodec.codec import Codec
+from gcodec.codec import CodecLike
 from gcodec.limits import Limits
 
 
 def encode(
     tensor: torch.Tensor,
-    codec: str | Mapping[str, Any] | Codec,
+    codec: CodecLike,
     *,
     seed: int = 0,
     name: str | None = None,
@@ -55,8 +54,7 @@ def encode(
     """
     if isinstance(tensor, torch.Tensor) and _is_on_device(tensor):
         tensor = tensor.detach().cpu()
-    frame: bytes = api.encode(tensor, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
-    return frame
+    return api.encode(tensor, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
 
 
 def decode(
@@ -87,7 +85,7 @@ def decode(
 
     Raises
     ------
-    FormatError, ParameterError
+    FormatError, ParameterError, TypeError
         See `gcodec.decode`.
 
     Examples
@@ -101,6 +99,8 @@ def decode(
         array = api.decode(frame, limits=limits, key=key)
         template = torch.empty(0, device="cpu" if device is None else device)
         tensor: torch.Tensor = TORCH.make(array, template)
+    elif not isinstance(like, torch.Tensor):
+        raise TypeError(f"like is a {type(like).__name__}: must be a torch.Tensor")
     else:
         # A tensor on the host with that shape and dtype, which takes no memory.
         template = torch.empty((), dtype=like.dtype).expand(like.shape)

@@ -20,7 +20,7 @@ from gcodec.kernels.numeric.reduce import all_finite, moments
 from gcodec.training import state
 from gcodec.training.collectives import all_gather_mean, check_means, on_all_ranks
 from gcodec.training.communicator import Communicator
-from gcodec.wire.kinds import check_between, check_integer, check_number
+from gcodec.wire.kinds import check_between, check_integer, check_positive
 
 _MAX_COUNT = 2**62
 
@@ -101,9 +101,7 @@ class DGC:
         self.density = float(position_coding.SHARE.check("density", density))
         allowed = "a number from 0 to below 1"
         self.momentum = check_between("momentum", momentum, 0, math.nextafter(1, 0), allowed)
-        self.clip = check_number("clip", clip, "a number above 0")
-        if not self.clip > 0:
-            raise ParameterError.of("clip", clip, "a number above 0")
+        self.clip = check_positive("clip", clip)
         self.warmup = check_integer("warmup", warmup, 0, _MAX_COUNT, "a number of epochs")
         self.min_size = check_integer("min_size", min_size, 0, _MAX_COUNT, "a number of elements")
         self._codec = TopK().replaced(value=value)

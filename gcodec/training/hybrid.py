@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from gcodec.codec import Codec
+from gcodec.codec import CodecLike
 from gcodec.policy import Policy
 from gcodec.wire.kinds import check_integer
 
@@ -13,8 +12,8 @@ from gcodec.wire.kinds import check_integer
 def hybrid(
     threshold_bytes: int = 1 << 20,
     *,
-    small: str | Mapping[str, Any] | Codec = "minmax:bits=4,bucket=512",
-    large: str | Mapping[str, Any] | Codec = "topk:ratio=0.01,value=bfloat16",
+    small: CodecLike = "minmax:bits=4,bucket=512",
+    large: CodecLike = "topk:ratio=0.01,value=bfloat16",
     exclude: str | Sequence[str] = (),
 ) -> Policy:
     """Return the policy that picks one codec for small tensors and another for large ones.

@@ -15,7 +15,7 @@ from gcodec.feedback import Feedback
 from gcodec.training import state
 from gcodec.training.collectives import check_means, dense_mean, on_all_ranks, two_phase_mean
 from gcodec.training.communicator import Communicator
-from gcodec.wire.kinds import check_between, check_integer, check_number
+from gcodec.wire.kinds import check_between, check_choice, check_float32, check_integer
 
 _MAX_COUNT = 2**62
 
@@ -43,7 +43,7 @@ class OneBitAdam:
         Number of steps until the variances are frozen, at least 1. Choose it so that the
         variances are stable by then.
     rate : float
-        Learning rate; `step` accepts another one.
+        Learning rate, finite as float32; `step` accepts another one.
     betas : tuple of float
         Decay factors b1 and b2, each at least 0 and below 1.
     epsilon : float
@@ -89,7 +89,7 @@ class OneBitAdam:
         self.communicator = communicator
         allowed = "an integer from 1 to 2**62"
         self.warmup = check_integer("warmup", warmup, 1, _MAX_COUNT, allowed)
-        self.rate = check_number("rate", rate)
+        self.rate = check_float32("rate", rate)
         largest, allowed = math.nextafter(1, 0), "a number from 0 to below 1"
         if not isinstance(betas, Sequence) or len(betas) != 2:
             raise ParameterError.of("betas", betas, "two numbers from 0 to below 1")
@@ -98,8 +98,7 @@ class OneBitAdam:
             check_between("betas[1]", betas[1], 0, largest, allowed),
         )
         self.epsilon = check_between("epsilon", epsilon, 0, math.inf, "a number, at least 0")
-        if scale not in ("l1", "l2", "deepspeed"):
-            raise ParameterError.of("scale", scale, "one of l1, l2, deepspeed")
+        check_choice("scale", scale, ("l1", "l2", "deepspeed"))
         self.min_size = check_integer("min_size", min_size, 0, _MAX_COUNT, "a number of elements")
         self._has_whole_scale = scale == "deepspeed"
         codec = Sign().replaced(scale="l2" if self._has_whole_scale else scale)
@@ -139,7 +138,7 @@ class OneBitAdam:
             If a gradient of any rank contains NaN or Inf, or a mean, a moment or a sum of the
             feedback exceeds float32; then all ranks raise. Nothing has changed.
         """
-        rate = self.rate if rate is None else check_number("rate", rate)
+        rate = self.rate if rate is None else check_float32("rate", rate)
         arrays = state.as_float32(gradients, self._momentum)
         targets = state.writable_parameters(parameters, arrays)
         on_all_ranks(self.communicator, arrays, lambda: None)

@@ -18,7 +18,7 @@ from gcodec.runtime.memory import aligned_empty
 from gcodec.training import state
 from gcodec.training.collectives import check_means, low_rank_mean, on_all_ranks
 from gcodec.training.communicator import Communicator
-from gcodec.wire.kinds import check_between, check_integer, check_number
+from gcodec.wire.kinds import check_between, check_float32, check_integer
 
 _MAX_RANK = 1 << 16
 _MAX_NORM = 2.0**126
@@ -173,14 +173,14 @@ class PowerSGD:
         gradients : mapping of str to array
             Gradients of this worker, see `average`; with the names and shapes of `parameters`.
         rate : float
-            Learning rate.
+            Learning rate, finite as float32.
 
         Raises
         ------
         ParameterError, TypeError
             As for `average`, or if a momentum exceeds float32. Nothing has changed.
         """
-        rate = check_number("rate", rate)
+        rate = check_float32("rate", rate)
         targets = state.writable_parameters(parameters, gradients)
         means, residual, start = self._average(gradients)
         momentum = {}

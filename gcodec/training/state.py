@@ -9,6 +9,7 @@ import numpy as np
 
 from gcodec.arrays.source import inspect
 from gcodec.errors import ParameterError
+from gcodec.wire.kinds import check_mapping
 from gcodec.wire.primitives import encode_name
 
 
@@ -43,12 +44,6 @@ def as_float32(
             raise ParameterError.of(f"{name}.shape", tensor.shape, f"{previous[name].shape}")
         arrays[name] = tensor.values.reshape(tensor.shape)
     return arrays
-
-
-def check_mapping(name: str, value: object) -> None:
-    """Raise `ParameterError` unless a value is a mapping."""
-    if not isinstance(value, Mapping):
-        raise ParameterError.of(name, value, "a mapping of names to arrays")
 
 
 def writable_parameters(

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import numbers
 import struct
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -305,10 +306,22 @@ def check_integer(name: str, value: Any, low: int, high: int, allowed: str) -> i
     return int(value)
 
 
+def check_choice(name: str, value: object, choices: Collection[object]) -> None:
+    """Raise `ParameterError` unless a value is one of the choices, words or integers."""
+    if not isinstance(value, (str, int, np.integer)) or value not in choices:
+        raise ParameterError.of(name, value, f"one of {', '.join(map(str, choices))}")
+
+
 def check_type(name: str, value: object, cls: type) -> None:
     """Raise `ParameterError` unless a value is an instance of a class."""
     if not isinstance(value, cls):
         raise ParameterError.of(name, value, f"a {cls.__name__}")
+
+
+def check_mapping(name: str, value: object) -> None:
+    """Raise `ParameterError` unless a value is a mapping."""
+    if not isinstance(value, Mapping):
+        raise ParameterError.of(name, value, "a mapping of names to arrays")
 
 
 def check_flag(name: str, value: object) -> bool:
@@ -328,6 +341,23 @@ def check_number(name: str, value: object, allowed: str = "a number") -> float:
         return float(value)
     except OverflowError:
         raise ParameterError.of(name, value, allowed) from None
+
+
+def check_float32(name: str, value: object) -> float:
+    """Return a real number that is finite as float32, as a float, or raise `ParameterError`."""
+    allowed = "a number, finite as float32"
+    number = check_number(name, value, allowed)
+    if not math.isfinite(binary32(number)):
+        raise ParameterError.of(name, value, allowed)
+    return number
+
+
+def check_positive(
+    name: str, value: object, allowed: str = "a number above 0", *, finite: bool = False
+) -> float:
+    """Return a number above 0, if need be a finite one, as a float, or raise `ParameterError`."""
+    most = sys.float_info.max if finite else math.inf
+    return check_between(name, value, math.nextafter(0, 1), most, allowed)
 
 
 def check_between(name: str, value: object, low: float, high: float, allowed: str) -> float:

@@ -75,10 +75,19 @@ class Reader:
     data : bytes-like
     start : int
         Offset of the first byte to read.
+
+    Raises
+    ------
+    TypeError
+        If `data` is another object, or not contiguous.
     """
 
     def __init__(self, data: bytes | bytearray | memoryview, start: int = 0) -> None:
-        self.data = memoryview(data).cast("B")
+        try:
+            self.data = memoryview(data).cast("B")
+        except TypeError as error:
+            kind = type(data).__name__
+            raise TypeError(f"data is a {kind}: must be bytes-like, in one block") from error
         self.at = start
         self._size = len(self.data)
 

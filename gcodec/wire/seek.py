@@ -370,14 +370,6 @@ def worthwhile(table: SeekTable, n: int, nbits: int) -> bool:
     return table.count >= 2 and table.nbytes <= most_nbytes(n, -(-nbits // 8))
 
 
-def first_worthwhile(n: int, nbits: int, *tables: SeekTable) -> SeekTable | None:
-    """Return the first worthwhile table, or None; see `worthwhile`."""
-    for table in tables:
-        if worthwhile(table, n, nbits):
-            return table
-    return None
-
-
 def usual_log2s(blocks: Blocks) -> tuple[int, ...]:
     """Return the base-2 logarithms of the block sizes that an encoder tries, in order."""
     return (LOG2_STATES, LOG2_RANS) if blocks == "states" else (LOG2_BLOCK,)
@@ -404,8 +396,7 @@ def _check_count(count: int, log2_block: int, blocks: Blocks, n: int) -> None:
 
 
 def _differences(sums: np.ndarray) -> np.ndarray:
-    differences: np.ndarray = (sums[1:] - sums[:-1]).astype(np.uint64)
-    return differences
+    return (sums[1:] - sums[:-1]).astype(np.uint64)
 
 
 def _sums(name: str, values: np.ndarray, like: np.ndarray) -> tuple[np.ndarray, int]:

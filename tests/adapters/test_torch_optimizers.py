@@ -248,6 +248,13 @@ def test_invalid_arguments() -> None:
             optimizer.load_state_dict({})
         with pytest.raises(ParameterError, match="lr"):
             gcodec.torch.DGC(model, "fast", communicator=communicator)
+        before = values(model)
+        backward(model, 0, 0)
+        optimizer.param_groups[0]["lr"] = float("nan")
+        with pytest.raises(ParameterError, match="lr=nan"):
+            optimizer.step()
+        assert equal(values(model), before)
+        optimizer.param_groups[0]["lr"] = 0.1
         with pytest.raises(ParameterError, match="model"):
             gcodec.torch.DGC(5, 0.1, communicator=communicator)
         with pytest.raises(ParameterError, match="scale"):

@@ -535,6 +535,20 @@ def test_damaged_parts_are_refused(
         demo.decode(message)
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "allowed"),
+    [
+        ("sparse_val", np.zeros((1, 1, 3), int), "takes float32, float16, bfloat16, float64"),
+        ("sparse_idx", np.zeros((1, 1, 3), np.int32), "must have 1 to 24, as int64"),
+    ],
+)
+def test_errors_about_parts_say_what_is_allowed(name: str, part: Any, allowed: str) -> None:
+    message = demo.encode(normal(4, 6), 3)
+    message[name] = np.asarray(part).reshape(message[name].shape)
+    with pytest.raises(Corrupt, match=allowed):
+        demo.decode(message)
+
+
 def test_limits_bound_the_tensor() -> None:
     for peer, message in (
         (demo, demo.encode(normal(4, 6), 3)),

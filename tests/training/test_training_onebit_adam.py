@@ -201,6 +201,8 @@ def ones(n: int, dtype: Any = np.float32) -> dict[str, np.ndarray]:
         (lambda: alone(epsilon=-1), "epsilon=-1"),
         (lambda: alone(scale="none"), "scale='none'"),
         (lambda: alone(rate="fast"), "rate='fast'"),
+        (lambda: alone(rate=math.nan), "rate=nan: must be a number, finite as float32"),
+        (lambda: alone().step(ones(2), ones(2), math.inf), "rate=inf"),
         (lambda: alone(min_size=-1), "min_size=-1"),
         (lambda: alone().step(ones(2), {"y": np.ones(2, np.float32)}), "gradients=['y']"),
         (lambda: alone().step(ones(2), ones(3)), "x.shape=(2,)"),

@@ -204,6 +204,10 @@ def test_state_dict_round_trip() -> None:
         (lambda c: PowerSGD(c).step({"w": np.ones(1)}, {}, 1), "gradients=[]"),
         (lambda c: PowerSGD(c).step({"w": np.ones(1)}, {"w": np.ones(1)}, 1), "w.dtype='float64'"),
         (lambda c: PowerSGD(c).step({}, {}, "x"), "rate='x'"),
+        (
+            lambda c: PowerSGD(c).step({"w": np.ones(1, np.float32)}, {"w": np.ones(1)}, 1e39),
+            "rate",
+        ),
         (lambda c: PowerSGD(c).residual("w"), "name='w'"),
     ],
 )

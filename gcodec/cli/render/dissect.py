@@ -174,14 +174,11 @@ class Printer:
             print_line(self._console, _GAP.join([*parts, message]), "red")
         print_line(self._console, _summary(dissection, number), "bold")
 
-    def show_totals(self, dissections: list[Dissection]) -> None:
-        """Print the bits of several frames by kind."""
+    def show_end(self, dissections: list[Dissection]) -> None:
+        """Print the bits of several frames by kind, and notes if a column or cell did not fit."""
         if len(dissections) > 1:
             split = _split_text(dissections)
             print_line(self._console, f"{text.count(len(dissections), 'frame')}: {split}", "bold")
-
-    def note_cut(self) -> None:
-        """Print notes if columns or cells did not fit into the terminal."""
         note_hidden(self._console, self._omitted)
         if self._is_cut:
             mark = text.either("…", "...")

@@ -164,13 +164,13 @@ def command(
         if order is not None:
             timings.sort(key=_ORDERS[order])
         view = BenchView(source, samples, timings, rounds, notes)
-        if machine is None and form is None:
-            view.show(stdout(), None, quiet)
-            return 0
         if machine is not None:
             view.print_machine(machine)
         elif form is not None:
             view.print_form(form)
+        else:
+            view.show(stdout(), None, quiet)
+            return 0
         for line in [] if quiet else notes:
             note(line)
     return 0

@@ -104,8 +104,7 @@ def command(
                 title = view.title(dissection, number)
                 raise relocated(dissection.error, title, dissection.bad // 8)
     if printer is not None and not outcome.quiet:
-        printer.show_totals(dissections)
-        printer.note_cut()
+        printer.show_end(dissections)
     return outcome.finish({**document, **view.totals(dissections)})
 
 

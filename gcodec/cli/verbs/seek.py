@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -87,12 +86,12 @@ def _write(
     key: bytes | None,
 ) -> dict[str, Any]:
     """Write one file, and return the numbers of its part of the JSON document."""
-    from gcodec.cli.files import STREAM
+    from gcodec.cli.files import contents
     from gcodec.tensorfiles.atomic import atomic_write
     from gcodec.tensorfiles.frame_list import read_frames
 
     frames = tables = nbytes = seek_nbytes = payload_nbytes = 0
-    data = sys.stdin.buffer.read() if source == STREAM else source.read_bytes()
+    data = contents(source)
     with atomic_write(target) as file:
         for stored in read_frames(data, limits, key):
             if strip:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
@@ -32,10 +31,10 @@ def command(files: tuple[str, ...], key: bytes | None, outcome: Outcome) -> int:
     frame must bear that of the key. FILE can be a directory or a glob; - is stdin. The exit code
     is 1 if a file is damaged or bears another tag.
     """
-    from gcodec.cli.files import STREAM, inputs, is_frames
+    from gcodec.cli.files import contents, inputs, is_frames
     from gcodec.cli.render import text
     from gcodec.tensorfiles.frame_file import TensorNames, read_structure
-    from gcodec.tensorfiles.frame_list import mapped, read_frames
+    from gcodec.tensorfiles.frame_list import read_frames
     from gcodec.tensorfiles.structure import STRUCTURE_NAME
 
     checked: list[dict[str, Any]] = []
@@ -45,7 +44,7 @@ def command(files: tuple[str, ...], key: bytes | None, outcome: Outcome) -> int:
         checked.append(result)
         payload_nbytes = 0
         with outcome.of(path, in_frames=True):
-            data = sys.stdin.buffer.read() if path == STREAM else mapped(path)
+            data = contents(path)
             structure, names = None, []
             for stored in read_frames(data, outcome.limits, key):
                 frame = stored.frame
