@@ -9,6 +9,7 @@ import numpy as np
 from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.convert import is_converted, whole
+from gcodec.runtime.device import device_of
 from gcodec.wire.primitives import INTEGERS, ITEMSIZE
 
 
@@ -18,7 +19,7 @@ def bits_of(values: Any, dtype: str) -> np.ndarray:
     Parameters
     ----------
     values : (n,) array or ConvertedArray
-        Values on the host, as `Source.read` returns them.
+        Values as `Source.read` returns them; of a device, the patterns.
     dtype : str
         Dtype of the tensor.
 
@@ -31,7 +32,9 @@ def bits_of(values: Any, dtype: str) -> np.ndarray:
     bits: np.ndarray
     if dtype == "bool":
         # The memory of a boolean may contain bytes above 1; they all mean True.
-        bits = (values.view(np.uint8) != 0).view(np.uint8)
+        bits = convert.as_booleans(values.view(np.uint8))
+    elif device_of(values) is not None:
+        bits = values
     elif dtype in INTEGERS:
         bits = values.view(unsigned)
     elif is_converted(values) and values.dtype == dtype:

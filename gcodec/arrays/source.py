@@ -19,7 +19,14 @@ from gcodec.kernels.numeric.convert import ConvertedArray, is_converted
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import one_wait
 from gcodec.runtime.device import Device, adopted, device_of, host
-from gcodec.wire.primitives import DTYPE_CODES, FLOATS, INTEGERS, LOG2_ADDRESSABLE, MAX_NDIM
+from gcodec.wire.primitives import (
+    DTYPE_CODES,
+    FLOATS,
+    INTEGERS,
+    ITEMSIZE,
+    LOG2_ADDRESSABLE,
+    MAX_NDIM,
+)
 
 NUMPY_DTYPES = {
     "float32": np.dtype(np.float32),
@@ -39,7 +46,8 @@ class Tensor(NamedTuple):
     ----------
     values : (n,) float32 array or ConvertedArray
         C-contiguous and aligned, on the device of the caller's array. The caller's own memory if
-        it already has this layout. Integers and booleans keep their dtype and lie on the host.
+        it already has this layout. Integers and booleans keep their dtype and lie on the host,
+        except for the bit patterns of a device.
     dtype : str
         Dtype of the caller's array.
     shape : tuple of int
@@ -94,7 +102,9 @@ class Source(NamedTuple):
         with self.stream(), one_wait():
             yield
 
-    def read(self, *, integers: bool = False, segments: bool = False) -> Tensor:
+    def read(
+        self, *, integers: bool = False, segments: bool = False, patterns: bool = False
+    ) -> Tensor:
         """Read the values.
 
         Parameters
@@ -104,6 +114,9 @@ class Source(NamedTuple):
         segments : bool
             Whether the caller reads the values by segments only. Values on the host that are not
             float32 are then a `ConvertedArray`.
+        patterns : bool
+            Whether the caller reads bit patterns with `bits_of`. Values on a device are then
+            unsigned integers there, as many bytes each as the dtype has.
 
         Raises
         ------
@@ -122,6 +135,8 @@ class Source(NamedTuple):
             raise ParameterError.of(f"{self.name}.ndim", array.ndim, f"at most {MAX_NDIM}")
         if self.device is None:
             values = _host_values(array, dtype, segments)
+        elif patterns:
+            values = self.device.flat(array).view(f"u{ITEMSIZE[dtype]}")
         else:
             values = _device_values(self.device.flat(array), dtype)
         return Tensor(values, dtype, tuple(array.shape))

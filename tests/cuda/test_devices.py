@@ -282,6 +282,13 @@ def test_torch(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> No
     assert decoded.dtype == x.dtype
     assert torch.equal(decoded, gcodec.decode(frame, like=x))
     assert set(used) == {77}
+    used.clear()
+    patch = gcodec.encode_patch(2 * x, base=x)
+    assert gcodec.encode_patch((2 * x).as_subclass(OnCuda), base=device_result) == patch
+    patched = gcodec.apply_patch(patch, device_result)
+    assert patched.dtype == x.dtype
+    assert torch.equal(patched, 2 * x)
+    assert set(used) == {77}
 
 
 @needs_compiler
@@ -303,6 +310,13 @@ def test_jax(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None
     assert isinstance(decoded, jax.Array)
     assert decoded.dtype == x.dtype
     assert np.array_equal(np.asarray(decoded), np.asarray(back))
+    old, new = np.asarray(x), np.asarray(2 * x)
+    patch = gcodec.encode_patch(new, base=old)
+    assert gcodec.encode_patch(2 * x, base=x) == patch
+    patched = gcodec.apply_patch(patch, x)
+    assert isinstance(patched, jax.Array)
+    assert patched.dtype == x.dtype
+    assert np.array_equal(np.asarray(patched), new)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64", "bool"])

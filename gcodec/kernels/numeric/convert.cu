@@ -59,3 +59,7 @@ extern "C" __global__ void to_float64(const u32* x, i64 n, f64* out) {
 extern "C" __global__ void finite_or_zero(const u32* x, i64 n, u32* out) {
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) out[i] = is_finite(x[i]) ? x[i] : 0;
 }
+
+extern "C" __global__ void as_booleans(const u8* values, i64 n, u8* out) {
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) out[i] = values[i] != 0;
+}

@@ -136,6 +136,12 @@ def to_float64(x: np.ndarray) -> np.ndarray:
         return x.astype(np.float64)
 
 
+@dispatched("gcodec.kernels.numeric.convert_cuda")
+def as_booleans(values: np.ndarray) -> np.ndarray:
+    """Return (n,) bytes as new uint8 booleans: 1 for each byte that is not 0."""
+    return (values != 0).view(np.uint8)
+
+
 def put(x: np.ndarray, dtype: str, out: np.ndarray) -> None:
     """Write (n,) float32 values to `out` on the calling thread.
 

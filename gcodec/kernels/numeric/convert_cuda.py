@@ -32,6 +32,11 @@ def to_float64(x: Array) -> Array:
     return _converted("to_float64", x, np.float64)
 
 
+def as_booleans(values: Array) -> Array:
+    """Return bytes as booleans."""
+    return _converted("as_booleans", values, np.uint8)
+
+
 def finite_or_zero(x: Array) -> Array:
     """Replace NaN and infinity by 0."""
     return _converted("finite_or_zero", x, np.float32)
