@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
 from gcodec.arrays.bit_patterns import bits_of
+from gcodec.arrays.frameworks import library_of
 from gcodec.arrays.source import NUMPY_DTYPES, Source, Tensor, byte_buffer, inspect, is_flat
 from gcodec.codecs.patch import Patch
 from gcodec.errors import ParameterError
@@ -205,8 +205,8 @@ def _bytes_of(x: Any) -> Any:
     """View floats of 8 bits as bytes, as frames store them; return other arrays as they are."""
     if _float8_of(x) is None:
         return x
-    library = sys.modules.get(type(x).__module__.partition(".")[0])
-    return x.view(getattr(library, "uint8", "uint8"))
+    library = library_of(x)
+    return x.view("uint8" if library is None else getattr(library.api, "uint8", "uint8"))
 
 
 def _read(source: Source) -> Tensor:
