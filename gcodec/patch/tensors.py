@@ -32,10 +32,10 @@ def encode_patch(
     Parameters
     ----------
     new : array
-        New tensor on the host, of any dtype that ``lossless`` accepts, or a float of 8 bits; the
-        frame contains the bytes of the latter as uint8.
+        New tensor on the host or a CUDA device, of any dtype that ``lossless`` accepts, or a float
+        of 8 bits; the frame contains the bytes of the latter as uint8.
     base : array
-        Old tensor on the host, of the same dtype and shape.
+        Old tensor of the same dtype and shape, also on the host or on the same device.
     name : str, optional
         Name of the tensor, stored in the frame.
     key : bytes, optional
@@ -51,9 +51,12 @@ def encode_patch(
     Raises
     ------
     ParameterError
-        If the tensors differ in dtype or shape, or an argument is invalid.
+        If the tensors differ in dtype or shape, or lie on different devices; or if an argument is
+        invalid.
     TypeError
         If `new` or `base` is no array, or has an unsupported dtype or device.
+    ImportError, RuntimeError, MemoryError
+        If CuPy, the driver or device memory is missing for arrays on a CUDA device.
 
     Examples
     --------
@@ -93,11 +96,12 @@ def apply_patch(
     frame : bytes-like or Frame
         Frame that `encode_patch` returned.
     base : array
-        Old tensor on the host. It must be the one that the frame was made for, bit for bit.
+        Old tensor on the host or a CUDA device. It must be the one that the frame was made for,
+        bit for bit.
     out : array, optional
-        Array of the same dtype and shape that receives the new tensor; it may be `base`. Nothing
-        is written before the frame and the base have been checked, so an error leaves it
-        unchanged.
+        Array of the same dtype and shape, also on the host or on the same device, that receives
+        the new tensor; it may be `base`. Nothing is written before the frame and the base have
+        been checked, so an error leaves it unchanged.
     limits : Limits, optional
         Bounds on the frame. Default: none, because the base bounds the memory.
     key : bytes, optional
@@ -106,16 +110,19 @@ def apply_patch(
     Returns
     -------
     array
-        The new tensor, in the library of the base; or `out`.
+        The new tensor, in the library and on the device of the base; or `out`.
 
     Raises
     ------
     FormatError
         If the frame is damaged, is no frame, or exceeds the limits.
     ParameterError
-        If the frame is no patch, the base is another tensor, or an argument is invalid.
+        If the frame is no patch, the base is another tensor, `base` and `out` lie on different
+        devices, or an argument is invalid.
     TypeError
         If `base` or `out` is no array, or has an unsupported device.
+    ImportError, RuntimeError, MemoryError
+        See `encode_patch`.
 
     Examples
     --------
