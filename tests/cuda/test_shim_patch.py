@@ -259,6 +259,35 @@ def test_other_bases(gpu: Device) -> None:
     assert identical(gpu.to_host(base), old)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "bool"])
+def test_out_of_memory_leaves_the_output_unchanged(
+    gpu: Device, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """The changes do not fit on the device, or the new elements."""
+    rng = np.random.default_rng(0)
+    near, unrelated = (rng.integers(0, 256, 2000, np.uint8) for _ in range(2))
+    old = (near % 2 == 0) if dtype == "bool" else near.astype(BFLOAT16)
+    for new in (changed(old, 0.02, 1), unrelated.astype(old.dtype)):
+        if dtype == "bool":
+            new = new.view(np.uint8) % 2 == 0
+        frame, base, kept = (
+            gcodec.encode_patch(new, base=old),
+            gpu.to_device(old),
+            new[::-1].copy(),
+        )
+        out = gpu.to_device(kept)
+
+        def full(*_: Any) -> Any:
+            raise MemoryError("Out of memory")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(gpu), "to_device", full)
+            for target in (out, base):
+                with pytest.raises(MemoryError, match="Out of memory"):
+                    gcodec.apply_patch(frame, base, out=target)
+        assert identical(gpu.to_host(out), kept) and identical(gpu.to_host(base), old)
+
+
 def test_all_arrays_lie_on_one_device(gpu: Device) -> None:
     old = weights(BFLOAT16, 100)
     base, frame = gpu.to_device(old), gcodec.encode_patch(old, base=old)
