@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 
 from gcodec.arrays.source import NUMPY_DTYPES
+from gcodec.errors import Corrupt
 from gcodec.kernels.numeric import convert
+from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.convert import is_converted, whole
+from gcodec.runtime import Array
+from gcodec.runtime.device import host
 from gcodec.wire.primitives import INTEGERS, ITEMSIZE
 
 
@@ -18,7 +22,7 @@ def bits_of(values: Any, dtype: str) -> np.ndarray:
     Parameters
     ----------
     values : (n,) array or ConvertedArray
-        Values as `Source.read` returns them.
+        Values as `Source.read` returns them, also bit patterns of a device.
     dtype : str
         Dtype of the tensor.
 
@@ -31,8 +35,8 @@ def bits_of(values: Any, dtype: str) -> np.ndarray:
     bits: np.ndarray
     if dtype == "bool":
         # The memory of a boolean may contain bytes above 1; they all mean True.
-        bits = (values.view(np.uint8) != 0).view(np.uint8)
-    elif dtype in INTEGERS:
+        bits = convert.as_booleans(values.view(np.uint8))
+    elif dtype in INTEGERS or (not is_converted(values) and values.dtype == unsigned):
         bits = values.view(unsigned)
     elif is_converted(values) and values.dtype == dtype:
         source = values.source
@@ -41,12 +45,16 @@ def bits_of(values: Any, dtype: str) -> np.ndarray:
             source[~np.isfinite(source)] = 0
         bits = source.view(unsigned)
     elif dtype == "float64":
-        numbers = whole(values)
-        if numbers.dtype != np.float64:
-            numbers = convert.to_float64(numbers)
-        bits = numbers.view(unsigned)
+        bits = convert.to_float64(whole(values)).view(unsigned)
     elif dtype == "float32":
         bits = whole(values).view(unsigned)
     else:
         bits = convert.to_16_bits(whole(values), dtype)
     return bits
+
+
+def check_booleans(bits: Array) -> None:
+    """Raise `Corrupt` unless all of (n,) bytes are 0 or 1."""
+    if host(byte_counts(bits))[2:].any():
+        position = int(np.argmax(host(bits) > 1))
+        raise Corrupt(f"element {position} is neither true nor false")

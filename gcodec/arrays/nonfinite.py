@@ -21,7 +21,7 @@ from gcodec.kernels.numeric.reduce import (
 )
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, when_known
-from gcodec.runtime.device import device_of, host, placed
+from gcodec.runtime.device import device_of, host
 from gcodec.runtime.pool import SEGMENT
 from gcodec.wire.kinds import check_choice
 from gcodec.wire.primitives import INTEGERS
@@ -40,7 +40,7 @@ def with_policy(tensor: Tensor, nonfinite: NonFinite, *, segments: bool = False)
     Parameters
     ----------
     tensor : Tensor
-        Integers and booleans contain neither NaN nor Inf.
+        Integers and booleans contain neither NaN nor Inf. Values on a device may be bit patterns.
     nonfinite : {"raise", "zero", "propagate"}
     segments : bool
         Whether the caller reads the values by segments only; see `Source.read`.
@@ -57,8 +57,8 @@ def with_policy(tensor: Tensor, nonfinite: NonFinite, *, segments: bool = False)
         values = ConvertedArray(values, "float32")
     if is_converted(values):
         return tensor._replace(values=values.finite_or_zero())
-    if values.dtype == np.float64:  # which no kernel of a device reads
-        return tensor._replace(values=placed(convert.finite_or_zero(host(values)), values))
+    if values.dtype.kind == "u":
+        return tensor._replace(values=convert.finite_patterns(values, tensor.dtype))
     return tensor._replace(values=convert.finite_or_zero(values))
 
 

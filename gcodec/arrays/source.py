@@ -19,7 +19,14 @@ from gcodec.kernels.numeric.convert import ConvertedArray, is_converted
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import one_wait
 from gcodec.runtime.device import Device, adopted, device_of, host
-from gcodec.wire.primitives import DTYPE_CODES, FLOATS, INTEGERS, LOG2_ADDRESSABLE, MAX_NDIM
+from gcodec.wire.primitives import (
+    DTYPE_CODES,
+    FLOATS,
+    INTEGERS,
+    ITEMSIZE,
+    LOG2_ADDRESSABLE,
+    MAX_NDIM,
+)
 
 NUMPY_DTYPES = {
     "float32": np.dtype(np.float32),
@@ -39,7 +46,8 @@ class Tensor(NamedTuple):
     ----------
     values : (n,) float32 array or ConvertedArray
         C-contiguous and aligned, on the device of the caller's array. The caller's own memory if
-        it already has this layout. Integers and booleans keep their dtype and lie on the host.
+        it already has this layout. Integers and booleans keep their dtype and lie on the host,
+        except for the bit patterns of a device.
     dtype : str
         Dtype of the caller's array.
     shape : tuple of int
@@ -95,7 +103,7 @@ class Source(NamedTuple):
             yield
 
     def read(
-        self, *, integers: bool = False, segments: bool = False, exact: bool = False
+        self, *, integers: bool = False, segments: bool = False, patterns: bool = False
     ) -> Tensor:
         """Read the values.
 
@@ -106,8 +114,9 @@ class Source(NamedTuple):
         segments : bool
             Whether the caller reads the values by segments only. Values on the host that are not
             float32 are then a `ConvertedArray`.
-        exact : bool
-            Whether float64 values on a device are not rounded to float32.
+        patterns : bool
+            Whether the caller reads bit patterns with `bits_of`. Values on a device are then
+            unsigned integers there, as many bytes each as the dtype has.
 
         Raises
         ------
@@ -126,8 +135,10 @@ class Source(NamedTuple):
             raise ParameterError.of(f"{self.name}.ndim", array.ndim, f"at most {MAX_NDIM}")
         if self.device is None:
             values = _host_values(array, dtype, segments)
+        elif patterns:
+            values = self.device.flat(array).view(f"u{ITEMSIZE[dtype]}")
         else:
-            values = _device_values(self.device.flat(array), dtype, exact)
+            values = _device_values(self.device.flat(array), dtype)
         return Tensor(values, dtype, tuple(array.shape))
 
     def _array_and_dtype(self) -> tuple[Array, str]:
@@ -387,14 +398,11 @@ def _host_values(array: np.ndarray, dtype: str, segments: bool) -> Any:
     return converted if segments else converted.whole()
 
 
-def _device_values(array: Array, dtype: str, exact: bool) -> Array:
-    """Return (n,) values on a device as float32 there, or integers and booleans on the host.
-
-    With `exact`, float64 values stay as they are.
-    """
+def _device_values(array: Array, dtype: str) -> Array:
+    """Return (n,) values on a device as float32 there, or integers and booleans on the host."""
     if dtype in INTEGERS:
         return host(array).view(NUMPY_DTYPES[dtype])
-    if dtype == "float32" or (exact and dtype == "float64"):
+    if dtype == "float32":
         return array
     if dtype == "float64":
         return convert.from_float64(array)

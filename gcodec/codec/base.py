@@ -412,7 +412,7 @@ class Codec(Parameters):
         return source.read(
             integers=self.accepts_integers,
             segments=self.reads_segments,
-            exact=self.keeps_every_bit,
+            patterns=self.keeps_every_bit,
         )
 
     def _check_device(self, array: Array) -> None:

@@ -361,13 +361,13 @@ class Frame(_Secret):
 
     def _decode_to(self, dtype: str, device: Device | None) -> Array:
         """Return the tensor as an array of `dtype` on a device, or for None on the host."""
+        if device is not None and dtype == self.dtype and self.codec.keeps_every_bit:
+            exact = self.codec._decode_as(dtype, self._payload_on(device), self.size)
+            return exact.reshape(self.shape)
         if device is not None and self.dtype in FLOATS:
-            if dtype == self.dtype and self.codec.keeps_every_bit:
-                exact = self.codec._decode_as(dtype, self._payload_on(device), self.size)
-                return exact.reshape(self.shape)
             values = convert.round_to(self._decode_on(device), self.dtype)
             return outlet(values, dtype).reshape(self.shape)
-        # Integers and booleans are decoded on the host in any case.
+        # Other codecs decode integers and booleans on the host in any case.
         array = self.codec._decode_as(self.dtype, self._payload_on(None), self.size)
         if device is not None:
             array = device.to_device(array)
@@ -381,15 +381,13 @@ class Frame(_Secret):
             target[...] = self._decode_to(self.dtype, None)
             return
         flat = target.reshape(-1)
-        if device is None:
-            self.codec._decode_as(self.dtype, self._payload_on(None), self.size, flat)
+        if device is None or self.codec.keeps_every_bit:
+            self.codec._decode_as(self.dtype, self._payload_on(device), self.size, flat)
         elif self.dtype in INTEGERS:
             array = self.codec._decode(self._payload_on(None), self.size)
             flat[:] = device.to_device(array.view(flat.dtype))
         elif self.dtype == "float32":
             self.codec._decode(self._payload_on(device), self.size, flat)
-        elif self.codec.keeps_every_bit:
-            self.codec._decode_as(self.dtype, self._payload_on(device), self.size, flat)
         else:
             flat[:] = outlet(self._decode_on(device), self.dtype)
 

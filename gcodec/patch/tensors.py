@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
 from gcodec.arrays.bit_patterns import bits_of
+from gcodec.arrays.frameworks import library_of
 from gcodec.arrays.source import NUMPY_DTYPES, Source, Tensor, byte_buffer, inspect, is_flat
 from gcodec.codecs.patch import Patch
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame, check_key
 from gcodec.limits import NO_LIMITS, Limits
+from gcodec.runtime import Array
+from gcodec.runtime.device import Device, device_of
 from gcodec.runtime.memory import empty_beside
-from gcodec.wire.primitives import encode_name
+from gcodec.wire.primitives import INTEGERS, encode_name
 
 __all__ = ["apply_patch", "encode_patch"]
 
@@ -30,10 +32,10 @@ def encode_patch(
     Parameters
     ----------
     new : array
-        New tensor on the host, of any dtype that ``lossless`` accepts, or a float of 8 bits; the
-        frame contains the bytes of the latter as uint8.
+        New tensor on the host or a CUDA device, of any dtype that ``lossless`` accepts, or a float
+        of 8 bits; the frame contains the bytes of the latter as uint8.
     base : array
-        Old tensor on the host, of the same dtype and shape.
+        Old tensor of the same dtype and shape, also on the host or on the same device.
     name : str, optional
         Name of the tensor, stored in the frame.
     key : bytes, optional
@@ -49,9 +51,12 @@ def encode_patch(
     Raises
     ------
     ParameterError
-        If the tensors differ in dtype or shape, or an argument is invalid.
+        If the tensors differ in dtype or shape, or lie on different devices; or if an argument is
+        invalid.
     TypeError
         If `new` or `base` is no array, or has an unsupported dtype or device.
+    ImportError, RuntimeError, MemoryError
+        If CuPy, the driver or device memory is missing for arrays on a CUDA device.
 
     Examples
     --------
@@ -64,12 +69,15 @@ def encode_patch(
     if name is not None:
         encode_name(name)  # refuse an invalid name before any work is done
     key = check_key(key)
-    tensor, old = _read(inspect(_bytes_of(new), "new")), _read(inspect(_bytes_of(base), "base"))
-    if _float8_of(new) != _float8_of(base):
-        raise ParameterError.of("base.dtype", _dtype_of(base), _dtype_of(new))
-    _check_alike(old, tensor.dtype, tensor.shape)
-    codec = Patch()._bound_to(tensor)
-    payload = codec.difference(_bits(tensor), _bits(old))
+    source, other = inspect(_bytes_of(new), "new"), inspect(_bytes_of(base), "base")
+    _check_beside(other, source)
+    with source.context():
+        tensor, old = _read(source), _read(other)
+        if _float8_of(new) != _float8_of(base):
+            raise ParameterError.of("base.dtype", _dtype_of(base), _dtype_of(new))
+        _check_alike(old, tensor.dtype, tensor.shape)
+        codec = Patch()._bound_to(tensor)
+        payload = codec.difference(_bits(tensor), _bits(old))
     return Frame(codec, tensor.dtype, tensor.shape, payload, name, key).to_bytes()
 
 
@@ -88,11 +96,12 @@ def apply_patch(
     frame : bytes-like or Frame
         Frame that `encode_patch` returned.
     base : array
-        Old tensor on the host. It must be the one that the frame was made for, bit for bit.
+        Old tensor on the host or a CUDA device. It must be the one that the frame was made for,
+        bit for bit.
     out : array, optional
-        Array of the same dtype and shape that receives the new tensor; it may be `base`. Nothing
-        is written before the frame and the base have been checked, so an error leaves it
-        unchanged.
+        Array of the same dtype and shape, also on the host or on the same device, that receives
+        the new tensor; it may be `base`. Nothing is written before the frame and the base have
+        been checked, so an error leaves it unchanged.
     limits : Limits, optional
         Bounds on the frame. Default: none, because the base bounds the memory.
     key : bytes, optional
@@ -101,16 +110,19 @@ def apply_patch(
     Returns
     -------
     array
-        The new tensor, in the library of the base; or `out`.
+        The new tensor, in the library and on the device of the base; or `out`.
 
     Raises
     ------
     FormatError
         If the frame is damaged, is no frame, or exceeds the limits.
     ParameterError
-        If the frame is no patch, the base is another tensor, or an argument is invalid.
+        If the frame is no patch, the base is another tensor, `base` and `out` lie on different
+        devices, or an argument is invalid.
     TypeError
         If `base` or `out` is no array, or has an unsupported device.
+    ImportError, RuntimeError, MemoryError
+        See `encode_patch`.
 
     Examples
     --------
@@ -132,28 +144,57 @@ def apply_patch(
     if not isinstance(codec, Patch):
         raise ParameterError.of("frame.codec", str(codec), "patch; gcodec.decode decodes others")
     source = inspect(_bytes_of(base), "base")
-    tensor = _read(source)
-    _check_alike(tensor, frame.dtype, frame.shape)
-    codec._check_device(tensor.values)
-    old = _bits(tensor)
-    if hasattr(out, "dtype") and _float8_of(out) != _float8_of(base):
-        raise ParameterError.of("out.dtype", _dtype_of(out), _dtype_of(base))
-    target = None if out is None else _target(_bytes_of(out), frame)
-    if target is not None and is_flat(target):
-        flat = target.reshape(-1).view(old.dtype)
-        if flat.__array_interface__["data"] == old.__array_interface__["data"]:
-            old = flat  # which the codec then changes in place
-        if flat is old or not np.may_share_memory(flat, old):
-            codec.apply(frame.payload, old, flat)
+    with source.context():
+        tensor = _read(source)
+        _check_alike(tensor, frame.dtype, frame.shape)
+        old = _bits(tensor)
+        if hasattr(out, "dtype") and _float8_of(out) != _float8_of(base):
+            raise ParameterError.of("out.dtype", _dtype_of(out), _dtype_of(base))
+        if out is not None:
+            _apply_to(_target(_bytes_of(out), frame, source), frame, codec, old, source.device)
             return out
-    new = empty_beside(old.size, old.dtype, None)
+        array = _values_of(_applied(frame, codec, old), frame)
+        result = source.result(array)
+        return result if _float8_of(base) is None else result.view(base.dtype)
+
+
+def _applied(frame: Frame, codec: Patch, old: Array) -> Array:
+    """Return the new bit patterns in memory of their own, beside the old ones."""
+    new = empty_beside(old.size, old.dtype, old)
     codec.apply(frame.payload, old, new)
-    array = new.view(NUMPY_DTYPES[frame.dtype]).reshape(frame.shape)
-    if target is not None:
-        target[...] = array
-        return out
-    result = source.result(array)
-    return result if _float8_of(base) is None else result.view(base.dtype)
+    return new
+
+
+def _apply_to(
+    target: Array, frame: Frame, codec: Patch, old: Array, device: Device | None
+) -> None:
+    """Write the new tensor to an array, which may share memory with the old one."""
+    if not is_flat(target):
+        target[...] = _values_of(_applied(frame, codec, old), frame)
+        return
+    flat = target.reshape(-1).view(old.dtype)
+    is_same, overlaps = _compare_memory(flat, old, device)
+    if is_same:
+        codec.apply(frame.payload, flat, flat)
+    elif overlaps:
+        flat[:] = _applied(frame, codec, old)
+    else:
+        codec.apply(frame.payload, old, flat)
+
+
+def _compare_memory(a: Array, b: Array, device: Device | None) -> tuple[bool, bool]:
+    """Return whether two arrays of one size are the same memory, and whether they share any."""
+    if device is not None:
+        return device.address(a) == device.address(b), device.overlap(a, b)
+    is_same = a.__array_interface__["data"] == b.__array_interface__["data"]
+    return is_same, np.may_share_memory(a, b)
+
+
+def _values_of(bits: Array, frame: Frame) -> Array:
+    """View bit patterns as a tensor of the frame; on a device, 16-bit floats as they are."""
+    if device_of(bits) is None or bits.itemsize != 2 or frame.dtype in INTEGERS:
+        bits = bits.view(NUMPY_DTYPES[frame.dtype])
+    return bits.reshape(frame.shape)
 
 
 def _float8_of(x: Any) -> str | None:
@@ -171,26 +212,29 @@ def _bytes_of(x: Any) -> Any:
     """View floats of 8 bits as bytes, as frames store them; return other arrays as they are."""
     if _float8_of(x) is None:
         return x
-    library = sys.modules.get(type(x).__module__.partition(".")[0])
-    return x.view(getattr(library, "uint8", "uint8"))
+    library = library_of(x)
+    return x.view("uint8" if library is None else getattr(library.api, "uint8", "uint8"))
 
 
 def _read(source: Source) -> Tensor:
-    if source.device is not None:
-        raise TypeError(f"{source.name} lies on a device: copy it to the host, as patches need")
-    return source.read(integers=True, segments=True)
+    return source.read(integers=True, segments=True, patterns=True)
 
 
-def _bits(tensor: Tensor) -> np.ndarray:
+def _bits(tensor: Tensor) -> Array:
     return bits_of(tensor.values, tensor.dtype)
 
 
-def _target(out: Any, frame: Frame) -> np.ndarray:
+def _target(out: Any, frame: Frame, base: Source) -> Array:
     source = inspect(out, "out")
-    if source.device is not None:
-        raise TypeError("out lies on a device: must be an array on the host")
-    target: np.ndarray = source.target(frame.dtype, frame.shape)
-    return target
+    _check_beside(source, base)
+    return source.target(frame.dtype, frame.shape)
+
+
+def _check_beside(source: Source, other: Source) -> None:
+    """Raise ParameterError unless two arrays are on the host, or on one device."""
+    if source.device is not other.device:
+        names = f"{source.name} and {other.name}"
+        raise ParameterError(f"{names} are on different devices: must be on the same one")
 
 
 def _check_alike(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:

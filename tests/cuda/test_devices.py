@@ -9,7 +9,7 @@ import pkgutil
 import subprocess
 import sys
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -245,9 +245,25 @@ def test_residuals_move() -> None:
             assert same(restored.residual("w"), other.residual("w"))
 
 
-@needs_compiler
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-def test_torch(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+class CudaTensors(NamedTuple):
+    """Tensors of torch that seem to lie on a CUDA device; their memory is on the host.
+
+    Attributes
+    ----------
+    torch : module
+    kind : type
+        Class of the tensors.
+    streams : list of int
+        Streams on which gcodec has worked.
+    """
+
+    torch: Any
+    kind: type
+    streams: list[int]
+
+
+@pytest.fixture
+def cuda_tensors(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> CudaTensors:
     torch = pytest.importorskip("torch")
 
     class OnCuda(torch.Tensor):  # type: ignore[misc]
@@ -270,10 +286,16 @@ def test_torch(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> No
         return actual
 
     monkeypatch.setattr(cupy.cuda.Stream, "from_external", from_external)
-    # Mimic a CUDA tensor: its memory is that of the host tensor.
     monkeypatch.setattr(cupy, "from_dlpack", lambda x: cupy.asarray(torch.Tensor.numpy(x)))
+    return CudaTensors(torch, OnCuda, used)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_torch(dtype: str, cuda_tensors: CudaTensors) -> None:
+    torch, kind, used = cuda_tensors
     x = torch.from_numpy(gradient(60).clip(-9, 9)).reshape(6, 10).to(getattr(torch, dtype))
-    device_result = x.as_subclass(OnCuda)
+    device_result = x.as_subclass(kind)
     frame = gcodec.encode(device_result, "sign")
     assert frame == gcodec.encode(x, "sign")
     assert set(used) == {77}
@@ -281,6 +303,37 @@ def test_torch(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> No
     decoded = gcodec.decode(frame, like=device_result)
     assert decoded.dtype == x.dtype
     assert torch.equal(decoded, gcodec.decode(frame, like=x))
+    assert set(used) == {77}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float32",
+        "float16",
+        "bfloat16",
+        "float64",
+        "float8_e4m3fn",
+        "int64",
+        "int16",
+        "uint8",
+        "bool",
+    ],
+)
+def test_patches_of_torch(dtype: str, cuda_tensors: CudaTensors) -> None:
+    torch, kind, used = cuda_tensors
+    old, new = (
+        torch.from_numpy(np.arange(60) % modulus).reshape(6, 10).to(getattr(torch, dtype))
+        for modulus in (5, 7)
+    )
+    frame = gcodec.encode_patch(new, base=old)
+    assert gcodec.encode_patch(new.as_subclass(kind), base=old.as_subclass(kind)) == frame
+    assert set(used) == {77}
+    used.clear()
+    patched = gcodec.apply_patch(frame, old.as_subclass(kind))
+    assert (patched.dtype, patched.shape) == (new.dtype, new.shape)
+    assert torch.equal(patched.view(torch.uint8), new.view(torch.uint8))
     assert set(used) == {77}
 
 
@@ -303,6 +356,13 @@ def test_jax(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None
     assert isinstance(decoded, jax.Array)
     assert decoded.dtype == x.dtype
     assert np.array_equal(np.asarray(decoded), np.asarray(back))
+    old, new = np.asarray(x), np.asarray(2 * x)
+    patch = gcodec.encode_patch(new, base=old)
+    assert gcodec.encode_patch(2 * x, base=x) == patch
+    patched = gcodec.apply_patch(patch, x)
+    assert isinstance(patched, jax.Array)
+    assert patched.dtype == x.dtype
+    assert np.array_equal(np.asarray(patched), new)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64", "bool"])

@@ -202,9 +202,25 @@ def test_float64_is_not_rounded(gpu: Device) -> None:
     assert zeroed == gcodec.encode(x, "lossless", nonfinite="zero")
 
 
-def test_integers_are_coded_on_the_host(gpu: Device) -> None:
-    for dtype in (np.int32, np.uint8):
-        frames_agree(gpu, "lossless", (np.arange(3000) % 91).astype(dtype))
+@pytest.mark.parametrize("dtype", ("int8", "uint16", "int32", "int64", "bool"))
+def test_integers(gpu: Device, dtype: str) -> None:
+    for n in (0, 1, 3000, 9001):
+        x = (np.arange(n) ** 2 % 91 < (2 if dtype == "bool" else 90)) * np.arange(n) % 91
+        frames_agree(gpu, "lossless", x.astype(dtype))
+    wide = np.random.default_rng(3).integers(0, 256, 8000, np.uint8).view(np.int64)
+    frames_agree(gpu, "lossless", wide.astype(dtype))
+    out = gpu.to_device(np.zeros(1000, dtype))
+    gcodec.decode(gcodec.encode(wide.astype(dtype), "lossless"), out=out)
+    assert gpu.to_host(out).tobytes() == wide.astype(dtype).tobytes()
+
+
+def test_bytes_that_are_no_booleans_are_refused(gpu: Device) -> None:
+    frame = gcodec.Frame.from_bytes(gcodec.encode(np.ones(100, bool), "lossless:mode=stored"))
+    data = frame.payload.data.copy()
+    data[70] = 2
+    payload = frame.payload._replace(data=gpu.to_device(data))
+    with pytest.raises(gcodec.Corrupt, match="element 70 is neither true nor false"):
+        frame.codec.decode(payload, 100)
 
 
 def test_payloads_are_copies(gpu: Device) -> None:

@@ -18,14 +18,14 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from gcodec.arrays.bit_patterns import bits_of
+from gcodec.arrays.bit_patterns import bits_of, check_booleans
 from gcodec.arrays.source import NUMPY_DTYPES, shares_memory
 from gcodec.codec import Codec, register
 from gcodec.codecs.lossless import describe, encoder
 from gcodec.codecs.lossless.message import Message
 from gcodec.codecs.lossless.planes import PlaneLayout
 from gcodec.entropy.coder import RansString, WordString, Written
-from gcodec.errors import Corrupt, FormatError
+from gcodec.errors import FormatError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert
@@ -189,8 +189,8 @@ class Lossless(Codec):
             out.view(np.uint8)[:] = payload.data
         else:
             Message.open(payload, self._layout, n, self.mode).read(out)
-        if self._dtype == "bool" and n and int(out.max()) > 1:
-            raise Corrupt(f"element {int(np.argmax(out > 1))} is neither true nor false")
+        if self._dtype == "bool":
+            check_booleans(out)
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         dtype = self._values_dtype
@@ -216,8 +216,8 @@ class Lossless(Codec):
             values = self._decode_as(self._dtype, payload, n)[start:stop].copy()
             return values
         part = Message.open(payload, self._layout, n, self.mode).read_range(start, stop)
-        if self._dtype == "bool" and int(part.max(initial=0)) > 1:
-            raise Corrupt("an element is neither true nor false")
+        if self._dtype == "bool":
+            check_booleans(part)
         return part.view(NUMPY_DTYPES[self._dtype])
 
     def _string(self, payload: Payload, n: int) -> WordString | RansString | None:

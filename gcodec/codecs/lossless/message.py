@@ -320,7 +320,7 @@ class Message(NamedTuple):
             first = empty_beside(self.n, np.uint8, out)
             self._placed(self.first).read(into(first))
         if all(plane.method == STORED for plane in self.head.planes[1:]):
-            others = self.data[self.spans[1].first // 8 :]
+            others = self.data[self.spans[1 % layout.itemsize].first // 8 :]
         else:
             others = empty_beside((layout.itemsize - 1) * count, np.uint8, out)
             for k, part in enumerate(self._others()):

@@ -154,7 +154,8 @@ def _selected(
         if zeros is not None:
             left_out = Zeros(zeros.escape, byte_planes.coded_counts(sampled)[0])
         planes = _planes(sampled, layout, left_out)
-        counts, size = [byte_counts(plane) for plane in planes], planes[0].size
+        counts = [byte_counts(plane) for plane in planes]
+        size = sampled.size if left_out is None else left_out.coded
     widths: list[int] = []
     for k, own in enumerate(counts):
         plane, plan = _judged(own, size, is_exact)

@@ -12,10 +12,11 @@ Only `gcodec.encode_patch` and `gcodec.apply_patch` use this codec, because both
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from gcodec.arrays.bit_patterns import check_booleans
 from gcodec.codec import Codec, register
 from gcodec.codecs.patch import describe, encoder
 from gcodec.codecs.patch.digest import DIGEST_NBYTES, digest_of
@@ -24,6 +25,10 @@ from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import class_changes
 from gcodec.payload import Payload
+from gcodec.runtime import Array
+from gcodec.runtime.deferred import resolved
+from gcodec.runtime.device import host, placed
+from gcodec.runtime.memory import empty_beside
 from gcodec.wire.primitives import DTYPE_CODES, ITEMSIZE
 
 _P = TypeVar("_P", bound="Patch")
@@ -41,6 +46,7 @@ class Patch(Codec):
     reads_segments = True
     keeps_every_bit = True
     needs_base = True
+    has_cuda_kernels = True
     # Dtype of the tensors; `_with_dtype` sets it.
     _dtype: ClassVar[str] = "float32"
 
@@ -70,18 +76,21 @@ class Patch(Codec):
     # --- Methods of `gcodec.patch`
 
     def difference(self, new: np.ndarray, old: np.ndarray) -> Payload:
-        """Return the payload that turns (n,) old bit patterns into new ones."""
+        """Return the payload that turns (n,) old bit patterns into new ones.
+
+        Both are on the host or on one device; the payload is on the host.
+        """
         symbols = encoder.symbols_of(new, old, self._dtype)
         payload = self._pack(symbols)
-        stored = PatchSymbols(symbols.digest, stored=new)
         if payload.nbits > self.max_payload_nbits(new.size):
-            return self._pack(stored)
+            return self._pack(PatchSymbols(symbols.digest, stored=host(new)))
         return payload
 
     def apply(self, payload: Payload, old: np.ndarray, out: np.ndarray) -> None:
         """Write the new bit patterns to `out`, which is either `old` itself or another array.
 
-        Everything is checked before `out` changes.
+        Both are on the host or on one device, the payload is on the host. Everything is checked
+        before `out` changes.
 
         Raises
         ------
@@ -91,42 +100,49 @@ class Patch(Codec):
             If the old patterns are not those of the base.
         """
         message = Message.open(payload, old.size, self._dtype)
-        if (digest := digest_of(old)) != message.digest:
+        contexts, sizes = contexts_of(self._dtype), None
+        if message.head is not None:
+            sizes = class_changes.class_sizes(old, contexts, message.head.bounds)
+        base = resolved(_Base(digest_of(old), None if sizes is None else sizes.totals))
+        if base.digest != message.digest:
             needed = f"the tensor with the digest {message.digest.hex()}, as the patch needs"
-            raise ParameterError(f"base has the digest {digest.hex()}: must be {needed}")
+            raise ParameterError(f"base has the digest {base.digest.hex()}: must be {needed}")
         symbols = message.symbols(self._dtype)
-        if symbols.changes:
-            self._apply_changes(symbols, old, out)
+        if sizes is None:
+            self._write(out, old if symbols.stored is None else placed(symbols.stored, out))
             return
-        new = old if symbols.stored is None else symbols.stored
-        self._check_booleans(new)
+        for kind, (size, own) in enumerate(zip(symbols.sizes, base.sizes.tolist(), strict=False)):
+            if size != own:
+                raise Corrupt(f"class {kind} has {size} elements, in the base {own}")
+        # Only the new elements show whether they are booleans.
+        target = out if self._dtype != "bool" else empty_beside(old.size, old.dtype, old)
+        places, differences = zip(*symbols.changes, strict=True)
+        class_changes.apply(old, contexts, symbols.bounds, sizes, places, differences, target)
+        self._write(out, target)
+
+    def _write(self, out: np.ndarray, new: np.ndarray) -> None:
+        """Write new bit patterns, after a check of booleans."""
+        if self._dtype == "bool":
+            check_booleans(new)
         if new is not out:
             out[:] = new
 
-    def _apply_changes(self, symbols: PatchSymbols, old: np.ndarray, out: np.ndarray) -> None:
-        bounds, contexts = symbols.bounds, contexts_of(self._dtype)
-        sizes = class_changes.class_sizes(old, contexts, bounds)
-        for kind, (size, own) in enumerate(
-            zip(symbols.sizes, sizes.totals.tolist(), strict=False)
-        ):
-            if size != own:
-                raise Corrupt(f"class {kind} has {size} elements, in the base {own}")
-        target = out
-        if self._dtype == "bool":  # only the new elements show whether they are booleans
-            target = np.empty_like(out)
-        if target is not old:
-            target[:] = old
-        class_changes.apply(target, contexts, bounds, sizes, *zip(*symbols.changes, strict=True))
-        if target is not out:
-            self._check_booleans(target)
-            out[:] = target
-
-    def _check_booleans(self, bits: np.ndarray) -> None:
-        if self._dtype == "bool" and bits.max(initial=0) > 1:
-            raise Corrupt(f"element {int(np.argmax(bits > 1))} is neither true nor false")
-
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         yield from describe.fields(walk, n, self._dtype)
+
+
+class _Base(NamedTuple):
+    """What a patch needs to be that of its base.
+
+    Attributes
+    ----------
+    digest : bytes
+    sizes : (k,) int64 array or None
+        Number of elements of each class; None if the patch has no classes.
+    """
+
+    digest: bytes
+    sizes: Array
 
 
 def _without_base() -> Unsupported:

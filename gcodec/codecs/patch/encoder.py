@@ -18,6 +18,7 @@ from gcodec.kernels.numeric import class_changes
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.class_changes import MOST_CLASSES, Tally
 from gcodec.kernels.prefix.value_classes import VALUES
+from gcodec.runtime.deferred import prefetch, resolved
 
 _CLASS_NBITS = 320  # approximate bits of the head and the tables of a class
 _EMPTY_NBITS = 32  # bits of the head of a class that does not change
@@ -53,9 +54,10 @@ _NO_BYTES = np.empty(0, np.uint8)
 def symbols_of(new: np.ndarray, old: np.ndarray, dtype: str) -> PatchSymbols:
     """Return the symbols that turn (n,) old bit patterns into new ones."""
     digest, contexts = digest_of(old), message.contexts_of(dtype)
+    prefetch(digest)  # with the counts
     known = class_changes.tally(old, new, contexts) if old.size else None
     if known is None or not known.changed.any():
-        return PatchSymbols(digest)
+        return resolved(PatchSymbols(digest))
     bounds = _bounds(known) if contexts.is_float else ()
     count = len(bounds) + 1
     places, differences = class_changes.split(old, new, contexts, bounds, known)
@@ -65,7 +67,7 @@ def symbols_of(new: np.ndarray, old: np.ndarray, dtype: str) -> PatchSymbols:
     ends = np.cumsum(changed)[:-1]
     parts = zip(np.split(places, ends), np.split(differences, ends), strict=True)
     changes = tuple(Changes(*part) for part in parts)
-    return PatchSymbols(digest, bounds, tuple(sizes.tolist()), changes)
+    return resolved(PatchSymbols(digest, bounds, tuple(sizes.tolist()), changes))
 
 
 def write(symbols: PatchSymbols) -> Written:

@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.kernels.numeric.words import count_ones, masked_above, trailing_zeros, unequal
-from gcodec.runtime import pool
+from gcodec.runtime import Array, pool
+from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 
 MOST_CLASSES = 6
-_CONTEXTS = 256
+CONTEXTS = 256
 _ITEMSIZES = (1, 2, 4, 8)
 _STEP = 64  # elements whose classes a kernel compares at once
-_APART = 2 * _CONTEXTS + 8  # entries from one table of counts to the next
+_APART = 2 * CONTEXTS + 8  # entries from one table of counts to the next
 _TABLES = 4  # equal neighbors would wait for each other's count
 _NEVER = 1 << 62  # elements before a change that does not come
 _BYTE, _ONE = np.uint64(0xFF), np.uint64(1)
@@ -56,7 +57,8 @@ class Tally(NamedTuple):
     Attributes
     ----------
     elements, changed : (segments, 256) int64 array
-        All elements, and those that change, of each segment of the thread pool.
+        All elements, and those that change, of each segment of the thread pool. A device has one
+        segment; its numbers are on the host, too.
     """
 
     elements: np.ndarray
@@ -65,10 +67,11 @@ class Tally(NamedTuple):
 
 def by_class(counts: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
     """Return the (segments, 6) sums of (segments, 256) counts by class."""
-    table = np.searchsorted(np.array(bounds, np.int64), np.arange(_CONTEXTS), "right")
+    table = np.searchsorted(np.array(bounds, np.int64), np.arange(CONTEXTS), "right")
     return counts @ (table[:, None] == np.arange(MOST_CLASSES))
 
 
+@dispatched("gcodec.kernels.numeric.class_changes_cuda")
 def tally(old: np.ndarray, new: np.ndarray, contexts: Contexts) -> Tally:
     """Count (n,) elements and changes by their contexts."""
     run = _tally(old.itemsize)
@@ -76,13 +79,14 @@ def tally(old: np.ndarray, new: np.ndarray, contexts: Contexts) -> Tally:
     def task(start: int, stop: int) -> np.ndarray:
         counts = np.zeros(_TABLES * _APART, np.int64)
         run(old[start:stop], new[start:stop], np.uint64(contexts.shift), counts)
-        return counts.reshape(_TABLES, _APART).sum(axis=0)[: 2 * _CONTEXTS]
+        return counts.reshape(_TABLES, _APART).sum(axis=0)[: 2 * CONTEXTS]
 
     counts = np.stack(pool.run(task, old.size, _STEP))
-    equal, changed = counts[:, :_CONTEXTS], counts[:, _CONTEXTS:]
+    equal, changed = counts[:, :CONTEXTS], counts[:, CONTEXTS:]
     return Tally(equal + changed, changed)
 
 
+@dispatched("gcodec.kernels.numeric.class_changes_cuda")
 def split(
     old: np.ndarray, new: np.ndarray, contexts: Contexts, bounds: Sequence[int], known: Tally
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -100,7 +104,8 @@ def split(
     Returns
     -------
     places : (k,) int64 array
-        Position of each changed element among the elements of its class.
+        Position of each changed element among the elements of its class. On the host, also for
+        elements on a device.
     differences : (k,) uint64 array
     """
     run, levels = _split(old.itemsize), contexts.levels(old.dtype, bounds)
@@ -129,20 +134,21 @@ class ClassSizes(NamedTuple):
 
     Attributes
     ----------
+    totals : (6,) int64 array
+        Numbers of all elements; of a device, a `Deferred` array of as many as there are classes.
+    sizes : array
+        Numbers of each segment of the thread pool, (segments, 6) int64. Of a device, those that
+        precede each part of the elements, class by class; see ``class_changes.cu``.
     starts : dict
-        Row of each segment of the thread pool, by its first element.
-    sizes : (segments, 6) int64 array
+        Row of each segment by its first element; empty for a device.
     """
 
+    totals: Array
+    sizes: Array
     starts: dict[int, int]
-    sizes: np.ndarray
-
-    @property
-    def totals(self) -> np.ndarray:
-        """The (6,) numbers of all segments."""
-        return self.sizes.sum(axis=0)
 
 
+@dispatched("gcodec.kernels.numeric.class_changes_cuda")
 def class_sizes(bits: np.ndarray, contexts: Contexts, bounds: Sequence[int]) -> ClassSizes:
     """Count (n,) elements by their classes, given the least context of each but the first."""
     run, levels = _count(bits.itemsize), contexts.levels(bits.dtype, bounds)
@@ -154,22 +160,25 @@ def class_sizes(bits: np.ndarray, contexts: Contexts, bounds: Sequence[int]) -> 
 
     rows = pool.run(task, bits.size, _STEP)
     starts = {start: row for row, (start, _) in enumerate(rows)}
-    return ClassSizes(starts, np.stack([counts for _, counts in rows]))
+    sizes = np.stack([counts for _, counts in rows])
+    return ClassSizes(sizes.sum(axis=0), sizes, starts)
 
 
+@dispatched("gcodec.kernels.numeric.class_changes_cuda")
 def apply(
-    bits: np.ndarray,
+    old: np.ndarray,
     contexts: Contexts,
     bounds: Sequence[int],
     sizes: ClassSizes,
     places: Sequence[np.ndarray],
     differences: Sequence[np.ndarray],
+    out: np.ndarray,
 ) -> None:
-    """Apply changes to (n,) bit patterns in place.
+    """Write (n,) changed bit patterns.
 
     Parameters
     ----------
-    bits : (n,) unsigned array
+    old : (n,) unsigned array
     contexts : Contexts
     bounds : sequence of int
         The least context of each class but the first.
@@ -177,8 +186,10 @@ def apply(
         What `class_sizes` returned.
     places, differences : sequence of arrays
         For each class, rising positions below its size, and differences; see `split`.
+    out : (n,) unsigned array
+        Either `old` itself or an array that does not share its memory.
     """
-    run, levels = _apply(bits.itemsize), contexts.levels(bits.dtype, bounds)
+    run, levels = _apply(old.itemsize), contexts.levels(old.dtype, bounds)
     offsets = np.cumsum([0, *(part.size for part in places)])
     all_places, all_differences = np.concatenate(places), np.concatenate(differences)
     before = np.cumsum(sizes.sizes, axis=0) - sizes.sizes
@@ -193,10 +204,12 @@ def apply(
             state[:2, k] = low + offsets[k], high + offsets[k]
             if low < high:
                 state[2, k] = part[low] - first
-        flat = state.reshape(-1)
-        run(bits[start:stop], *levels, contexts.is_float, all_places, all_differences, flat)
+        flat, target = state.reshape(-1), out[start:stop]
+        if out is not old:
+            target[:] = old[start:stop]
+        run(target, *levels, contexts.is_float, all_places, all_differences, flat)
 
-    pool.run(task, bits.size, _STEP)
+    pool.run(task, old.size, _STEP)
 
 
 @inline
@@ -231,10 +244,10 @@ def _tally(itemsize: int) -> Kernel:
             for k in range(_TABLES):
                 a, b = old[_TABLES * i + k], new[_TABLES * i + k]
                 context = (np.uint64(a) >> shift) & _BYTE
-                counts[np.uint64(k * _APART) + context + np.uint64(_CONTEXTS) * (a != b)] += 1
+                counts[np.uint64(k * _APART) + context + np.uint64(CONTEXTS) * (a != b)] += 1
         for i in range(_TABLES * whole, old.size):
             context = (np.uint64(old[i]) >> shift) & _BYTE
-            counts[context + np.uint64(_CONTEXTS) * (old[i] != new[i])] += 1
+            counts[context + np.uint64(CONTEXTS) * (old[i] != new[i])] += 1
 
     return tally_contexts
 

@@ -1,4 +1,5 @@
 // Twin of convert.py: conversion between float32 and other floats, by bit patterns.
+#include "kernels/bits/widths.cuh"
 #include "kernels/numeric/floats.cuh"
 
 extern "C" __global__ void from_bfloat16(const u16* bits, i64 n, u32* out) {
@@ -58,4 +59,14 @@ extern "C" __global__ void to_float64(const u32* x, i64 n, f64* out) {
 
 extern "C" __global__ void finite_or_zero(const u32* x, i64 n, u32* out) {
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) out[i] = is_finite(x[i]) ? x[i] : 0;
+}
+
+extern "C" __global__ void as_booleans(const u8* values, i64 n, u8* out) {
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) out[i] = values[i] != 0;
+}
+
+// Clears the bit patterns of NaN and infinity; `infinity` has all bits of an exponent.
+extern "C" __global__ void clear_nonfinite(u8* patterns, i32 width, u64 infinity, i64 n) {
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP)
+        if ((pattern_at(patterns, width, i) & infinity) == infinity) put_pattern(patterns, width, i, 0);
 }

@@ -25,6 +25,8 @@ _U13, _U16, _U31 = np.uint32(13), np.uint32(16), np.uint32(31)
 _ONE = np.uint32(1)
 _ABS = np.uint32(0x7FFFFFFF)
 _INFINITY = np.uint32(0x7F800000)
+INFINITIES = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
+"""Bit patterns of infinity, by dtype."""
 
 
 class ConvertedArray:
@@ -136,6 +138,12 @@ def to_float64(x: np.ndarray) -> np.ndarray:
         return x.astype(np.float64)
 
 
+@dispatched("gcodec.kernels.numeric.convert_cuda")
+def as_booleans(values: np.ndarray) -> np.ndarray:
+    """Return (n,) bytes as new uint8 booleans: 1 for each byte that is not 0."""
+    return (values != 0).view(np.uint8)
+
+
 def put(x: np.ndarray, dtype: str, out: np.ndarray) -> None:
     """Write (n,) float32 values to `out` on the calling thread.
 
@@ -159,6 +167,13 @@ def put(x: np.ndarray, dtype: str, out: np.ndarray) -> None:
 def finite_or_zero(x: np.ndarray) -> np.ndarray:
     """Replace NaN and infinity in (n,) float32 values by 0."""
     return np.where(np.isfinite(x), x, np.float32(0))
+
+
+@dispatched("gcodec.kernels.numeric.convert_cuda")
+def finite_patterns(bits: np.ndarray, dtype: str) -> np.ndarray:
+    """Replace the (n,) bit patterns of NaN and infinity by 0."""
+    infinity = bits.dtype.type(INFINITIES[dtype])
+    return np.where(bits & infinity == infinity, bits.dtype.type(0), bits)
 
 
 def round_to(x: np.ndarray, dtype: str) -> np.ndarray:

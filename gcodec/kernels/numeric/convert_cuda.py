@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.kernels.numeric.convert import round_to
+from gcodec.kernels.numeric.convert import INFINITIES, round_to
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with, launch_striding
 from gcodec.runtime.deferred import Deferred
@@ -32,9 +32,22 @@ def to_float64(x: Array) -> Array:
     return _converted("to_float64", x, np.float64)
 
 
+def as_booleans(values: Array) -> Array:
+    """Return bytes as booleans."""
+    return _converted("as_booleans", values, np.uint8)
+
+
 def finite_or_zero(x: Array) -> Array:
     """Replace NaN and infinity by 0."""
     return _converted("finite_or_zero", x, np.float32)
+
+
+def finite_patterns(bits: Array, dtype: str) -> Array:
+    """Replace the bit patterns of NaN and infinity by 0."""
+    device, n, out = device_with(bits), bits.size, bits.copy()
+    arguments = out.view(np.uint8), bits.itemsize, INFINITIES[dtype], n
+    launch_striding(device, "convert", "clear_nonfinite", n, *arguments)
+    return out
 
 
 def round_number(value: Deferred, dtype: str) -> Deferred:
