@@ -88,14 +88,14 @@ def check_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.Monke
     for step in range(2):
         room = np.empty(4 * 2000, np.uint8)
         flat, parts = bucket(step, dtype, room)
-        on_host._average(flat, parts, names, step)
+        on_host._average(ddp._Bucket(flat, parts, names, True, True, None, None))
         wanted = flat.clone()
         flat, parts = bucket(step, dtype, room)
         with monkeypatch.context() as patch:
             patch.setattr(ddp, "_works_there", lambda _: True)
             patch.setattr(ddp, "inspect", inspected)
             patch.setattr(on_device._coder, "average", averaged)
-            on_device._average(flat, parts, names, step)
+            on_device._average(ddp._Bucket(flat, parts, names, True, True, None, None))
         for state in (on_host, on_device):
             state._end_step(counts=True)
         assert torch.equal(flat, wanted)
