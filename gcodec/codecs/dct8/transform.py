@@ -93,7 +93,8 @@ class Forward:
     def __init__(self, sizes: Sizes, other: Basis | None = None, *, folded: bool = True) -> None:
         self.sizes = sizes
         self._buffer = np.empty(0, np.float32)
-        self._axes = [_axis(n, other, folded) for n in sizes]
+        a, b, c = (_axis(n, other, folded) for n in sizes)
+        self._tables, self._folds = (a[0], b[0], c[0]), (a[1], b[1], c[1])
         self._by_scipy = [n > TABLED and other is None for n in sizes]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
@@ -109,7 +110,7 @@ class Forward:
 
             out.reshape(x.shape)[:] = fft.dct(x, axis=axis + 1, norm="ortho")
             x = out.reshape(x.shape)
-        forward(x.reshape(-1), self.sizes, *zip(*self._axes, strict=True), out)
+        forward(x.reshape(-1), self.sizes, self._tables, self._folds, out)
         return out.reshape(m, -1)
 
 
