@@ -13,10 +13,12 @@ This takes a third of the products of the whole basis if n is a power of two.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import copy_block
 from gcodec.kernels.transform.dct_inverse import Sizes
 from gcodec.runtime.jit import kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, Emitter, block, compiles_for, floats, lanes
@@ -166,12 +168,11 @@ def _transpose_squares(e: Emitter) -> None:
 
     def move(current: list[Any]) -> list[Any]:
         number, source, target = current
-        rows, place = [], source
-        for _ in range(_SIDE):
-            rows.append(e.load(place, floats(_SIDE)))
-            place = builder.gep(place, [e.args["pitch"]])
+        places = [source]
+        for _ in range(1, _SIDE):
+            places.append(builder.gep(places[-1], [e.args["pitch"]]))
         place = target
-        for column in _transposed(e, rows):
+        for column in _columns(e, places):
             e.store(column, place)
             place = builder.gep(place, [e.args["out_pitch"]])
         following = e.element(source, _SIDE), builder.gep(target, [out_step])
@@ -180,24 +181,30 @@ def _transpose_squares(e: Emitter) -> None:
     e.loop([word(0), e.address("source", "at"), e.address("out", "to")], is_below, move)
 
 
-def _transposed(e: Emitter, rows: list[Any]) -> list[Any]:
-    """Emit the columns of 8 vectors of 8 lanes, in three steps that exchange lanes of two rows."""
-    columns = [*rows]
-    for distance in (4, 2, 1):
-        lower, upper = (
-            [k if bool(k & distance) == is_upper else k ^ distance for k in range(_SIDE)]
-            for is_upper in (False, True)
-        )
-        # A shuffle has the lanes of a second vector after those of the first one.
-        low = [k if k == own else k + _SIDE for k, own in zip(lower, range(_SIDE), strict=True)]
-        high = [k if k != own else k + _SIDE for k, own in zip(upper, range(_SIDE), strict=True)]
-        orders = [lanes(32, _SIDE)(order) for order in (low, high)]
-        for k in (k for k in range(_SIDE) if not k & distance):
-            pair = columns[k], columns[k + distance]
-            columns[k], columns[k + distance] = (
-                e.builder.shuffle_vector(*pair, order) for order in orders
-            )
+def _columns(e: Emitter, rows: list[Any]) -> list[Any]:
+    """Emit the columns of 8 rows of 8 elements, given the addresses of the rows."""
+    kind, half = floats(_SIDE // 2), _SIDE // 2
+    columns = []
+    for first in (0, half):
+        # Both halves of a vector are rows of a square of 4x4 elements, which are transposed.
+        quarters = [e.load(e.element(row, first), kind) for row in rows]
+        square = [_chosen(e, quarters[k], quarters[k + half], range(_SIDE)) for k in range(half)]
+        pairs = [
+            _chosen(e, square[k], square[k + 1], order)
+            for k in (0, 2)
+            for order in ((0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15))
+        ]
+        columns += [
+            _chosen(e, pairs[k], pairs[k + 2], order)
+            for k in (0, 1)
+            for order in ((0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15))
+        ]
     return columns
+
+
+def _chosen(e: Emitter, one: Any, other: Any, order: Sequence[int]) -> Any:
+    """Emit the vector of the lanes of two vectors, end to end, in an order."""
+    return e.builder.shuffle_vector(one, other, lanes(32, len(order))([*order]))
 
 
 @subroutine
@@ -319,7 +326,10 @@ def _forward(x, batch, a, b, c, first, middle, last, folds_a, folds_b, folds_c, 
     for start in range(0, x.size, batch):
         stop = min(start + batch, x.size)
         part = out[start:stop]
-        for i in range(start, stop):
+        whole = stop - (stop - start) % BLOCK
+        for i in range(start, whole, BLOCK):
+            copy_block(x, i, out, i, False)
+        for i in range(whole, stop):
             out[i] = x[i]
         if folds_c >= 0:
             _transform_axis(part, c, 1, last, folds_c, panel, sums)
