@@ -133,6 +133,73 @@ def test_all_coefficients_reconstruct_the_tensor(chunk: str) -> None:
     np.testing.assert_allclose(back, x, atol=1e-4)
 
 
+def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Return a·b + c of float32 arrays, rounded once."""
+    product, c = a.astype(np.float64) * b, c.astype(np.float64)  # exact: 48 bits
+    total = product + c
+    rest = total - product
+    lost = (product - (total - rest)) + (c - rest)
+    # A sum that was rounded becomes odd, so that it is no tie when it is rounded again.
+    is_even = total.view(np.uint64) % 2 == 0
+    odd = np.nextafter(total, np.copysign(np.inf, lost))
+    return np.where((lost != 0) & is_even, odd, total).astype(F)
+
+
+def forward_by_definition(x: np.ndarray, sizes: tuple[int, int, int]) -> np.ndarray:
+    """Transform one chunk as defined: sums and differences, and products added one by one."""
+    for axis in (2, 1, 0):
+        n = sizes[axis]
+        sums, y = np.moveaxis(x, axis, 0), np.empty_like(np.moveaxis(x, axis, 0))
+        step = 1
+        while len(sums) % 2 == 0:
+            half = len(sums) // 2
+            differences, sums = (
+                sums[:half] - sums[: -half - 1 : -1],
+                sums[:half] + sums[: -half - 1 : -1],
+            )
+            for u in range(step, n, 2 * step):
+                y[u] = F(0)
+                for j in reversed(range(half)):
+                    y[u] = fused(basis.basis(n)[u, j], differences[j], y[u])
+            step *= 2
+        for u in range(0, n, step):
+            y[u] = F(0)
+            for j in range(len(sums)):
+                y[u] = fused(basis.basis(n)[u, j], sums[j], y[u])
+        x = np.moveaxis(y, 0, axis)
+    return x
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [(1, 1, 50), (1, 64, 64), (1, 40, 33), (5, 6, 7), (3, 130, 32), (1, 12, 1), (2, 1, 256)],
+)
+@pytest.mark.parametrize("count", [1, 9])
+def test_forward_sums_in_the_specified_order(sizes: tuple[int, int, int], count: int) -> None:
+    x = noise(count, *sizes)
+    actual = transform.Forward(sizes)(x)
+    for row, chunk in zip(actual, x, strict=True):
+        expected = forward_by_definition(chunk, sizes)
+        np.testing.assert_array_equal(row.reshape(sizes), expected)
+
+
+def test_transform_is_accurate() -> None:
+    x = noise(40, 1, 64, 64)
+    exact = fft.dctn(x.astype(np.float64), axes=(2, 3), norm="ortho").reshape(40, -1)
+    assert np.abs(transform.Forward((1, 64, 64))(x) - exact).max() < 2.0**-18
+
+
+def test_large_values_whose_sums_exceed_float32() -> None:
+    x = np.zeros((2, 64), F)
+    x[0, [0, 63]] = 3e38
+    x[1] = noise(64)
+    assert not np.isfinite(transform.Forward((1, 1, 64))(x[:1].reshape(1, 1, 1, 64))).all()
+    selected = transform.select(x.reshape(-1), chunks.flat(128, (64,)), 64)
+    assert selected is not None
+    expected, scale = fft.dct(x.astype(np.float64), norm="ortho"), [[3e38], [1]]
+    np.testing.assert_allclose(selected[1] / scale, expected / scale, atol=1e-5)
+
+
 def inverse_by_definition(y: np.ndarray, sizes: tuple[int, int, int]) -> np.ndarray:
     """Invert the transform of one chunk as defined: float32 products and sums, one by one."""
     for axis in (2, 1, 0):

@@ -1,9 +1,7 @@
 """The transform: from values to the largest coefficients of each chunk, and back.
 
-The forward transform uses BLAS up to 64 points and SciPy's DCT beyond, so its last bits depend on
-the library. BLAS gets matrices of at most 64 rows and columns, one at a time, so that the order of
-its sums depends neither on gcodec's threads nor on those of the library. The inverse transform is
-one kernel with the same result everywhere.
+Both are kernels with the same result everywhere, except that the forward transform of axes of more
+than 256 points is SciPy's DCT, whose last bits depend on the library.
 """
 
 from __future__ import annotations
@@ -15,14 +13,14 @@ import numpy as np
 
 from gcodec.codecs.dct8.chunks import PART, Chunks, take
 from gcodec.kernels.transform import basis
+from gcodec.kernels.transform.dct_forward import SKIPPED, folded_table, folds_of, forward
 from gcodec.kernels.transform.dct_inverse import TABLED, Sizes, inverse
 from gcodec.kernels.transform.dct_select import largest
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
+from gcodec.runtime.memory import aligned_empty
 
 Basis = Callable[[int], np.ndarray]  # returns the rows, one for each frequency, for n points
-
-_BLAS = 64  # most points for which BLAS is used, and rows or columns of its matrices
 
 
 @dispatched("gcodec.codecs.dct8.transform_cuda")
@@ -43,16 +41,20 @@ def select(
     coefficients = np.empty((chunks.count, k), np.float32)
     parts = chunks.parts()
 
-    def task(start: int, stop: int) -> bool:
-        forward = Forward(chunks.sizes, other)
-        with np.errstate(all="ignore"):  # in each thread
-            for first, end in parts[start // PART : -(-stop // PART)]:
-                y = forward(take(chunks, values, first, end))
-                if not largest(y, k, positions[first:end], coefficients[first:end]):
-                    return False
-        return True
+    def selects(folded: bool) -> bool:
+        def task(start: int, stop: int) -> bool:
+            transform = Forward(chunks.sizes, other, folded=folded)
+            with np.errstate(all="ignore"):  # in each thread
+                for first, end in parts[start // PART : -(-stop // PART)]:
+                    y = transform(take(chunks, values, first, end))
+                    if not largest(y, k, positions[first:end], coefficients[first:end]):
+                        return False
+            return True
 
-    is_finite = all(pool.run(task, PART * len(parts), PART))
+        return all(pool.run(task, PART * len(parts), PART))
+
+    # Sums of two values may exceed float32 where no coefficient does.
+    is_finite = selects(folded=True) or selects(folded=False)
     return (positions, coefficients) if is_finite else None
 
 
@@ -88,46 +90,34 @@ def _table(n: int, other: Basis | None) -> np.ndarray:
 class Forward:
     """The forward transform of chunks; a call overwrites the array that the last one returned."""
 
-    def __init__(self, sizes: Sizes, other: Basis | None = None) -> None:
+    def __init__(self, sizes: Sizes, other: Basis | None = None, *, folded: bool = True) -> None:
         self.sizes = sizes
-        self.other = other
-        self._buffers = np.empty((2, 0), np.float32)
+        self._buffer = np.empty(0, np.float32)
+        a, b, c = (_axis(n, other, folded) for n in sizes)
+        self._tables, self._folds = (a[0], b[0], c[0]), (a[1], b[1], c[1])
+        self._by_scipy = [n > TABLED and other is None for n in sizes]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Return the coefficients of (m, *sizes) float32 values, as (m, a·b·c)."""
-        m, (a, b, c) = x.shape[0], self.sizes
-        if self._buffers.shape[1] < x.size:
-            self._buffers = np.empty((2, x.size), np.float32)
-        for shape in ((m * a * b, c, 1), (m * a, b, c), (m, a, b * c)):
-            if shape[1] > 1:
-                out = self._buffers[0, : x.size].reshape(shape)
-                _transform(x.reshape(shape), out, self.other)
-                x, self._buffers = out, self._buffers[::-1]
-        return x.reshape(m, -1)
+        m = len(x)
+        if x.size == m:
+            return x.reshape(m, 1)
+        if self._buffer.size < x.size:
+            self._buffer = aligned_empty(x.size, np.float32)
+        out = self._buffer[: x.size]
+        for axis in np.flatnonzero(self._by_scipy):
+            from scipy import fft
 
-
-def _transform(x: np.ndarray, out: np.ndarray, other: Basis | None) -> None:
-    """Transform (m, n, inner) values along the second axis."""
-    m, n, inner = x.shape
-    if n > _BLAS and other is None:
-        from scipy import fft
-
-        out[:] = fft.dct(x, axis=1, norm="ortho")
-    elif inner > 1:
-        for at in range(0, inner, _BLAS):
-            np.matmul(
-                (other or basis.basis)(n), x[:, :, at : at + _BLAS], out=out[:, :, at : at + _BLAS]
-            )
-    else:
-        whole = m - m % _BLAS
-        for rows in (slice(whole), slice(whole, m)):
-            part = x[rows, :, 0]
-            if part.size:
-                shape = -1, min(_BLAS, part.shape[0]), n
-                transposed = _transposed(other or basis.basis, n)
-                np.matmul(part.reshape(shape), transposed, out=out[rows].reshape(shape))
+            out.reshape(x.shape)[:] = fft.dct(x, axis=axis + 1, norm="ortho")
+            x = out.reshape(x.shape)
+        forward(x.reshape(-1), self.sizes, self._tables, self._folds, out)
+        return out.reshape(m, -1)
 
 
 @functools.lru_cache(maxsize=32)
-def _transposed(rows: Basis, n: int) -> np.ndarray:
-    return np.ascontiguousarray(rows(n).T)
+def _axis(n: int, other: Basis | None, folded: bool) -> tuple[np.ndarray, int]:
+    """Return the table and the folds of an axis; see `dct_forward.forward`."""
+    if n == 1 or (n > TABLED and other is None):
+        return np.ones(1, np.float32), SKIPPED
+    folds = folds_of(n) if folded and other is None else 0
+    return folded_table((other or basis.basis)(n), folds), folds

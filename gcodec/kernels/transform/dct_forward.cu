@@ -1,7 +1,7 @@
-// The largest coefficients of the DCT of chunks, which the host computes with BLAS and SciPy.
+// The largest coefficients of the DCT of chunks, which the host computes in another order.
 //
 // The transform of an axis is a product with its basis in float32, summed in runs of 64 elements. The
-// last bits depend on this order, as they depend on the library on the host. Transposed tables let
+// last bits depend on this order, and differ from those of dct_forward.py. Transposed tables let
 // neighboring threads load neighboring words.
 #include "kernels/transform/dct.cuh"
 #include "kernels/transform/dct_select.cuh"
