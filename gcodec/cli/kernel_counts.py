@@ -30,7 +30,7 @@ COUNTS = {
     "sparseloco": (11, 16),
     "topk": (10, 12),
     "randomk": (6, 7),
-    "dct8": (5, 8),
+    "dct8": (6, 9),
     "powersgd": (4, 6),
     "ecsq": (27, 34),
     "ecsq:rounding=stochastic": (28, 35),
