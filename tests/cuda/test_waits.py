@@ -118,8 +118,9 @@ def test_payloads_stay_on_the_device(counting: shim.ShimDevice, spec: str) -> No
     assert payload.tobytes() == codec.pack(symbols).tobytes()
 
 
-# The encoder of dct8 differs between device and host.
-LATE = [spec for spec, counts in WAITS.items() if counts[1] == 1 and "dct8" not in spec]
+# Of a vector, tiles are runs of 4096 elements, whose transforms differ between device and host.
+RUNS = "dct8:layout=tiles"
+LATE = [spec for spec, counts in WAITS.items() if counts[1] == 1 and spec != RUNS]
 
 
 def test_late_errors_change_nothing(gpu: Device) -> None:

@@ -16,7 +16,7 @@ then, for the chunks with a nonzero scale, signs, magnitudes or levels, and posi
 magnitudes, and `gcodec.kernels.transform.dct_inverse` the arithmetic of decoding, in one fixed
 order with the same result everywhere. So has the encoder's transform,
 `gcodec.kernels.transform.dct_forward`, where no side of a chunk exceeds 256. Beyond that it is
-SciPy's, whose last bits differ between machines, and on a device it has an order of its own. Other
+SciPy's, whose last bits differ between machines, or has an order of its own on a device. Other
 bytes may result, but every machine decodes these bytes to the same values.
 
 Sources: Panthalia (``affine8`` with ``layout=flat``); Peng et al., "DeMo: Decoupled momentum

@@ -14,6 +14,7 @@ from gcodec.codecs.dct8.transform import Basis
 from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.transform import basis
+from gcodec.kernels.transform.dct_forward import folds_of
 from gcodec.kernels.transform.dct_inverse import TABLED
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with
@@ -33,18 +34,20 @@ def select(
     device, count = device_with(values), chunks.count
     blocks = _blocks(count, chunks.size)
     scratch = device.empty(2 * chunks.size * blocks if chunks.size > _HELD else 0, np.float32)
-    words = device.zeros(2 * count * k + 1, np.uint32)  # positions, coefficients, the largest
-    positions, coefficients = words[: count * k].view(np.int32), words[count * k : 2 * count * k]
     layout = *_layout(chunks), chunks.layout.edge, count
     bases = [_table(device, n, other, transposed=True) for n in chunks.sizes]
-    inputs = values, *layout, *chunks.sizes, *bases, k, scratch
-    outputs = positions, coefficients, words[2 * count * k :]
-    device.launch("dct_forward", "dct_largest", blocks, THREADS, *inputs, *outputs)
-    fetched = device.to_host(words)
-    if fetched[-1] >= INFINITY_BITS:
-        return None
-    selected = fetched[:-1].reshape(2, count, k)
-    return selected[0].view(np.int32), selected[1].view(np.float32)
+    folds = tuple(folds_of(n) if other is None else 0 for n in chunks.sizes)
+    # As on the host, sums of two values may exceed float32 where no coefficient does.
+    for own_folds in (folds, (0, 0, 0)):
+        words = device.zeros(2 * count * k + 1, np.uint32)  # positions, coefficients, the largest
+        inputs = values, *layout, *chunks.sizes, *own_folds, *bases, k, scratch
+        outputs = (words[: count * k], words[count * k : -1], words[-1:])
+        device.launch("dct_forward", "dct_largest", blocks, THREADS, *inputs, *outputs)
+        fetched = device.to_host(words)
+        if fetched[-1] < INFINITY_BITS:
+            selected = fetched[:-1].reshape(2, count, k)
+            return selected[0].view(np.int32), selected[1].view(np.float32)
+    return None
 
 
 def restore(

@@ -84,6 +84,15 @@ __device__ __forceinline__ u32 divide_bits(u32 a, u32 b) {
     return bits_of(quotient);
 }
 
+// a * b + c, rounded once
+__device__ __forceinline__ u32 fused_bits(u32 a, u32 b, u32 c) {
+    f32 sum;
+    asm("fma.rn.f32 %0, %1, %2, %3;"
+        : "=f"(sum)
+        : "f"(float_of(a)), "f"(float_of(b)), "f"(float_of(c)));
+    return bits_of(sum);
+}
+
 #else
 
 // The same functions without PTX.
@@ -105,6 +114,16 @@ __device__ __forceinline__ u32 multiply_bits(u32 a, u32 b) {
 
 __device__ __forceinline__ u32 divide_bits(u32 a, u32 b) {
     return narrowed(widened(a) / widened(b));
+}
+
+__device__ __forceinline__ u32 fused_bits(u32 a, u32 b, u32 c) {
+    f64 product = widened(a) * widened(b), other = widened(c), sum = product + other;
+    f64 part = sum - product, error = (product - (sum - part)) + (other - part);
+    // An inexact sum is rounded to the neighbor whose last bit is 1, so that the second rounding
+    // sees on which side of a tie it is.
+    u64 bits = (u64)__double_as_longlong(sum);
+    if ((error > 0 || error < 0) && !(bits & 1)) bits += (error > 0) == (sum > 0) ? 1 : -1;
+    return narrowed(__longlong_as_double((i64)bits));
 }
 
 #endif
