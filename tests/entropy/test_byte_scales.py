@@ -6,7 +6,7 @@ import numpy as np
 
 from gcodec.entropy import rans
 from gcodec.entropy.rans import entropy_nbits
-from gcodec.kernels.context.byte_scales import rounded_scales
+from gcodec.kernels.context.byte_sums import rounded_scales
 
 
 def weighted(numbers: list[int]) -> int:
