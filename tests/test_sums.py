@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from sweeps import thinned
 
 import gcodec
+from gcodec.arrays.source import NUMPY_DTYPES
+from gcodec.codec import Codec
 from gcodec.feedback import Transaction
 from gcodec.frame import FrameSum, summation
 from gcodec.kernels.bits import dequantize
@@ -25,6 +28,10 @@ SLICED = (
     *("sign", "sign:scale=none", "mxnet-1bit", "mxnet-2bit", "terngrad", "terngrad:pack=base3"),
     *("minmax", "minmax:bits=3,rounding=stochastic", "minmax:bits=5,bucket=100", "raw"),
     *("raw:dtype=bfloat16", "minmax:bits=1,bucket=300001"),
+)
+SPARSE = (
+    *("topk", "randomk", "sparseloco:k=2,chunk=32", "qsgd:s=1,form=sparse"),
+    *("qsgd:s=1,form=sparse,code=rice", "mxnet-2bit:threshold=3,form=sparse"),
 )
 WHOLE = ("topk:k=100", "terngrad:pack=terngrad", "qsgd:bucket=512", "randomk:ratio=0.1")
 
@@ -75,6 +82,46 @@ def test_sums_of_large_tensors(threads: int, monkeypatch: pytest.MonkeyPatch) ->
     frames = encoded(specs, N + 77)
     scales = [(-1) ** k / (k + 1) for k in range(len(specs))]
     assert gs.same_bits(gcodec.decode_sum(frames, scale=scales), looped(frames, scales))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spec", SPARSE)
+def test_sparse_frames_change_only_the_sent_elements(
+    spec: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum of zeros has no −0, so no zeros need to be added to it, except if 0·scale is NaN."""
+    n, kind = 40_000, np.dtype(NUMPY_DTYPES[dtype])
+    frames = encoded([spec] * 3, n, kind)
+    for scales in ((1, -0.5, 3), (-1, -1, 0), (-0.0, 1e38, 7), (2, math.inf, 1), (1, math.nan, 1)):
+        expected = looped(frames, scales)
+        monkeypatch.setattr(Codec, "_dequantize_add", None)
+        assert gs.same_bits(gcodec.decode_sum(frames, scale=scales), expected)
+        monkeypatch.undo()
+    assert 0 < np.count_nonzero(gcodec.decode(frames[0])) < n // 8
+
+
+@pytest.mark.parametrize("spec", SPARSE)
+def test_sparse_frames_add_zeros_to_arrays(spec: str) -> None:
+    """−0 + 0 is 0, and an element plus NaN is NaN."""
+    (frame,) = encoded([spec], 40_000)
+    decoded = gcodec.decode(frame)
+    for before, scale in itertools.product((-0.0, 1.0), (1.0, -1.0, 0.0, math.inf)):
+        sums = np.full(40_000, before, np.float32)
+        with np.errstate(all="ignore"):
+            expected = sums + np.float32(scale) * decoded
+        gcodec.decode_add(frame, sums, scale)
+        assert gs.same_bits(sums, expected)
+
+
+@pytest.mark.parametrize("spec", SPARSE)
+def test_damage_of_sparse_frames_leaves_arrays_alone(spec: str) -> None:
+    (frame,) = encoded([spec], 40_000)
+    read, sums = gcodec.Frame.from_bytes(frame), np.full(40_000, -0.0, np.float32)
+    short = read.payload.data[: read.payload.data.size // 2]
+    damaged = replace(read, payload=read.payload._replace(data=short, nbits=8 * short.size))
+    with pytest.raises(gcodec.FormatError):
+        damaged.decode_add(sums)
+    assert np.signbit(sums).all()
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

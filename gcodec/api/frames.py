@@ -328,9 +328,9 @@ def decode_sum(
     """Decode frames of one shape, and return their sum.
 
     The result has the same bits as calls of `decode_add`, in the order of the frames, on an array
-    of zeros. Every frame is added to a part of the sum while that part is in the cache, so the
-    call takes less time than a loop. Frames that cannot be decoded in parts, such as those of
-    ``topk``, are added one after another.
+    of zeros. The call takes less time than a loop: it adds all frames to a part of the sum while
+    that part is in the cache, and reads and writes only those elements that sparse frames send.
+    Frames with an entropy code for all elements are added one after another.
 
     Parameters
     ----------

@@ -493,6 +493,34 @@ class Codec(Parameters):
         """
         raise ParameterError(f"frame: {self} sends all elements; use decode")
 
+    @property
+    def _is_sparse(self) -> bool:
+        """Whether a payload contains positions of the sent elements; see `_decode_sparse`."""
+        return False
+
+    def _elements(
+        self, symbols: Symbols, n: int, beside: Array | None = None
+    ) -> tuple[Array, Array] | None:
+        """Return the elements that symbols send, or None if they send all n.
+
+        Returns
+        -------
+        positions : (k,) int64 array
+            In ascending order. All arrays may lie where the array `beside` lies.
+        values : (k,) float32 array
+        """
+        return None
+
+    def _read_elements(
+        self, payload: Payload, n: int, beside: Array
+    ) -> tuple[Array, Array] | None:
+        """Read the elements of a payload that sends few of n, with all checks; see `_elements`.
+
+        The result is None if `_dequantize_add` adds the symbols of the payload as fast.
+        """
+        is_short = self._is_sparse and payload.nbits < n >> 3
+        return self._decode_sparse(payload, n) if is_short and device_of(beside) is None else None
+
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         """Return the number of bits of bare bytes; raise `ParameterError` if undetermined.
 

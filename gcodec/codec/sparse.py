@@ -19,10 +19,6 @@ class SparseCodec(Codec):
     def _elements(
         self, symbols: Symbols, n: int, beside: Array | None = None
     ) -> tuple[Array, Array]:
-        """Return the positions of the sent elements of n, and their float32 values.
-
-        Positions are int64 in ascending order. Both may lie where the array `beside` lies.
-        """
         raise NotImplementedError
 
     def _dequantize(self, symbols: Symbols, out: Array) -> None:
@@ -31,6 +27,9 @@ class SparseCodec(Codec):
     def _dequantize_add(self, symbols: Symbols, dtype: str, scale: np.float32, out: Array) -> None:
         positions, values = self._elements(symbols, out.size, out)
         scatter.add(out, positions, convert.round_to(values, dtype), scale)
+
+    def _read_elements(self, payload: Payload, n: int, beside: Array) -> tuple[Array, Array]:
+        return self._elements(self._unpack(payload, n), n, beside)
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         return self._elements(self._unpack(payload, n), n)

@@ -22,13 +22,13 @@ import numpy as np
 
 from gcodec.arrays.large_bytes import LEAST_NBYTES, Observed, joined
 from gcodec.arrays.source import inspect, is_flat, outlet, shares_memory
-from gcodec.codec import Codec
+from gcodec.codec import Codec, Symbols
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import header, integrity
 from gcodec.frame.header import Header
 from gcodec.frame.integrity import CHECKSUM_NBYTES, crc32c, crc32c_from_memory
-from gcodec.kernels.numeric import convert
+from gcodec.kernels.numeric import convert, scatter
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.runtime import Array
@@ -439,12 +439,36 @@ class Frame(_Secret):
             target = source.target("float32", self.shape)
             with one_wait():  # raise errors in the payload before `acc` changes
                 payload = self.apart_from(target)._payload_on(source.device)
-                add = self.codec._read_adder(payload, self.size, self.dtype)
+                elements = self.read_elements(payload, target)
+                if elements is None:
+                    add = self.codec._read_adder(payload, self.size, self.dtype)
             contiguous = target if is_flat(target) else np.require(target, None, ["C", "A"])
             with np.errstate(all="ignore"):
-                add(np.float32(scale), contiguous.reshape(-1))
+                flat, factor = contiguous.reshape(-1), np.float32(scale)
+                if elements is None:
+                    add(factor, flat)
+                else:
+                    scatter.add(flat, *elements, factor)
             if contiguous is not target:
                 target[...] = contiguous
+
+    def read_elements(
+        self, payload: Payload, beside: Array, symbols: Symbols | None = None
+    ) -> tuple[Array, Array] | None:
+        """Return positions and rounded values of the sent elements, or None if all n are sent.
+
+        The payload is that of this frame, perhaps copied to where the array `beside` lies. It is
+        not read if its symbols are known. For all checks and the result, see
+        `Codec._read_elements`.
+        """
+        if symbols is None:
+            elements = self.codec._read_elements(payload, self.size, beside)
+        else:
+            elements = self.codec._elements(symbols, self.size, beside)
+        if elements is None:
+            return None
+        positions, values = elements
+        return positions, convert.round_to(values, self.dtype)
 
 
 # A dataclass would take a property in the body of the class for the parameter's default value.

@@ -19,6 +19,7 @@ from gcodec.codec import Symbols
 from gcodec.errors import ParameterError
 from gcodec.frame.frame import Frame
 from gcodec.kernels.bits.dequantize import LevelString, adder
+from gcodec.kernels.numeric import scatter
 from gcodec.runtime import Array, pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.deferred import one_wait
@@ -95,6 +96,13 @@ class FrameSum:
             factor = np.float32(check_number("scale", scale))
         with self._source.stream():
             payload, is_known = frame._payload_on(device), symbols is not None
+            with one_wait():
+                elements = frame.read_elements(payload, self._sum, symbols)
+            if elements is not None:
+                self._add_pending()
+                # The sum began as zeros. It has no −0, which is the sum of −0 and −0 alone.
+                scatter.add(self._sum, *elements, factor, has_minus_zero=False)
+                return
             if device is not None or not codec._slice_unit(frame.size):
                 with one_wait():
                     add: Callable[[np.float32, Array], None] = (

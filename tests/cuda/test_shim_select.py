@@ -134,11 +134,13 @@ def test_put(gpu: Device) -> None:
 def test_add(gpu: Device, scale: float) -> None:
     for n in FEW:
         x, positions, times = gradient(n), random_positions(n), np.float32(scale)
-        wanted, out = gradient(n, 1), gpu.to_device(gradient(n, 1))
-        with np.errstate(all="ignore"):
-            scatter.add(wanted, positions, x[positions], times)
-        scatter.add(out, positions, x[positions], times)
-        assert same(gpu.to_host(out), wanted), n
+        for has_minus_zero in (True, False):
+            wanted = gradient(n, 1) + (0 if has_minus_zero else np.float32(0))
+            out = gpu.to_device(wanted.copy())
+            with np.errstate(all="ignore"):
+                scatter.add(wanted, positions, x[positions], times, has_minus_zero)
+            scatter.add(out, positions, x[positions], times, has_minus_zero)
+            assert same(gpu.to_host(out), wanted), n
 
 
 @pytest.mark.parametrize("positions", [[-1], [5], [1, 1], [2, 1], [1 << 62]])

@@ -168,6 +168,10 @@ def test_add_equals_a_dense_sum(scale: float, n: int) -> None:
         with np.errstate(all="ignore"):
             scatter.add(out, positions, values, np.float32(scale))
             assert gs.same_bits(out, before + np.float32(scale) * decoded)
+            before += 0  # without −0
+            out = before.copy()
+            scatter.add(out, positions, values, np.float32(scale), has_minus_zero=False)
+            assert gs.same_bits(out, before + np.float32(scale) * decoded)
 
 
 def test_add_rounds_each_product() -> None:

@@ -319,8 +319,12 @@ class MXNet2Bit(Codec):
             raise Truncated(f"the payload has {payload.nbits} bits for {k} sent elements")
         return IndexString(BitSpan.of(payload, k), self.index, k, n)
 
+    @property
+    def _is_sparse(self) -> bool:
+        return self.form == "sparse"
+
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
-        if self.form != "sparse":
+        if not self._is_sparse:
             return super()._decode_sparse(payload, n)
         positions, signs = self._sent(payload, n)
         minus = np.unpackbits(signs, count=positions.size).view(np.bool_)

@@ -281,8 +281,12 @@ class QSGD(Codec):
         string.read(take, room=values.view(np.uint8)[:n])
         return values
 
+    @property
+    def _is_sparse(self) -> bool:
+        return self.form == "sparse"
+
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
-        if self.form != "sparse":
+        if not self._is_sparse:
             return super()._decode_sparse(payload, n)
         payload = payload._replace(data=host(payload.data))
         scale = self._read_scale(payload, n)

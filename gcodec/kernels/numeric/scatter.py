@@ -80,14 +80,20 @@ def put(out: np.ndarray, positions: np.ndarray, values: np.ndarray) -> None:
 
 
 @dispatched("gcodec.kernels.numeric.scatter_cuda")
-def add(out: np.ndarray, positions: np.ndarray, values: np.ndarray, scale: np.float32) -> None:
+def add(
+    out: np.ndarray,
+    positions: np.ndarray,
+    values: np.ndarray,
+    scale: np.float32,
+    has_minus_zero: bool = True,
+) -> None:
     """Add scale·x to (n,) float32 `out`; x is zero except for (k,) values at (k,) positions.
 
     Each product is rounded before it is added. The product of a zero is +0, which changes −0 to
-    +0; or −0 if the scale is negative, which changes nothing.
+    +0; or −0 if the scale is negative, which changes nothing. If the caller knows that no element
+    of `out` is −0, only the elements at the positions are read and written.
     """
-    with np.errstate(invalid="ignore"):  # the product can be NaN
-        zero = scale * np.float32(0)
+    zero = added_zero(scale, has_minus_zero)
     sums = np.empty(positions.size, np.float32)
 
     def task(start: int, stop: int, k: slice) -> int:
@@ -95,6 +101,13 @@ def add(out: np.ndarray, positions: np.ndarray, values: np.ndarray, scale: np.fl
         return int(_add(start, positions[k], values[k], scale, zero, sums[k], part))
 
     _by_segment(task, positions, out.size)
+
+
+def added_zero(scale: np.float32, has_minus_zero: bool) -> np.float32:
+    """Return what `add` adds to elements at no position: +0, NaN, or −0, which changes nothing."""
+    with np.errstate(invalid="ignore"):  # the product can be NaN
+        zero = np.float32(scale * np.float32(0))
+    return zero if has_minus_zero or zero != 0 else np.float32(-0.0)
 
 
 def _by_segment(task: Callable[[int, int, slice], int], positions: np.ndarray, n: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.numeric.scatter import position_error
+from gcodec.kernels.numeric.scatter import added_zero, position_error
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with, launch_striding
 from gcodec.runtime.device import Device, placed
@@ -40,10 +40,15 @@ def put(out: Array, positions: Array, values: Array) -> None:
     _replace(out, positions, placed(values, out))
 
 
-def add(out: Array, positions: Array, values: Array, scale: np.float32) -> None:
+def add(
+    out: Array,
+    positions: Array,
+    values: Array,
+    scale: np.float32,
+    has_minus_zero: bool = True,
+) -> None:
     """Add scale·x, where x is zero except for the values at positions."""
-    with np.errstate(invalid="ignore"):  # the product can be NaN
-        zero = (scale * np.float32(0)).view(np.uint32)
+    zero = added_zero(scale, has_minus_zero).view(np.uint32)
     device, n, k = device_with(out), out.size, positions.size
     sums, positions = device.empty(k, np.float32), _rising(device, positions, n)
     terms = n, positions, placed(values, out), k, scale.view(np.uint32), out, sums
