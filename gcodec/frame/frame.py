@@ -439,7 +439,7 @@ class Frame(_Secret):
             target = source.target("float32", self.shape)
             with one_wait():  # raise errors in the payload before `acc` changes
                 payload = self.apart_from(target)._payload_on(source.device)
-                elements = self.read_elements(payload, target)
+                elements = self._read_elements(payload, target)
                 if elements is None:
                     add = self.codec._read_adder(payload, self.size, self.dtype)
             contiguous = target if is_flat(target) else np.require(target, None, ["C", "A"])
@@ -452,7 +452,7 @@ class Frame(_Secret):
             if contiguous is not target:
                 target[...] = contiguous
 
-    def read_elements(
+    def _read_elements(
         self, payload: Payload, beside: Array, symbols: Symbols | None = None
     ) -> tuple[Array, Array] | None:
         """Return positions and rounded values of the sent elements, or None if all n are sent.

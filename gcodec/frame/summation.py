@@ -97,7 +97,7 @@ class FrameSum:
         with self._source.stream():
             payload, is_known = frame._payload_on(device), symbols is not None
             with one_wait():
-                elements = frame.read_elements(payload, self._sum, symbols)
+                elements = frame._read_elements(payload, self._sum, symbols)
             if elements is not None:
                 self._add_pending()
                 # The sum began as zeros. It has no −0, which is the sum of −0 and −0 alone.
