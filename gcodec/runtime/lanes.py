@@ -212,6 +212,15 @@ class Emitter:
         builder, kind = self.builder, places.type
         if compiles_for("avx512vbmi"):  # LLVM has no portable instruction for it
             return self._call(_PERMUTE, kind, [self.load(table, kind, 1), places])
+        if compiles_for("avx2"):
+            # Each half of a register holds 16 bytes, of which the lowest 4 bits select one.
+            quarters = [self.load(self.element(table, k), lanes(8, 16), 1) for k in (0, 16, 32, 48)]
+            twice = [self.picked(quarter, [*range(16)] * 2) for quarter in quarters]
+            looked_up = []
+            for part in self.parts(places, 32):
+                values = [self.x86("avx2.pshuf.b", part.type, [each, part]) for each in twice]
+                looked_up.append(self._of_parts(values, part, 16))
+            return self.joined(looked_up)
         indices = [
             builder.zext(builder.extract_element(places, integer(32)(k)), integer(64))
             for k in range(kind.count)
@@ -223,8 +232,7 @@ class Emitter:
 
         With AVX-512, the table may have another power of two of `entries`, from 64 to 256.
         """
-        builder, looked_up = self.builder, []
-        wide = compiles_for("avx512f")
+        looked_up, wide = [], compiles_for("avx512f")
         count = 16 if wide else 8
         registers = [
             self.load(self.element(table, first), floats(count))
@@ -236,15 +244,19 @@ class Emitter:
                 values = [self._call(_TWO_TABLES, floats(count), [a, part, b]) for a, b in pairs]
             else:
                 values = [self._call(_ONE_TABLE, floats(count), [t, part]) for t in registers]
-            bit = len(registers) * count // len(values)
-            while len(values) > 1:
-                masked = builder.and_(part, part.type([bit] * count))
-                is_low = builder.icmp_unsigned("==", masked, part.type([0] * count))
-                halves = zip(values[::2], values[1::2], strict=True)
-                values = [builder.select(is_low, low, high) for low, high in halves]
-                bit *= 2
-            looked_up.append(values[0])
+            looked_up.append(self._of_parts(values, part, len(registers) * count // len(values)))
         return self.joined(looked_up)
+
+    def _of_parts(self, values: list[Any], places: Any, size: int) -> Any:
+        """Emit the look-up in a table, given those in its parts of `size` entries."""
+        builder, kind = self.builder, places.type
+        while len(values) > 1:
+            masked = builder.and_(places, kind([size] * kind.count))
+            is_low = builder.icmp_unsigned("==", masked, kind([0] * kind.count))
+            halves = zip(values[::2], values[1::2], strict=True)
+            values = [builder.select(is_low, low, high) for low, high in halves]
+            size *= 2
+        return values[0]
 
     def one_of_eight_at(self, pointer: Any, places: Any, *, repeats: bool = False) -> Any:
         """Emit the selection from 8 float32 in memory by 32-bit lanes below 8.
