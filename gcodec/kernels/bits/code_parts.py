@@ -46,12 +46,6 @@ def parts_of(codes: np.ndarray | Drainable, n: int, fmt: MiniFloat, change: Chan
 def take_parts(codes: np.ndarray, fmt: MiniFloat, change: Change, out: np.ndarray) -> None:
     """Write parts of the first n packed codes to (n,) `out`, on the calling thread."""
     packed = codes[: -(-out.size // per_byte(fmt))]
-    if per_byte(fmt) == 2 and change == "signs last":
-        whole = out.size // 2
-        _unpack_signs_last(packed, fmt.width - 1, out[: 2 * whole].view(np.uint16))
-        packed, out = packed[whole:], out[2 * whole :]
-        if not out.size:
-            return
     if per_byte(fmt) == 2:
         unpacker(4, True)(packed, out)
     else:
@@ -108,16 +102,6 @@ def joined(exponents: np.ndarray, data: np.ndarray, fmt: MiniFloat) -> np.ndarra
     plane <<= np.uint8(fmt.width - 1)
     codes |= plane
     return codes
-
-
-@kernel("in uint8[], uint16, out uint16[]")
-def _unpack_signs_last(codes, sign, out):
-    # out.size <= codes.size. An element of `out` holds two symbols, the first in its low byte.
-    ones, magnitudes = np.uint16(0x101), np.uint16(((1 << sign) - 1) * 0x202)
-    for i in range(out.size):
-        pair = np.uint16(codes[i])
-        both = np.uint16(pair >> 4 | np.uint16(pair & 15) << 8)
-        out[i] = np.uint16(np.uint16(both << 1 & magnitudes) | np.uint16(both >> sign & ones))
 
 
 @kernel("in uint16[], uint16, out uint8[]")
