@@ -21,6 +21,7 @@ from gcodec.runtime.lanes import AHEAD, BLOCK, SIGN, Emitter, block, fence, lane
 
 _MAGNITUDE = np.int32(SIGN - 1)
 _SHIFTS = (5, 3, 0)  # logarithms of the number of elements in a group
+_FEW = 4  # selected elements whose keys are found one after the other
 
 
 @dispatched("gcodec.kernels.transform.dct_select_cuda")
@@ -129,6 +130,13 @@ def _bound_of(keys, size, k, more, low, high):
 
     The k-th largest key is at least low, and below high.
     """
+    if k <= _FEW:  # passing from one of the largest keys to the next takes less time than halving
+        while _count_from(keys, size, high) < k:
+            following = low
+            for i in range(size):
+                following = max(following, keys[i] if keys[i] < high else low)
+            high = following
+        return high
     while np.int64(high) - low > 1:
         middle = np.int32(low + (np.int64(high) - low) // 2)
         count = _count_from(keys, size, middle)
