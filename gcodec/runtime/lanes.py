@@ -214,11 +214,15 @@ class Emitter:
             return self._call(_PERMUTE, kind, [self.load(table, kind, 1), places])
         if compiles_for("avx2"):
             # Each half of a register holds 16 bytes, of which the lowest 4 bits select one.
-            quarters = [self.load(self.element(table, k), lanes(8, 16), 1) for k in (0, 16, 32, 48)]
-            twice = [self.picked(quarter, [*range(16)] * 2) for quarter in quarters]
+            registers = [
+                self.picked(
+                    self.load(self.element(table, first), lanes(8, 16), 1), 2 * [*range(16)]
+                )
+                for first in range(0, 64, 16)
+            ]
             looked_up = []
             for part in self.parts(places, 32):
-                values = [self.x86("avx2.pshuf.b", part.type, [each, part]) for each in twice]
+                values = [self.x86("avx2.pshuf.b", part.type, [each, part]) for each in registers]
                 looked_up.append(self._of_parts(values, part, 16))
             return self.joined(looked_up)
         indices = [
