@@ -243,7 +243,7 @@ def _selection(x: np.ndarray) -> list[Row]:
         k = int(n * share)
         name = f"{100 * share:g} %"
         table += [
-            Row(f"select: largest, {name}", lambda k=k: select.largest(x, k), goal=goal),
+            Row(f"select: largest, {name}", lambda k=k: select.take_largest(x, k), goal=goal),
             Row(f"select: np.argpartition, {name}", lambda k=k: np.argpartition(magnitude, n - k)),
         ]
         if importlib.util.find_spec("torch"):
@@ -251,11 +251,12 @@ def _selection(x: np.ndarray) -> list[Row]:
 
             tensor = torch.from_numpy(magnitude)
             table.append(Row(f"select: torch.topk, {name}", lambda k=k, t=tensor: t.topk(k)))
-        at = select.largest(x, k)
-        assert at is not None
-        threshold, sent = magnitude[at].min(initial=np.inf), scatter.take(x, at)
+        selection = select.take_largest(x, k)
+        assert selection is not None
+        at, sent = selection
+        threshold = np.abs(sent).min(initial=np.inf)
         table += [
-            Row(f"select: at least, {name}", lambda t=threshold: select.at_least(x, t)),
+            Row(f"select: at least, {name}", lambda t=threshold: select.take_at_least(x, t)),
             Row(f"draw: {name}", lambda k=k: draw(n, k, 1)),
             Row(f"scatter: take, {name}", lambda at=at: scatter.take(x, at)),
             Row(f"scatter: put, {name}", lambda at=at, v=sent: scatter.put(out, at, v)),

@@ -107,9 +107,9 @@ def test_real_positions_take_fewer_bits() -> None:
             x = dump.load(entry).astype(np.float32).ravel()
             k = round(0.1 * x.size)
             if k >= 100:
-                positions = select.largest(x, k)
-                assert positions is not None
-                total += nbits_of(positions, x.size, "auto", NO_BITS)
+                selection = select.take_largest(x, k)
+                assert selection is not None
+                total += nbits_of(selection[0], x.size, "auto", NO_BITS)
                 entropy += entropy_nbits(x.size, k)
     assert 0 < total < entropy
 

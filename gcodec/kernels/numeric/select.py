@@ -1,4 +1,4 @@
-"""Positions of the k largest magnitudes of an array, or of all magnitudes not below a threshold.
+"""The k largest magnitudes of an array, or all magnitudes not below a threshold.
 
 Magnitudes are compared as integers, the bits of |x|, without rounding; the first of equal ones are
 taken. A histogram of the upper bits determines the bin of the smallest of the k magnitudes. The
@@ -26,8 +26,11 @@ _WORD = 64  # elements that are compared at once
 _TABLES = 4  # equal neighbors would wait for each other's count
 
 
-def largest(values: np.ndarray, k: int, counts: np.ndarray | None = None) -> np.ndarray | None:
-    """Find the k largest magnitudes; the first of equal ones are taken.
+@dispatched("gcodec.kernels.numeric.select_cuda")
+def take_largest(
+    values: np.ndarray, k: int, counts: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Select the k largest magnitudes; the first of equal ones are taken.
 
     Parameters
     ----------
@@ -35,19 +38,21 @@ def largest(values: np.ndarray, k: int, counts: np.ndarray | None = None) -> np.
     k : int
         Number of magnitudes, from 0 to n.
     counts : (2**14,) int64 array, optional
-        Log-histogram of the values, if it is known.
+        Log-histogram of the values, if it is known; None on a device.
 
     Returns
     -------
-    (k,) int64 array or None
-        Positions, rising; None if the values contain NaN or infinity.
+    (k,) int64 and (k,) float32 arrays, or None
+        Positions, rising, and elements, both on the host; None if the values contain NaN or
+        infinity.
     """
     counts = log_histogram(values) if counts is None else counts
     if counts[FINITE:].any():
         return None
     if k in (0, values.size):
-        return np.arange(k)
-    candidates, positions = values, None
+        positions = np.arange(k)
+        return positions, take(values, positions)
+    candidates, places = values, None
     low, shift, need = 0, SHIFT, k
     while True:
         place, inside, above = _bin_of(counts, need)
@@ -56,45 +61,27 @@ def largest(values: np.ndarray, k: int, counts: np.ndarray | None = None) -> np.
         if need == inside or shift == 0:
             break
         if _FEW * (k - need + inside) <= candidates.size:
-            selection = _above(candidates, low - 1)
-            positions = selection if positions is None else positions[selection]
-            candidates = take(candidates, selection)
+            selection, candidates = _above(candidates, low - 1)
+            places = selection if places is None else places[selection]
         finer = max(shift - _CUT, 0)
         counts, shift = _counts_within(candidates, low, finer, 1 << shift - finer), finer
     if need == inside:
-        selection = _above(candidates, low - 1)
+        selection, elements = _above(candidates, low - 1)
     else:
-        selection = np.concatenate([_above(candidates, low), _first(candidates, low, need)])
+        selection = np.concatenate([_above(candidates, low)[0], _first(candidates, low, need)])
         selection.sort(kind="stable")  # merges the two parts
-    return selection if positions is None else positions[selection]
-
-
-def at_least(values: np.ndarray, threshold: np.float32) -> np.ndarray | None:
-    """Find all magnitudes not below a threshold, which is not NaN; see `largest`."""
-    level = int(threshold.view(np.int32)) if threshold > 0 else 0
-    positions = _above(values, level - 1)
-    return None if max_abs_bits(take(values, positions)) >= INFINITY_BITS else positions
-
-
-@dispatched("gcodec.kernels.numeric.select_cuda")
-def take_largest(
-    values: np.ndarray, k: int, counts: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return positions and elements of the k largest, on the host; or None, as `largest`.
-
-    `counts` must be None on a device.
-    """
-    positions = largest(values, k, counts)
-    return None if positions is None else (positions, take(values, positions))
+        elements = take(candidates, selection)
+    return selection if places is None else places[selection], elements
 
 
 @dispatched("gcodec.kernels.numeric.select_cuda")
 def take_at_least(
     values: np.ndarray, threshold: np.float32
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return positions and elements of `at_least`, on the host; see `take_largest`."""
-    positions = at_least(values, threshold)
-    return None if positions is None else (positions, take(values, positions))
+    """Select all magnitudes not below a threshold, which is not NaN; see `take_largest`."""
+    level = int(threshold.view(np.int32)) if threshold > 0 else 0
+    positions, elements = _above(values, level - 1)
+    return None if max_abs_bits(elements) >= INFINITY_BITS else (positions, elements)
 
 
 def _bin_of(counts: np.ndarray, need: int) -> tuple[int, int, int]:
@@ -105,24 +92,28 @@ def _bin_of(counts: np.ndarray, need: int) -> tuple[int, int, int]:
     return counts.size - 1 - place, inside, int(totals[place]) - inside
 
 
-def _above(values: np.ndarray, level: int) -> np.ndarray:
-    """Return the (m,) int64 positions of all magnitudes whose bits are above a level."""
+def _above(values: np.ndarray, level: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the (m,) int64 positions and the elements whose magnitudes' bits exceed a level."""
 
-    def task(start: int, stop: int) -> list[tuple[int, np.ndarray]]:
-        buffer = np.empty(min(stop - start, pool.SEGMENT), np.int32)
+    def task(start: int, stop: int) -> list[tuple[int, np.ndarray, np.ndarray]]:
+        size = min(stop - start, pool.SEGMENT)
+        places, elements = np.empty(size, np.int32), np.empty(size, np.float32)
         parts = []
         for at in range(start, stop, pool.SEGMENT):
             part = values[at : min(at + pool.SEGMENT, stop)]
-            parts.append((at, buffer[: _positions_above(part, np.int32(level), buffer)].copy()))
+            count = _take_above(part, np.int32(level), places, elements)
+            parts.append((at, places[:count].copy(), elements[:count].copy()))
         return parts
 
     parts = [part for parts in pool.run(task, values.size) for part in parts]
-    out = np.empty(sum(part.size for _, part in parts), np.int64)
-    end = 0
-    for at, part in parts:
-        np.add(part, at, out=out[end : end + part.size], dtype=np.int64)
+    count, end = sum(part.size for _, part, _ in parts), 0
+    positions, elements = np.empty(count, np.int64), np.empty(count, np.float32)
+    for at, part, own_elements in parts:
+        span = slice(end, end + part.size)
+        np.add(part, at, out=positions[span], dtype=np.int64)
+        elements[span] = own_elements
         end += part.size
-    return out
+    return positions, elements
 
 
 def _first(values: np.ndarray, level: int, count: int) -> np.ndarray:
@@ -154,20 +145,23 @@ def _counts_within(values: np.ndarray, low: int, shift: int, bins: int) -> np.nd
     return counts[:bins]
 
 
-@kernel("in float32[], int32, out int32[]")
-def _positions_above(values, level, out):
-    # out.size >= values.size
+@kernel("in float32[], int32, out int32[], out float32[]")
+def _take_above(values, level, places, elements):
+    # places.size == elements.size >= values.size
     count = 0
     whole = values.size - values.size % _WORD
     for i in range(0, whole, _WORD):
         mask = magnitudes_above(values, i, level)
         while mask:
-            out[count] = np.int32(i + np.int64(trailing_zeros(mask)))
+            at = i + np.int64(trailing_zeros(mask))
+            places[count] = np.int32(at)
+            elements[count] = values[at]
             count += 1
             mask &= mask - np.uint64(1)
     for i in range(whole, values.size):
         if np.int32(magnitude_bits(values[i])) > level:
-            out[count] = np.int32(i)
+            places[count] = np.int32(i)
+            elements[count] = values[i]
             count += 1
     return count
 
