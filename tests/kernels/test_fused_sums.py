@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_residual
-from gcodec.kernels.quantize.scalar_quantize import add_residual_plainly, plain_levels
+from gcodec.kernels.quantize.scalar_quantize import (
+    add_residual_plainly,
+    plain_levels,
+    plain_levels_and_top,
+)
 from gcodec.kernels.transform.dct_select import largest, largest_of_sums
 from gcodec.runtime.memory import aligned_empty
 
@@ -37,6 +41,22 @@ def test_plain_levels_of_sums(n: int, in_place: bool) -> None:
     np.testing.assert_array_equal(update.residual, former)
     other = ResidualUpdate(former, _DECAY, np.empty(n, np.float32))
     assert top == add_residual(x, other).top_bits
+
+
+@pytest.mark.parametrize("n", _SIZES)
+def test_plain_levels_and_the_largest_magnitude(n: int) -> None:
+    x = np.random.default_rng(n).standard_normal(n, dtype=np.float32)
+    step, (symbols, wanted) = np.float32(0.3), np.empty((2, n), np.uint8)
+    top = plain_levels_and_top(x, step, symbols)
+    plain_levels(x, step, wanted)
+    np.testing.assert_array_equal(symbols, wanted)
+    assert top == int(np.abs(x).max().view(np.uint32))
+    for wrong in (np.inf, -np.inf, np.nan, -np.nan):
+        for at in {0, n // 2, n - 1}:
+            damaged = x.copy()
+            damaged[at] = wrong
+            top = plain_levels_and_top(damaged, step, symbols)
+            assert top == int(np.abs(damaged[at]).view(np.uint32))
 
 
 @pytest.mark.parametrize("in_place", [False, True])

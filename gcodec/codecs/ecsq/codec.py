@@ -71,7 +71,11 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.reduce import float_of_bits
 from gcodec.kernels.numeric.scatter import replace
-from gcodec.kernels.quantize.scalar_quantize import CENTER, add_residual_plainly
+from gcodec.kernels.quantize.scalar_quantize import (
+    CENTER,
+    add_residual_plainly,
+    plain_levels_and_top,
+)
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES
 from gcodec.payload import MissedTarget, Payload
 from gcodec.runtime.deferred import Deferred, map_deferred
@@ -186,15 +190,25 @@ class ECSQ(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: QuantizedLevels | None
     ) -> QuantizedLevels:
-        return self._quantize_below(values, None, seed, prior)
+        extremes = None
+        if self._begins_plainly and values.size and device_of(values) is None:
+            plain = np.empty(values.size, np.uint8)
+            top_bits = plain_levels_and_top(values, np.float32(self.step), plain)
+            extremes = Extremes(top_bits, plain=plain)
+        return self._quantize_below(values, extremes, seed, prior)
 
     def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
-        is_plain = self.rounding == "nearest" and not self._has_trellis
-        if not (is_plain and self._keeps_step and self.step and x.size):
+        if not (self._begins_plainly and x.size):
             return super()._add_residual(x, update)
         plain = empty_beside(x.size, np.uint8, x)
         top_bits = add_residual_plainly(x, update, np.float32(self.step), plain)
         return Extremes(top_bits, plain=plain)
+
+    @property
+    def _begins_plainly(self) -> bool:
+        """Whether the first levels that the quantizer needs are the plain ones of a known step."""
+        is_nearest = self.rounding == "nearest" and not self._has_trellis
+        return is_nearest and self._keeps_step and bool(self.step)
 
     @property
     def _keeps_step(self) -> bool:

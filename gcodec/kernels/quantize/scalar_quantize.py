@@ -20,7 +20,7 @@ from gcodec.kernels.numeric.reduce import fold, tile_sums
 from gcodec.runtime import pool
 from gcodec.runtime.cover import store_of, streams
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, kernel
+from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
 from gcodec.runtime.lanes import (
     ADD,
     AHEAD,
@@ -66,6 +66,24 @@ def plain_levels(x: np.ndarray, step: np.float32, out: np.ndarray) -> None:
         quantize_plainly(x[start:stop], factor, out[start:stop])
 
     pool.run(task, x.size)
+
+
+def plain_levels_and_top(x: np.ndarray, step: np.float32, out: np.ndarray) -> int:
+    """Do what `plain_levels` does, on the host, for values that may be NaN or infinite.
+
+    Returns
+    -------
+    int
+        Bit pattern of the largest magnitude; NaN is larger than infinity. If it is that of one of
+        these, the symbols are arbitrary.
+    """
+    factor = inverse(step)
+
+    def task(start: int, stop: int) -> int:
+        tops = np.zeros(BLOCK, np.uint32)
+        return int(_quantize_and_find_top(x[start:stop], factor, tops, out[start:stop]))
+
+    return max(pool.run(task, x.size, BLOCK))
 
 
 def add_residual_plainly(
@@ -205,12 +223,12 @@ def quantize_plainly(x, factor, out):
             target[i] = np.uint8(np.uint32(level) << np.uint32(1))
 
 
-@block("sums", "tops", "zero", "factor", "out", "i")
+@block("x", "at", "tops", "zero", "factor", "out", "i")
 def _plain_block(e: Emitter) -> None:
-    """Write the plain levels of 32 sums from element i of `out` on, and raise the 32 `tops`."""
+    """Write the plain levels of 32 values to `out`, from element i on, and raise the 32 `tops`."""
     builder, number, word = e.builder, floats(), lanes(32)
     dead, up, most = (number([float(value)] * BLOCK) for value in (_DEAD, _UP, _MANY))
-    bits = e.magnitude_bits(e.load(e.address("sums", "zero"), number))
+    bits = e.magnitude_bits(e.load(e.address("x", "at"), number))
     tops = e.address("tops", "zero")
     e.store(e.larger(bits, e.load(tops, word)), tops)
     y = e.smaller(builder.fmul(builder.bitcast(bits, number), e.splat(e.args["factor"])), most)
@@ -232,13 +250,36 @@ def _sum_plainly(x, residual, decay, left, backup, streaming, sums, tops, factor
         part = sums[: min(BLOCK, x.size - i)]
         add_tile(x, residual, i, part.size, decay, part, left, backup, streaming, AHEAD)
         if part.size == BLOCK:
-            _plain_block(sums, tops, 0, factor, out, i)
+            _plain_block(sums, 0, tops, 0, factor, out, i)
         else:
-            quantize_plainly(part, factor, out[i:])
-            for j in range(part.size):
-                tops[j] = max(tops[j], magnitude_bits(part[j]))
+            _plain_tail(part, factor, tops, out[i:])
     if streaming:
         fence()
+    return _largest_of(tops)
+
+
+@kernel("in float32[], float32, out uint32[], out uint8[]")
+def _quantize_and_find_top(x, factor, tops, out):
+    # out.size == x.size, tops.size == BLOCK; those of tops are 0. Returns the bits of the largest
+    # magnitude.
+    whole = x.size - x.size % BLOCK
+    for i in range(0, whole, BLOCK):
+        fetch_block(x, i + AHEAD)
+        _plain_block(x, i, tops, 0, factor, out, i)
+    _plain_tail(x[whole:], factor, tops, out[whole:])
+    return _largest_of(tops)
+
+
+@subroutine
+def _plain_tail(x, factor, tops, out):
+    """Write the plain levels of fewer than 32 values, and raise their tops."""
+    quantize_plainly(x, factor, out)
+    for j in range(x.size):
+        tops[j] = max(tops[j], magnitude_bits(x[j]))
+
+
+@subroutine
+def _largest_of(tops):
     top = np.uint32(0)
     for j in range(tops.size):
         top = max(top, tops[j])
