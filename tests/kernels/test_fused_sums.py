@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_residual
+from gcodec.kernels.numeric.arithmetic import (
+    ResidualUpdate,
+    add_residual,
+    add_residual_with_moments,
+)
+from gcodec.kernels.numeric.reduce import moments, sum_squares
 from gcodec.kernels.quantize.scalar_quantize import (
     add_residual_plainly,
     plain_levels,
@@ -57,6 +62,18 @@ def test_plain_levels_and_the_largest_magnitude(n: int) -> None:
             damaged[at] = wrong
             top = plain_levels_and_top(damaged, step, symbols)
             assert top == int(np.abs(damaged[at]).view(np.uint32))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("n", _SIZES)
+def test_moments_have_the_sum_of_squares(n: int, in_place: bool) -> None:
+    """All passes add squares in one order, so it does not matter which one a step is chosen by."""
+    x, sums, update = _update(n, in_place=in_place)
+    squares = sum_squares(sums)
+    assert moments(sums).squares == squares
+    found = add_residual_with_moments(x, update).moments
+    assert found is None or found.squares == squares
+    assert found is not None or n < 1 << 22
 
 
 @pytest.mark.parametrize("in_place", [False, True])

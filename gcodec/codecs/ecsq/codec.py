@@ -68,8 +68,12 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
-from gcodec.kernels.numeric.reduce import float_of_bits
+from gcodec.kernels.numeric.arithmetic import (
+    Extremes,
+    ResidualUpdate,
+    add_residual_with_moments,
+)
+from gcodec.kernels.numeric.reduce import float_of_bits, moments
 from gcodec.kernels.numeric.scatter import replace
 from gcodec.kernels.quantize.scalar_quantize import (
     CENTER,
@@ -195,9 +199,14 @@ class ECSQ(Codec):
             plain = np.empty(values.size, np.uint8)
             top_bits = plain_levels_and_top(values, np.float32(self.step), plain)
             extremes = Extremes(top_bits, plain=plain)
+        elif self._seeks_error and device_of(values) is None:
+            known = moments(values)
+            extremes = Extremes(known.largest, moments=known)
         return self._quantize_below(values, extremes, seed, prior)
 
     def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+        if self._seeks_error:
+            return add_residual_with_moments(x, update)
         if not (self._begins_plainly and x.size):
             return super()._add_residual(x, update)
         plain = empty_beside(x.size, np.uint8, x)
@@ -209,6 +218,11 @@ class ECSQ(Codec):
         """Whether the first levels that the quantizer needs are the plain ones of a known step."""
         is_nearest = self.rounding == "nearest" and not self._has_trellis
         return is_nearest and self._keeps_step and bool(self.step)
+
+    @property
+    def _seeks_error(self) -> bool:
+        """Whether the step is chosen by the error, which needs the energy of the values."""
+        return self.step == "auto" and not self.bits
 
     @property
     def _keeps_step(self) -> bool:
@@ -254,9 +268,10 @@ class ECSQ(Codec):
             raise ParameterError("x: must not exceed float32 when it is transformed")
         if prior and (prior.transform, prior.symbols.size) != (name, x.size):
             prior = None
-        plain = extremes.plain if extremes is not None and x is values else None
-        quantizer = quantizer_for(x, self._quantizer(seed, plain))
-        layout, levels = self._quantize_lifted(x, lift, top, quantizer, prior, period)
+        known = extremes if extremes is not None and x is values else Extremes(0)
+        quantizer = quantizer_for(x, self._quantizer(seed, known.plain))
+        energy = known.moments and known.moments.squares
+        layout, levels = self._quantize_lifted(x, lift, top, energy, quantizer, prior, period)
         levels = levels._replace(transform=name)
         candidates = iter([levels])
         if self.step == "auto" and self.strict == "no":
@@ -289,6 +304,7 @@ class ECSQ(Codec):
         x: np.ndarray,
         lift: float,
         top: float,
+        energy: float | None,
         quantizer: Quantizer,
         prior: QuantizedLevels | None,
         period: int,
@@ -301,7 +317,8 @@ class ECSQ(Codec):
             rate_control.check_step(top, size)
             layout, missed = rate_control.layout_for(x, size, shape), None
         else:
-            target = Target(x, shape, quantizer, lift, period, top, self.strict == "yes")
+            is_strict = self.strict == "yes"
+            target = Target(x, shape, quantizer, lift, period, top, is_strict, energy)
             search = target.step_for_bits if self.bits else target.step_for_error
             step, layout, missed = search(self.bits or self.nmse, prior)
             size = float(np.float32(step)) * lift

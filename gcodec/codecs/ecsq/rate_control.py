@@ -222,6 +222,8 @@ class Target:
         Largest magnitude, if it is known.
     strict : bool
         Whether a target that no step meets raises an error.
+    energy : float, optional
+        Sum of the squares of the values, as `reduce.sum_squares` adds them up, if it is known.
     """
 
     def __init__(
@@ -233,16 +235,19 @@ class Target:
         period: int = 1,
         top: float | None = None,
         strict: bool = True,
+        energy: float | None = None,
     ) -> None:
         self.x, self.shape, self.lift, self.period = x, shape, lift, period
         self.quantizer = quantizer
         self._strict = strict
         self._top = largest(x) if top is None else top
+        self._energy = energy
 
     @functools.cached_property
     def _power(self) -> float:
         """Mean square of the values."""
-        return float(sum_squares(self.x)) / self.x.size
+        energy = float(sum_squares(self.x)) if self._energy is None else self._energy
+        return energy / self.x.size
 
     def step_for_error(self, target: float, prior: QuantizedLevels | None = None) -> StepChoice:
         """Find the step whose nmse is the target, or less where the error jumps.
