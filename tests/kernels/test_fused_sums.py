@@ -71,9 +71,9 @@ def test_moments_have_the_sum_of_squares(n: int, in_place: bool) -> None:
     x, sums, update = _update(n, in_place=in_place)
     squares = sum_squares(sums)
     assert moments(sums).squares == squares
-    found = add_residual_with_moments(x, update).moments
-    assert found is None or found.squares == squares
-    assert found is not None or n < 1 << 22
+    known = add_residual_with_moments(x, update).moments
+    assert known is None or known.squares == squares
+    assert known is not None or n < 1 << 22
 
 
 @pytest.mark.parametrize("in_place", [False, True])
