@@ -301,7 +301,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"*": "raw", "b": 3}, "policy.b: codec=3: must be a spec, a mapping or a Codec"),
     ({"*": "mxnet-2bit:threshold=x"}, "policy['*']: threshold='x': must be"),
     ({"*": {"name": "raw", "x": 1}}, "policy['*']: x=1: raw has the parameters dtype"),
-    ({"*": {"threshold": 1}}, "policy['*']: codec=None: must be one of"),
+    ({"*": {"threshold": 1}}, "policy['*']: codec={'threshold': 1}: must be a mapping with a "),
     # The mapping of a codec, and a rule without a list around it.
     ({"name": "mxnet-2bit"}, "policy.name='mxnet-2bit': must be in a rule in a list"),
     ({"codec": "raw"}, "policy.codec='raw': must be in a rule in a list; for a tensor of that "),

@@ -27,8 +27,12 @@ class OwnDefaults(griffe.Extension):
 
 
 def _correct(documented: griffe.Function | griffe.Class) -> None:
-    signature = documented.parameters  # empty for codecs, whose decorator makes the constructor
-    if documented.docstring is None or len(signature) < 2:
+    signature = documented.parameters
+    if documented.docstring is None:
+        return
+    if len(signature) < 2:
+        if isinstance(documented, griffe.Class):  # such as a codec: its decorator adds parameters
+            documented.docstring.parser_options = {"warn_unknown_params": False}
         return
     for section in documented.docstring.parsed:
         if section.kind is not griffe.DocstringSectionKind.parameters:

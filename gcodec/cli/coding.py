@@ -210,9 +210,12 @@ def _refusal(entry: Entry, array: Array, error: Exception) -> Exception:
     count, indices = find_nonfinite(inspect(array, "x").read(integers=True).values)
     if not count:
         return ParameterError(f"tensor {entry.name!r}: {error}")
+    is_wider = entry.dtype == "float64"
     return CheckFailed(
-        f"tensor {entry.name!r} contains {count} NaN or Inf, the first at flat index "
-        f"{indices[0]}; --nonfinite zero replaces them by 0"
+        f"tensor {entry.name!r} contains {count} NaN or Inf{' as float32' * is_wider}, the first "
+        f"at flat index {indices[0]}; --nonfinite zero replaces them by 0"
+        + ", and lossless keeps them"
+        * is_wider
     )
 
 
@@ -229,7 +232,8 @@ def target_of(
     if original is None or not original.lower().endswith(INDEX_SUFFIX):
         return files.outputs([path], output, ".safetensors", force)[0], False
     target = path.with_suffix("") if output is None else Path(output)
-    if output == "-" or (target.exists() and not target.is_dir()):
+    is_file = target.exists() or target.suffix.lower() == ".safetensors"
+    if output == "-" or (is_file and not target.is_dir()):
         raise ParameterError(f"{target}: OUT must be a directory for a model in shards")
     return target, True
 
@@ -276,15 +280,12 @@ def restore(
     `decode` returns the tensor of a frame, and `key` is that of the tags.
     """
     tensors = values = 0
-    output = (
-        contextlib.nullcontext(target) if is_folder else files.written_file(target, ".safetensors")
-    )
+    output = _new_folder(target) if is_folder else files.written_file(target, ".safetensors")
     with output as place:
 
         def path_of(name: str) -> Path:
             if not is_folder:
                 return place
-            place.mkdir(parents=True, exist_ok=True)
             files.check_replaceable([place / name], force)
             return place / name
 
@@ -300,3 +301,17 @@ def restore(
                 advance(stored.frame.nbytes)
         nbytes = sum(path.stat().st_size for path in out.paths)
     return {"tensors": tensors, "values": values, "bytes": nbytes}
+
+
+@contextlib.contextmanager
+def _new_folder(target: Path) -> Iterator[Path]:
+    """Make a folder for the files of a model; one that is new disappears after an exception."""
+    is_new = not target.exists()
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        yield target
+    except BaseException:
+        if is_new:
+            with contextlib.suppress(OSError):
+                target.rmdir()
+        raise

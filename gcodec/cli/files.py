@@ -106,12 +106,15 @@ def tensors_file(path: Path) -> Path:
 def original(name: str) -> Path:
     """Return the path of an existing file whose bytes are preserved.
 
+    A folder stands for the index of the model, or for the file, that it contains.
+
     Raises
     ------
     ParameterError
         If there is no file of this name, or the name is that of another format.
     """
-    path = existing(name)
+    inside = find([name]) if Path(name).is_dir() else []
+    path = inside[0] if len(inside) == 1 else existing(name)
     other = next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
     if other not in ("", INDEX_SUFFIX, ".safetensors"):
         raise ParameterError(f"{name}: must be a .safetensors file, or the index of a model")

@@ -271,7 +271,7 @@ class PatchStore:
         if step is None and steps:
             step = steps[-1]
         if step is None or step not in steps:
-            allowed = "one of the store's steps" if steps else "published first"
+            allowed = "one of the store's steps" if steps else f"published first in {self.folder}"
             raise ParameterError.of("step", step, allowed)
         starts: list[Snapshot | int] = sorted(
             (s for s in files.anchors if s <= step), reverse=True

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gcodec.errors import FormatError, ParameterError, Unsupported
+from gcodec.errors import FormatError, ParameterError, Truncated, Unsupported
 from gcodec.limits import Limits
 from gcodec.tensorfiles.archive import Archive
 from gcodec.tensorfiles.atomic import atomic_write
@@ -81,6 +81,8 @@ def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> 
         return DistributedDump(target, Limits.or_default(limits))
     for suffix, reader in _READERS.items():
         if target.name.lower().endswith(suffix):
+            if target.is_file() and target.stat().st_size == 0:
+                raise Truncated("the file is empty", 0)
             return reader(target, Limits.or_default(limits))
     suffixes = ", ".join([*_READERS][1:])
     allowed = (

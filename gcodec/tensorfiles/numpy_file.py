@@ -109,9 +109,10 @@ def _read_header(reader: Reader, too_short: type[FormatError]) -> Header:
         If the file is not in the .npy format, or NumPy does not write such headers.
     """
     name = reader.description
-    lead = reader.read(8)
-    if lead[:6] != _MAGIC:
+    magic = reader.read(min(len(_MAGIC), reader.left))
+    if not _MAGIC.startswith(magic):
         raise Corrupt(f"{name} is not in NumPy's .npy format", 0)
+    lead = magic + reader.read(8 - len(magic))
     if lead[6] not in (1, 2, 3) or lead[7] != 0:
         raise Unsupported(f"{name} is of .npy version {lead[6]}.{lead[7]}")
     width = 2 if lead[6] == 1 else 4

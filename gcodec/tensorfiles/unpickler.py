@@ -218,7 +218,10 @@ class _Machine:
     def push_global(self, module: str, attribute: str) -> None:
         name = f"{module}.{attribute}"
         if name not in self.names:
-            raise Unsafe(f"the pickle names {shown(name)}, which is not part of a tensor")
+            raise Unsafe(
+                f"the pickle names {shown(name)}, which is not part of a tensor; save tensors "
+                "without other objects, such as a state_dict"
+            )
         self.push(Global(name))
 
     def call(self) -> None:

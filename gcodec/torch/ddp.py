@@ -67,6 +67,7 @@ class _Totals(NamedTuple):
 
 _COUNTERS = ("iteration", "rank", "size")  # keys of a state_dict that do not come from `Feedback`
 _PLACE, _SERVER = "place", "server:"  # a further key, and a prefix of further keys
+_ALL_STATES = "load_state_dicts takes the states of all ranks"
 _ROLL_CALL_SECONDS = 5.0  # in which the ranks of a failed exchange learn who else has failed
 
 
@@ -535,14 +536,15 @@ class DdpState:
         rank, size = self._rank_and_size()
         for key, expected in (("rank", rank), ("size", size)):
             if counters[key] != expected:
-                allowed = f"{expected}, because each rank has its own state"
+                allowed = f"{expected}, because each rank has its own state; {_ALL_STATES}"
                 raise ParameterError.of(f"state[{key!r}]", counters[key], allowed)
         if self.settings.collective == "auto" and (saved.worker or saved.server):
             choice = Choice(saved.place.inside > 1, bool(saved.place.two_phase), "as before")
             self._choice = self._choice or choice
         place = self._place
         if place is not None and place != saved.place and (saved.worker or saved.server):
-            raise ParameterError.of(f"state[{_PLACE!r}]", tuple(saved.place), str(tuple(place)))
+            allowed = f"{place}, as for the collective of this hook; {_ALL_STATES}"
+            raise ParameterError.of(f"state[{_PLACE!r}]", saved.place, allowed)
 
         def load() -> None:
             for coder, arrays in zip(self._coders(), (saved.worker, saved.server), strict=False):

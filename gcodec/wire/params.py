@@ -319,8 +319,10 @@ def parse_spec(label: str, spec: object, base: type[_P], classes: Mapping[str, t
     if isinstance(spec, str):
         name, colon, text = spec.partition(":")
     elif isinstance(spec, Mapping):
+        if "name" not in spec:
+            raise ParameterError.of(label, dict(spec), 'a mapping with a "name"')
         values = dict(spec)
-        name, colon, text = values.pop("name", None), "", ""
+        name, colon, text = values.pop("name"), "", ""
     else:
         raise ParameterError.of(label, spec, f"a spec, a mapping or a {base.__name__}")
     if not isinstance(name, str) or name not in classes:

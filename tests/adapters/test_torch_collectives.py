@@ -119,6 +119,9 @@ def test_resumed_run_has_the_same_bits(
         whole, again = rank["digests"]
         assert whole == again == seen[0]["digests"][0]
         assert rank["refused"].startswith("state")
+        if scenario != "resume_factors":
+            assert "must be Place(" in rank["refused"]
+            assert rank["refused"].endswith("load_state_dicts takes the states of all ranks")
 
 
 def test_averaged_factors_match_those_of_torch(pair: Ranks) -> None:

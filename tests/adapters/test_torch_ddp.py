@@ -138,7 +138,10 @@ def test_checkpoint_resumes_bit_exactly(pair: Callable[[str], list[Any]]) -> Non
         whole, again, half = first[named]
         assert whole == again != half
         assert first[named] == second[named]
-    assert first["refused"] == "state['rank']=7: must be 0, because each rank has its own state"
+    assert first["refused"] == (
+        "state['rank']=7: must be 0, because each rank has its own state; "
+        "load_state_dicts takes the states of all ranks"
+    )
 
 
 def test_policies_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -> None:

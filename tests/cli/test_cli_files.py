@@ -595,3 +595,25 @@ def test_damaged_source_is_named(tmp_path, args):
     assert run(*args, path, code=3).stderr.startswith(f"gcodec: {path}: ")
     write_dump(path, [("i", np.arange(3))])
     assert run(*args, path, code=2).stderr.startswith(f"gcodec: {path}: ")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".npy", ".pt"])
+def test_empty_dump(tmp_path, suffix):
+    path = tmp_path / f"dump{suffix}"
+    path.touch()
+    assert (
+        run("inspect", path, code=3).stderr == f"gcodec: {path}: the file is empty (at byte 0)\n"
+    )
+
+
+def test_short_text_is_no_array(tmp_path):
+    path = tmp_path / "dump.npy"
+    path.write_text("text")
+    assert "'dump.npy' is not in NumPy's .npy format" in run("inspect", path, code=3).stderr
+
+
+def test_float64_beyond_float32(tmp_path):
+    path = dump(tmp_path, "dump.npz", w=np.array([1, 1e300]))
+    refused = run("encode", path, "-c", "sign", "-o", tmp_path / "x.gcf", code=1)
+    assert "contains 1 NaN or Inf as float32, the first at flat index 1" in refused.stderr
+    assert refused.stderr.endswith("replaces them by 0, and lossless keeps them\n")

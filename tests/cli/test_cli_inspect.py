@@ -273,6 +273,15 @@ def test_layers_sort_and_top():
     assert "matches --layers nope" in run("inspect", EXAMPLE, "-L", "nope", code=2).stderr
 
 
+def test_bits_of_a_rank_are_doubtful_on_some_rows(tmp_path):
+    path = dump(tmp_path, x=gaussian(25_600).reshape(400, 64))
+    note = "powersgd: the bits depend on how many rows"
+    args = ["inspect", path, "--sample", "6400", "-c", "powersgd"]
+    assert note in run(*args).stderr
+    assert note not in run(*args, "--full").stderr
+    assert note not in run(*args[:-1], "sign").stderr
+
+
 def test_sampling_of_large_tensors_is_noted(tmp_path):
     x = gaussian(50_000)
     x[49_999] = np.nan

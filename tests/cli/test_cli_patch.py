@@ -131,6 +131,36 @@ def test_model_in_shards(tmp_path: Path) -> None:
     run("apply", tmp_path / "s.gcf", old, "-o", tmp_path / "back")
     for path in (tmp_path / "new").iterdir():
         assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes()
+    # A folder stands for the index in it.
+    run("diff", old.parent, new.parent, "-o", tmp_path / "same.gcf")
+    assert (tmp_path / "same.gcf").read_bytes() == (tmp_path / "s.gcf").read_bytes()
+    # An error leaves no folder, and none gets the name of a file.
+    refused = run("apply", tmp_path / "s.gcf", new.parent, "-o", tmp_path / "wrong", code=2)
+    assert "base has the digest" in refused.stderr
+    run("decode", tmp_path / "s.gcf", "-o", tmp_path / "wrong", code=3)
+    assert not (tmp_path / "wrong").exists()
+    target = tmp_path / "model.safetensors"
+    refused = run("apply", tmp_path / "s.gcf", old.parent, "-o", target, code=2)
+    assert "OUT must be a directory for a model in shards" in refused.stderr
+    assert not target.exists()
+
+
+def test_step_from_standard_input(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    old, new, step = files
+    run("diff", old, new, "-o", step)
+    back = tmp_path / "back.safetensors"
+    run("apply", "-", old, "-o", back, input=step.read_bytes())
+    assert back.read_bytes() == new.read_bytes()
+    assert "stdin has no name" in run("apply", "-", old, code=2, input=step.read_bytes()).stderr
+
+
+def test_comparison_with_lossless_frames_passes_over_float8(
+    files: tuple[Path, Path, Path],
+) -> None:
+    old, new, step = files
+    run("encode", old, "-c", "lossless", "-o", step)
+    assert "skipped, as no frame can store them: small" in run("compare", old, step).stderr
+    assert "only in A" in run("compare", new, step, code=1).stdout
 
 
 def test_damage_names_its_file(files: tuple[Path, Path, Path], tmp_path: Path) -> None:

@@ -318,24 +318,31 @@ class DumpView(View[DumpRow]):
         return [f"{text.listed(same, _MAX_NAMES)}: {advice}" for advice, same in names.items()]
 
     def sample_notes(self) -> list[str]:
-        """Return a note on the samples that were measured in place of whole tensors."""
+        """Return notes on the samples that were measured in place of whole tensors."""
         settings = self.settings
-        sizes = [
-            (tensor.size, tensor.sample.size)
+        sampled = [
+            (tensor, tensor.sample.size)
             for tensor in self.tensors
             if tensor.sample is not None and tensor.sample.size < tensor.size
         ]
-        if not sizes:
+        if not sampled:
             return []
         columns = "distribution, fit, entropy"
         if settings.codecs or settings.budget:
             columns += ", codecs"
-        return [
-            f"{text.count(len(sizes), 'tensor')} of more than {settings.max_values:,} values: "
-            f"{columns} of a sample, {sum(sample for _, sample in sizes):,} of "
-            f"{sum(size for size, _ in sizes):,} values, seed {settings.seed}; the other columns "
-            "of all values; --full measures all values"
+        notes = [
+            f"{text.count(len(sampled), 'tensor')} of more than {settings.max_values:,} values: "
+            f"{columns} of a sample, {sum(size for _, size in sampled):,} of "
+            f"{sum(tensor.size for tensor, _ in sampled):,} values, seed {settings.seed}; the "
+            "other columns of all values; --full measures all values"
         ]
+        ranked = [str(codec) for codec in settings.codecs if hasattr(codec, "rank")]
+        if ranked and any(len(tensor.entry.shape) > 1 for tensor, _ in sampled):
+            notes.append(
+                f"{text.listed(ranked, _MAX_NAMES)}: the bits depend on how many rows there are, "
+                "and only some were measured; --full measures all of them"
+            )
+        return notes
 
     def overhead_notes(self) -> list[str]:
         """Return a note on tensors of so few values that their frames are mostly header."""

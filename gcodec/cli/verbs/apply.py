@@ -34,16 +34,16 @@ def command(source: str, base: str, output: str | None, force: bool, outcome: Ou
     """Turn an old .safetensors file into the new one.
 
     STEP is a file that gcodec diff wrote, and BASE its old file. OUT is the new file, byte for
-    byte. If BASE is another file, or STEP is damaged, no file is written or replaced.
+    byte. If BASE is another file, or STEP is damaged, no file is written or replaced. For a model
+    in shards, BASE is the index or its folder. STEP can be - for stdin.
     """
     from gcodec.cli import coding, files
     from gcodec.patch.files import BaseFile
     from gcodec.tensorfiles.exact_file import original_name
-    from gcodec.tensorfiles.frame_list import mapped
 
-    files.check_streams((), output, outcome.as_json)
-    path, base_path = files.existing(source), files.original(base)
-    data = mapped(path)
+    files.check_streams((source,), output, outcome.as_json)
+    path, data = files.frames_file(source)
+    base_path = files.original(base)
     original = original_name(data)
     if original is None:
         raise ParameterError(f"{path}: is no file that gcodec diff wrote")

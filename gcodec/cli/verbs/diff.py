@@ -32,7 +32,7 @@ def command(old: str, new: str, output: str | None, force: bool, outcome: Outcom
     From OUT and OLD, gcodec apply restores NEW byte for byte, metadata and order included. A
     tensor that OLD also has, with the same dtype and shape, becomes a patch. Any other one, and
     one too small for a patch, is encoded with lossless. For models in shards, OLD and NEW are the
-    indices.
+    indices or their folders.
     """
     from gcodec.cli import files
     from gcodec.cli.render import text
