@@ -210,12 +210,12 @@ def _refusal(entry: Entry, array: Array, error: Exception) -> Exception:
     count, indices = find_nonfinite(inspect(array, "x").read(integers=True).values)
     if not count:
         return ParameterError(f"tensor {entry.name!r}: {error}")
-    is_wider = entry.dtype == "float64"
+    values, advice = "NaN or Inf", "--nonfinite zero replaces them by 0"
+    if entry.dtype == "float64":  # finite numbers may exceed float32
+        values, advice = "NaN or Inf as float32", f"{advice}, and lossless keeps them"
     return CheckFailed(
-        f"tensor {entry.name!r} contains {count} NaN or Inf{' as float32' * is_wider}, the first "
-        f"at flat index {indices[0]}; --nonfinite zero replaces them by 0"
-        + ", and lossless keeps them"
-        * is_wider
+        f"tensor {entry.name!r} contains {count} {values}, the first at flat index {indices[0]}; "
+        f"{advice}"
     )
 
 
