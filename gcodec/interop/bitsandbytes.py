@@ -53,13 +53,13 @@ from gcodec.interop.objects import (
     FrameLike,
     check_dtype,
     check_mapping,
+    check_size,
     checked_shape,
     host_tensor,
     numbers_of,
     opened_frame,
     part_of,
     result_of,
-    size_error,
 )
 from gcodec.limits import Limits
 from gcodec.payload import Payload
@@ -255,6 +255,5 @@ def _array(
     array = part_of(message, name)
     if array.dtype != dtype:
         raise Corrupt(f"{name} has dtype {array.dtype}, not {np.dtype(dtype)}")
-    if array.size != size:
-        raise size_error(f"{name} has {array.size} elements, not {size}", array.size, size)
+    check_size(name, array.size, size, "elements")
     return np.ascontiguousarray(array).reshape(-1)

@@ -170,6 +170,12 @@ def size_error(message: str, size: int, expected: int, offset: int | None = None
     return (Truncated if size < expected else Corrupt)(message, offset)
 
 
+def check_size(name: str, size: int, expected: int, unit: str = "bytes") -> None:
+    """Raise `Truncated` or `Corrupt` unless an object of a message has the expected size."""
+    if size != expected:
+        raise size_error(f"{name} has {size} {unit}, not {expected}", size, expected)
+
+
 def opened_frame(
     frame: FrameLike,
     limits: Limits | None,

@@ -59,11 +59,11 @@ from gcodec.interop.objects import (
     FrameLike,
     array_of,
     ascending_order,
+    check_size,
     checked_shape,
     host_tensor,
     opened_frame,
     part_of,
-    size_error,
 )
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
@@ -302,9 +302,7 @@ def _unpacked(data: np.ndarray, count: int) -> np.ndarray:
     """Return the positions that bytes contain."""
     if data.dtype != np.uint8 or data.ndim != 1:
         raise Corrupt(f"idxs has dtype {data.dtype} and {data.ndim} dimensions")
-    expected = count // 2 * 3
-    if data.size != expected:
-        raise size_error(f"idxs has {data.size} bytes, not {expected}", data.size, expected)
+    check_size("idxs", data.size, count // 2 * 3)
     low, middle, high = data.reshape(-1, 3).T.astype(np.int64)
     pairs = np.stack((low | (middle & 15) << 8, middle >> 4 | high << 4), axis=1)
     return pairs.reshape(-1)
