@@ -48,7 +48,7 @@ from gcodec.torch.factors import Factors
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import ParameterNames
 from gcodec.torch.nodes import Nodes, check_inside, find_nodes, ranks_inside
-from gcodec.torch.selection import joined_policy
+from gcodec.torch.selection import joined_policy, warn_of_unmatched
 from gcodec.torch.settings import Settings
 from gcodec.torch.tensors import saved_array
 from gcodec.training.collectives import share_of
@@ -231,8 +231,8 @@ def ddp_hook(
     if timeout is not None:
         check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
     names = ParameterNames(model)
-    for glob in names.unmatched(settings.globs):
-        warnings.warn(f"ddp_hook: no parameter of the model matches {glob!r}", stacklevel=2)
+    if model is not None:
+        warn_of_unmatched("ddp_hook", settings.globs, names.shapes())
     return DdpState(settings, names, process_group, timeout, secret, inside), _hook
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -252,8 +251,7 @@ class FsdpComm:
         if not modules:
             raise ParameterError("model: none of its modules is sharded; call fully_shard first")
         globs = selection.globs_of(filter(None, self._policies.values()))
-        for glob in selection.unmatched_globs(globs, names.values()):
-            warnings.warn(f"fsdp_comm: no parameter of the model matches {glob!r}", stacklevel=2)
+        selection.warn_of_unmatched("fsdp_comm", globs, names.values())
         for name, module in modules:
             managed = [
                 (names[parameter], parameter)
