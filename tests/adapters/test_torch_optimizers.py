@@ -257,6 +257,9 @@ def test_invalid_arguments() -> None:
         optimizer.param_groups[0]["lr"] = 0.1
         with pytest.raises(ParameterError, match="model"):
             gcodec.torch.DGC(5, 0.1, communicator=communicator)
+        twice = [("w", p) for p in network()[0].parameters()]
+        with pytest.raises(ParameterError, match="two parameters have the name 'w'"):
+            make("dgc", twice, communicator)
         with pytest.raises(ParameterError, match="scale"):
             make("adam", model, communicator, scale="l3")
         with pytest.raises(ParameterError, match="dtype"):
