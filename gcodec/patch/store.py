@@ -197,7 +197,9 @@ class PatchStore:
             if base_step != _NO_BASE:
                 paths.append(self.folder / f"{base_step:0{_DIGITS}}-{step:0{_DIGITS}}.patch.gcf")
                 _write(new.open(paths[-1]), outline, arrays, base)
-            if base_step == _NO_BASE or self._is_due(files, max(files.anchors, default=_NO_BASE)):
+            anchor = max(files.anchors, default=_NO_BASE)
+            since = 1 + sum(patched > anchor for patched in files.patches)  # with this step
+            if base_step == _NO_BASE or since >= self.anchor_every:
                 paths.append(self.folder / f"{step:0{_DIGITS}}.anchor.gcf")
                 _write(new.open(paths[-1]), {**outline, "base": _NO_BASE}, arrays, {})
         try:
@@ -340,10 +342,6 @@ class PatchStore:
             except (FormatError, ParameterError):  # then an anchor starts anew
                 return _NO_BASE, {}
         return self._last
-
-    def _is_due(self, files: _Files, anchor: int) -> bool:
-        """Whether a step needs an anchor, given the last one and the files before the step."""
-        return sum(step > anchor for step in files.patches) + 1 >= self.anchor_every
 
     def _prune(self) -> None:
         """Delete the anchors that are not kept, and the patches before the oldest anchor."""

@@ -50,7 +50,7 @@ from gcodec.torch.names import ParameterNames
 from gcodec.torch.nodes import Nodes, check_inside, find_nodes, ranks_inside
 from gcodec.torch.selection import joined_policy, warn_of_unmatched
 from gcodec.torch.settings import Settings
-from gcodec.torch.tensors import saved_array
+from gcodec.torch.tensors import check_same_rank, saved_array
 from gcodec.training.collectives import share_of
 from gcodec.wire.kinds import check_between
 
@@ -532,11 +532,7 @@ class DdpState:
             collective; see `load_state_dicts`.
         """
         counters, saved = _parsed(state)
-        rank, size = self._rank_and_size()
-        for key, expected in (("rank", rank), ("size", size)):
-            if counters[key] != expected:
-                allowed = f"{expected}, because each rank has its own state"
-                raise ParameterError.of(f"state[{key!r}]", counters[key], allowed)
+        check_same_rank(counters, *self._rank_and_size())
         if self.settings.collective == "auto" and (saved.worker or saved.server):
             choice = Choice(saved.place.inside > 1, bool(saved.place.two_phase), "as before")
             self._choice = self._choice or choice
