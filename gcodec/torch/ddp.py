@@ -320,13 +320,12 @@ class DdpState:
     @property
     def _place(self) -> Place | None:
         """Place of this rank in the exchange; None until the advisor has chosen a collective."""
-        if self.settings.collective != "auto":
-            is_inside_first = self.settings.collective == "hierarchical"
-            is_two_phase = self.settings.collective == "two-phase"
-            if self._nodes is not None:
-                is_two_phase = self._nodes.nodes > 2  # for two, gathering is as short
-            return self._place_of(is_inside_first, is_two_phase)
-        return self._choice and self._place_of(self._choice.inside_first, self._choice.two_phase)
+        choice, collective = self._choice, self.settings.collective
+        if collective == "auto":
+            return choice and self._place_of(choice.inside_first, choice.two_phase)
+        if self._nodes is not None:
+            return self._place_of(True, self._nodes.nodes > 2)  # for two, gathering is as short
+        return self._place_of(False, collective == "two-phase")
 
     def _place_of(self, is_inside_first: bool, is_two_phase: bool) -> Place:
         rank, size = self._rank_and_size()
@@ -364,19 +363,14 @@ class DdpState:
     def _exchange(self) -> Exchange:
         if self.settings.collective == "factors":
             return self._factors
-        place, nodes = self._chosen_place(), self._nodes
-        is_inside_first = place.inside > 1
-        group = self._communicator
-        if is_inside_first:
-            assert nodes is not None
-            group = nodes.between
+        place = self._chosen_place()
+        nodes = self._nodes if place.inside > 1 else None
+        group = self._communicator if nodes is None else nodes.between
         policy, second = self.settings.policy, self.settings.means
         exchange: Exchange = Gathered(group, self._coder)
         if place.two_phase:
             exchange = TwoPhase(group, self._coder, self._server, policy, second)
-        if nodes and is_inside_first:
-            exchange = InsideFirst(nodes.inside, exchange, policy)
-        return exchange
+        return exchange if nodes is None else InsideFirst(nodes.inside, exchange, policy)
 
     def _chosen_place(self) -> Place:
         place = self._place
