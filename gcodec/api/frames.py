@@ -580,9 +580,8 @@ def warmup(*codecs: CodecLike) -> int:
     compiled: list[str] = []
     kernel_cache.entry_code()
     with kernel_cache.watched(compiled.append):
-        if codecs:
-            for codec in list(map(parse, codecs)):
-                _use(codec)
+        for codec in list(map(parse, codecs)):
+            _use(codec)
         for kernel in kernel_cache.loaded() if codecs else jit.kernels():
             if kernel.is_shared:  # later processes would not find the others
                 kernel_cache.compiled(kernel)

@@ -184,12 +184,11 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, n
     FormatError
         If the bytes are damaged.
     """
-    opened = opened_frame(frame, limits, "blockwise")
-    codec: Any = opened.codec
-    codec = _codec(codec.kind, codec.block, codec.nested == "yes")
+    opened, coded = opened_frame(frame, limits, Blockwise)
+    codec = _codec(coded.kind, coded.block, coded.nested == "yes")
     if not opened.size:
         raise ParameterError.of("frame.shape", opened.shape, "that of a tensor that is not empty")
-    data = opened.codec.unpack(opened.payload, opened.shape).data
+    data = coded.unpack(opened.payload, opened.shape).data
     return _parts(codec, data, opened.shape)
 
 

@@ -200,8 +200,7 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
     FormatError
         If the bytes are damaged.
     """
-    opened = opened_frame(frame, limits, "raw", "blockwise")
-    codec = opened.codec
+    opened, codec = opened_frame(frame, limits, Raw, Blockwise)
     if isinstance(codec, Raw):
         names = {"float32": "NONE", "float16": "FLOAT16"}
         codec.unpack(opened.payload, opened.shape)

@@ -214,12 +214,11 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, A
     FormatError
         If the bytes are damaged.
     """
-    opened = opened_frame(frame, limits, "sparseloco")
-    assert isinstance(opened.codec, SparseLoCo)
-    tiles = _tiles(opened.shape, opened.codec.chunk)
-    if tiles.sent(opened.codec.k) % 2:
-        raise ParameterError.of("frame.codec", str(opened.codec), "one with k from 2 on")
-    symbols = opened.codec.unpack(opened.payload, opened.shape)
+    opened, codec = opened_frame(frame, limits, SparseLoCo)
+    tiles = _tiles(opened.shape, codec.chunk)
+    if tiles.sent(codec.k) % 2:
+        raise ParameterError.of("frame.codec", str(codec), "one with k from 2 on")
+    symbols = codec.unpack(opened.payload, opened.shape)
     positions = (symbols.positions % tiles.size).reshape(tiles.total, -1)
     bins = symbols.bins.reshape(*_leading(opened.shape, tiles), -1)
     return _message(positions, bins, _parameters(symbols.parameters))

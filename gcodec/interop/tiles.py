@@ -226,9 +226,8 @@ def from_frame(frame: FrameLike, limits: Limits | None) -> Coefficients:
     FormatError
         If the frame is damaged.
     """
-    frame = opened_frame(frame, limits, DCT8.name, dtypes=tuple(FLOATS))
-    codec, sizes = frame.codec, frame.shape
-    assert isinstance(codec, DCT8)
+    frame, codec = opened_frame(frame, limits, DCT8, dtypes=tuple(FLOATS))
+    sizes = frame.shape
     symbols = codec.unpack(frame.payload, sizes)
     sides = codec.chunk
     if len(sizes) == 1:

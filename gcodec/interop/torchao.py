@@ -212,13 +212,12 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, n
     FormatError
         If the bytes are damaged.
     """
-    opened = opened_frame(frame, limits, "microscale")
-    assert isinstance(opened.codec, Microscale)
-    fmt = BlockFormat.of(opened.codec.format)
+    opened, codec = opened_frame(frame, limits, Microscale)
+    fmt = BlockFormat.of(codec.format)
     if fmt.name not in _FORMATS:
-        raise ParameterError.of("frame.codec", str(opened.codec), "a format of torchao")
+        raise ParameterError.of("frame.codec", str(codec), "a format of torchao")
     _check_blocks("frame.shape", opened.shape, fmt)
-    symbols = opened.codec.unpack(opened.payload, opened.shape)
+    symbols = codec.unpack(opened.payload, opened.shape)
     scale = None if symbols.tensor_scale == 1 else symbols.tensor_scale
     return _arrays(symbols.data, opened.shape, fmt, scale)
 

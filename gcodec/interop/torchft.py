@@ -179,9 +179,7 @@ def from_frame(frame: FrameLike, *, ranks: int = 1, limits: Limits | None = None
     FormatError
         If the bytes are damaged.
     """
-    opened = opened_frame(frame, limits, "blockwise")
-    codec = opened.codec
-    assert isinstance(codec, Blockwise)
+    opened, codec = opened_frame(frame, limits, Blockwise)
     if (codec.kind, codec.block) != ("fp8", 0) or len(opened.shape) != 2:
         raise ParameterError.of("frame", str(codec), "a matrix of blockwise:kind=fp8,block=0")
     rows = _Rows.of(opened.shape, ranks)
