@@ -270,7 +270,7 @@ class FrameGrid(Grid):
         self._policy = None if codec is None else policy_of(codec)
         self._secret = key if callable(key) else check_key(key)
         self._max_norm = math.inf if max_norm is None else check_positive("max_norm", max_norm)
-        self._limits = limits or Limits()
+        self._limits = Limits.or_default(limits)
         self._sent: dict[str, _Sent] = {}  # by the id of the message
         self._accepted: dict[int, str] = {}  # nonce of the last update of each node
         self._rounds = 0  # number of times that messages were sent
