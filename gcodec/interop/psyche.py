@@ -227,7 +227,7 @@ def _written(coefficients: tiles.Coefficients, value: Value) -> bytes:
     positions, values, shape = coefficients
     if max(shape) > _MOST_SIDE:
         raise ParameterError.of("xshape", shape, f"of sizes up to {_MOST_SIDE}")
-    leading, (_, k) = coefficients.leading, values.shape
+    leading, (_, k) = tiles.leading_of(shape), values.shape
     size = tiles.size_of_tile(shape)
     places = positions.astype(_index_dtype(size)).tobytes()
     dims = *leading, k * _index_dtype(size).itemsize

@@ -54,14 +54,12 @@ class Coefficients(NamedTuple):
     values: np.ndarray
     shape: tuple[int, ...]
 
-    @property
-    def leading(self) -> tuple[int, ...]:
-        """Dimensions that precede the k sent coefficients."""
-        return leading_of(self.shape)
-
 
 def leading_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the dimensions of tiles in the shape of a transformed tensor."""
+    """Return the dimensions of tiles in the shape of a transformed tensor.
+
+    In messages, they precede the k sent coefficients of a tile.
+    """
     return shape[:-1] if len(shape) == 2 else shape[:-2]
 
 
