@@ -203,11 +203,13 @@ class PatchStore:
                 paths.append(self.folder / f"{step:0{_DIGITS}}.anchor.gcf")
                 _write(new.open(paths[-1]), {**outline, "base": _NO_BASE}, arrays, {})
         try:
-            _flush(descriptor)
-        except OSError:
-            for path in paths:
-                _delete(path)
-            raise
+            if descriptor is not None:
+                os.fsync(descriptor)  # so that the new names survive a power failure
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EBADF):  # of systems that cannot
+                for path in paths:
+                    _delete(path)
+                raise
         return arrays
 
     def load(self, step: int | None = None) -> Snapshot:
@@ -423,13 +425,3 @@ def _locked(folder: Path) -> Iterator[int | None]:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # forked processes have the descriptor, too
         os.close(descriptor)
-
-
-def _flush(descriptor: int | None) -> None:
-    """Make new names of a folder survive a power failure, where the system can."""
-    try:
-        if descriptor is not None:
-            os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EBADF):  # of systems that cannot
-            raise

@@ -792,6 +792,8 @@ def _parsed(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
         place = Place(*numbers)
     except TypeError:
         raise ParameterError.of("state", values, f"{allowed}, with integers") from None
+    if not (0 <= place.local < place.inside and 0 <= place.node < place.nodes):
+        raise ParameterError.of(f"state[{_PLACE!r}]", tuple(place), "a place among the ranks")
     others = state.keys() - {*counters, _PLACE}
     arrays = {key: saved_array(x) for key, x in state.items() if key in others}
     server = {key.removeprefix(_SERVER): x for key, x in arrays.items() if key.startswith(_SERVER)}
