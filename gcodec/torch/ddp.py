@@ -792,7 +792,7 @@ def _parsed(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
         place = Place(*numbers)
     except TypeError:
         raise ParameterError.of("state", values, f"{allowed}, with integers") from None
-    if not (0 <= place.local < place.inside and 0 <= place.node < place.nodes):
+    if not (0 <= place.local < place.inside and place.node >= 0 and place.nodes > 0):
         raise ParameterError.of(f"state[{_PLACE!r}]", tuple(place), "a place among the ranks")
     others = state.keys() - {*counters, _PLACE}
     arrays = {key: saved_array(x) for key, x in state.items() if key in others}

@@ -345,7 +345,7 @@ def test_shares_cover_a_tensor() -> None:
 
 
 @pytest.mark.parametrize(
-    "place", [[0, 0, 0, 1, 0], [0, 1, 0, 0, 0], [1, 1, 0, 1, 0], [0, 1, 2, 2, 1]]
+    "place", [[0, 0, 0, 1, 0], [0, 1, 0, 0, 0], [1, 1, 0, 1, 0], [0, 1, -1, 2, 1]]
 )
 def test_states_without_a_possible_place_are_refused(place: list[int]) -> None:
     state, _ = gcodec.torch.ddp_hook("sign", model=torch.nn.Linear(8, 8))
