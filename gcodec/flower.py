@@ -159,7 +159,8 @@ class FrameMod:
             for key_of_array, array in arrays.items():
                 base = received.get(name, {}).get(key_of_array)
                 path = f"{name}/{key_of_array}"
-                if base is None or not _is_update(array, base):
+                # No codec compresses the difference of integers, or of arrays of other kinds.
+                if base is None or array.dtype.kind != "f" or _kind(array) != _kind(base):
                     frame = encode(array, "raw", name=_VALUE + path, key=key)
                 elif self._has_feedback:
                     frame = feedback.compress(_UPDATE + path, array - base, key=key)
@@ -189,12 +190,6 @@ class _Sent(NamedTuple):
     message: Message
     nonce: str
     arrays: dict[str, dict[str, np.ndarray]]
-
-    @property
-    def expires(self) -> float:
-        """Time after which no reply is accepted."""
-        metadata = self.message.metadata
-        return float(metadata.created_at + metadata.ttl)
 
 
 class _Encoded(NamedTuple):
@@ -270,7 +265,7 @@ class FrameGrid(Grid):
         self._policy = None if codec is None else policy_of(codec)
         self._secret = key if callable(key) else check_key(key)
         self._max_norm = math.inf if max_norm is None else check_positive("max_norm", max_norm)
-        self._limits = limits or Limits()
+        self._limits = Limits.or_default(limits)
         self._sent: dict[str, _Sent] = {}  # by the id of the message
         self._accepted: dict[int, str] = {}  # nonce of the last update of each node
         self._rounds = 0  # number of times that messages were sent
@@ -379,8 +374,10 @@ class FrameGrid(Grid):
 
     def _remember(self, sent: Iterable[_Sent]) -> None:
         now = time.time()  # a message whose time to live is over has no reply
-        for key in [key for key, item in self._sent.items() if item.expires < now]:
-            del self._sent[key]
+        for key, item in [*self._sent.items()]:
+            metadata = item.message.metadata
+            if metadata.created_at + metadata.ttl < now:
+                del self._sent[key]
         self._sent |= {item.message.metadata.message_id: item for item in sent}
 
     def _received(self, replies: Iterable[Message]) -> list[Message]:
@@ -498,11 +495,6 @@ def _refusal(message: Message, reason: str) -> Message:
 
 def _is_training(message: Message) -> bool:
     return str(message.metadata.message_type).startswith(MessageType.TRAIN)
-
-
-def _is_update(array: np.ndarray, base: np.ndarray) -> bool:
-    """Return whether the difference of two arrays can be compressed."""
-    return array.dtype.kind == "f" and _kind(array) == _kind(base)
 
 
 def _kind(array: np.ndarray) -> tuple[tuple[int, ...], str]:

@@ -28,6 +28,7 @@ from gcodec.frame import Frame
 from gcodec.limits import Limits
 from gcodec.policy import Policy
 from gcodec.wire.kinds import check_flag, check_positive
+from gcodec.wire.primitives import FLOATS
 
 __all__ = ["FrameDecoder", "FrameEncoder"]
 
@@ -161,10 +162,15 @@ class FrameDecoder(DXOFilter):
                 raise Corrupt(f"{name!r} has a frame of {parsed.name!r}")
             data[name] = parsed.decode()
         for name, values in data.items():
-            if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+            if isinstance(values, np.ndarray) and _is_float(values.dtype):
                 if not np.isfinite(values).all():
                     raise Corrupt(f"{name!r} contains NaN or Inf")
-                squares += float(np.square(values, dtype=np.float64).sum())
+                squares += float(np.square(values.astype(np.float64)).sum())
         if not math.sqrt(squares) <= self._max_norm:
             raise Corrupt(f"the arrays have a norm of {math.sqrt(squares):.3g}")
         return None if names is None else DXO(dxo.data_kind, data, meta)
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    """Tell whether a dtype is one of floats; NumPy's kind of bfloat16 is that of raw bytes."""
+    return dtype.kind == "f" or dtype.name in FLOATS

@@ -377,8 +377,6 @@ def choose(
     if tensor.values.size > _FEW or codec.name == "raw":
         return codec
     raw = parse({"name": "raw", "dtype": _payload_dtype(tensor)})
-    if target.max_nmse is not None and _rounding_error(x, tensor) > target.max_nmse:
-        return codec
     return min(codec, raw, key=partial(_frame_nbytes, tensor))
 
 
@@ -588,10 +586,10 @@ def _small_for_bits(tensor: Tensor, stats: Statistics, budget: _Budget) -> Codec
     bits = min(int((nbits - _RANGE_NBITS) / n), MAX_RANGE_BITS)
     if bits > 0:
         candidates.append((range_error(tensor, stats, bits), f"minmax:bits={bits}"))
-    for _, spec in sorted(candidates):
-        if not spec or budget.allows(parse(spec)):  # the last word may be nearly empty
-            return parse(spec) if spec else None
-    return None
+    order = (spec for _, spec in sorted(candidates))
+    # The last word of a payload may be nearly empty.
+    best = next(spec for spec in order if not spec or budget.allows(parse(spec)))
+    return parse(best) if best else None
 
 
 def _error(codec: Codec, levels: QuantizedLevels, values: np.ndarray, stats: Statistics) -> float:

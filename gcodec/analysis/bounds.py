@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.codec import Codec
+from gcodec.codecs.randomk import RandomK
+from gcodec.codecs.topk import TopK
 from gcodec.entropy import positions as position_coding
 from gcodec.entropy import values as value_coding
 
@@ -29,17 +29,16 @@ def least_error(codec: Codec, values: np.ndarray) -> float:
     values : (n,) float32 array
         The finite values x.
     """
-    name = codec.name
-    is_sparse = name in ("topk", "randomk") and not _has_threshold(codec)
-    if not is_sparse and name not in (*_ONE_MAGNITUDE, *_ZERO_OR_ONE_MAGNITUDE):
+    name, n = codec.name, values.size
+    sent = _sent(codec, n)
+    if sent is None and name not in (*_ONE_MAGNITUDE, *_ZERO_OR_ONE_MAGNITUDE):
         return 0.0
     magnitudes = np.sort(np.abs(values).astype(np.float64))[::-1]
     norm = float(magnitudes @ magnitudes)
     if not 0 < norm < np.inf:
         return 0.0
-    n = values.size
-    if is_sparse:
-        k = _sent(codec, n)
+    if sent is not None:
+        k, _ = sent
         kept = float(magnitudes[:k] @ magnitudes[:k])
     else:
         counts = np.arange(1, n + 1) if name in _ZERO_OR_ONE_MAGNITUDE else np.array([n])
@@ -49,20 +48,15 @@ def least_error(codec: Codec, values: np.ndarray) -> float:
 
 def least_bits(codec: Codec, n: int) -> float:
     """Return a lower bound of the bits per value for n values, or 0 where none is known."""
-    if not n or codec.name not in ("topk", "randomk") or _has_threshold(codec):
-        return 0.0
-    return value_coding.nbits(_sent(codec, n), _parameter(codec, "value")) / n
+    sent = _sent(codec, n)
+    return value_coding.nbits(*sent) / n if n and sent is not None else 0.0
 
 
-def _sent(codec: Codec, n: int) -> int:
-    """Return the number of values that ``topk`` or ``randomk`` sends of n."""
-    return position_coding.sent(n, _parameter(codec, "k"), _parameter(codec, "ratio"))
+def _sent(codec: Codec, n: int) -> tuple[int, str] | None:
+    """Return how many of n values ``topk`` or ``randomk`` sends, and their format.
 
-
-def _has_threshold(codec: Codec) -> bool:
-    return bool(_parameter(codec, "threshold"))
-
-
-def _parameter(codec: Codec, name: str) -> Any:
-    """Return a parameter of a codec, or None if the codec has no such parameter."""
-    return getattr(codec, name, None)
+    None for other codecs, and with a threshold, which determines the number for each tensor.
+    """
+    if not isinstance(codec, (TopK, RandomK)) or (isinstance(codec, TopK) and codec.threshold):
+        return None
+    return position_coding.sent(n, codec.k, codec.ratio), codec.value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,7 +13,7 @@ from gcodec.arrays.nonfinite import NonFinite, check_nonfinite, check_top, with_
 from gcodec.arrays.source import byte_buffer, inspect, shares_memory, writable_bytes
 from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse
-from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
+from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.frame import MEMBERS_NAME, Frame, FrameSum, Member, check_key, cut, members_of
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import max_abs_bits
@@ -23,7 +22,7 @@ from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
 from gcodec.runtime import jit, kernel_cache
 from gcodec.runtime.reuse import result_beside
-from gcodec.tensorfiles.frame_list import mapped, mapped_file, relocated
+from gcodec.tensorfiles.frame_list import located, mapped, mapped_file
 from gcodec.wire.primitives import ITEMSIZE, Reader, encode_name
 
 
@@ -371,7 +370,7 @@ def decode_sum(
         if isinstance(data, Frame):
             read.append(data)
             continue
-        with _naming(index):
+        with located(f"frame {index}", default=None):
             read.append(_receive(data, limits, key, out is not None))
     if not read:
         raise ParameterError.of("frames", [], "at least one frame")
@@ -387,19 +386,10 @@ def decode_sum(
     added = FrameSum(total, shape)
     read = [added.apart(frame) for frame in read]
     for index, (frame, factor) in enumerate(zip(read, scales, strict=True)):
-        with _naming(index):
+        with located(f"frame {index}", default=None):
             added.add(frame, factor)
     added.finish()
     return total
-
-
-@contextmanager
-def _naming(index: int) -> Iterator[None]:
-    """Add the index of a frame to the message of a `FormatError`; the offset is in the frame."""
-    try:
-        yield
-    except FormatError as error:
-        raise relocated(error, f"frame {index}", error.offset) from error
 
 
 def iter_frames(
@@ -490,7 +480,7 @@ def decode_many(
         elements, nbytes = elements + frame.size, nbytes + frame.size * ITEMSIZE[frame.dtype]
         limits.check("the message", elements, nbytes)
         if members is None and frame.name == MEMBERS_NAME:
-            with _naming(number):
+            with located(f"frame {number}", default=None):
                 members = members_of(frame)
             continue
         if members is None:
@@ -498,7 +488,7 @@ def decode_many(
                 raise Corrupt(f"frame {number} has no name")
             members, places = [Member(frame.name, frame.shape)], [(0, frame.size)]
         else:
-            with _naming(number):
+            with located(f"frame {number}", default=None):
                 places = cut(frame, members)
         flat = frame.decode().reshape(-1)
         for member, (start, end) in zip(members, places, strict=True):
@@ -580,9 +570,8 @@ def warmup(*codecs: CodecLike) -> int:
     compiled: list[str] = []
     kernel_cache.entry_code()
     with kernel_cache.watched(compiled.append):
-        if codecs:
-            for codec in list(map(parse, codecs)):
-                _use(codec)
+        for codec in list(map(parse, codecs)):
+            _use(codec)
         for kernel in kernel_cache.loaded() if codecs else jit.kernels():
             if kernel.is_shared:  # later processes would not find the others
                 kernel_cache.compiled(kernel)

@@ -262,10 +262,10 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
         targets = [_with_suffix(path, suffix) for path in named]
         if output is not None:
             targets = [Path(output) / target.name for target in targets]
-    if suffix == ".gcf":
-        _check_suffixes(targets)
     sources_by_target: dict[Path, Path] = {}
     for source, target in zip(sources, targets, strict=True):
+        if suffix == ".gcf" and target.name.lower().endswith(OTHER_SUFFIXES):
+            raise ParameterError(f"{target}: OUT must be a file named .gcf: it contains frames")
         if target in sources_by_target:
             raise ParameterError(
                 f"{target}: both {sources_by_target[target]} and {source} would be written to it; "
@@ -282,13 +282,6 @@ def check_replaceable(targets: Sequence[Path], force: bool) -> None:
         # Devices and pipes, such as /dev/null, are written to without asking.
         if not force and (target.is_file() or target.is_dir()):
             raise ParameterError(f"{target}: exists already; pass --force to replace it")
-
-
-def _check_suffixes(targets: Sequence[Path]) -> None:
-    """Raise `ParameterError` for an output of frames that has the name of another format."""
-    for target in targets:
-        if target.name.lower().endswith(OTHER_SUFFIXES):
-            raise ParameterError(f"{target}: OUT must be a file named .gcf: it contains frames")
 
 
 def _file(path: Path) -> Path:

@@ -53,13 +53,13 @@ from gcodec.interop.objects import (
     FrameLike,
     check_dtype,
     check_mapping,
+    check_size,
     checked_shape,
     host_tensor,
     numbers_of,
     opened_frame,
     part_of,
     result_of,
-    size_error,
 )
 from gcodec.limits import Limits
 from gcodec.payload import Payload
@@ -184,12 +184,11 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, n
     FormatError
         If the bytes are damaged.
     """
-    opened = opened_frame(frame, limits, "blockwise")
-    codec: Any = opened.codec
-    codec = _codec(codec.kind, codec.block, codec.nested == "yes")
+    opened, coded = opened_frame(frame, limits, Blockwise)
+    codec = _codec(coded.kind, coded.block, coded.nested == "yes")
     if not opened.size:
         raise ParameterError.of("frame.shape", opened.shape, "that of a tensor that is not empty")
-    data = opened.codec.unpack(opened.payload, opened.shape).data
+    data = coded.unpack(opened.payload, opened.shape).data
     return _parts(codec, data, opened.shape)
 
 
@@ -255,6 +254,5 @@ def _array(
     array = part_of(message, name)
     if array.dtype != dtype:
         raise Corrupt(f"{name} has dtype {array.dtype}, not {np.dtype(dtype)}")
-    if array.size != size:
-        raise size_error(f"{name} has {array.size} elements, not {size}", array.size, size)
+    check_size(name, array.size, size, "elements")
     return np.ascontiguousarray(array).reshape(-1)

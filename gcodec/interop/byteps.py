@@ -302,12 +302,12 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
     FormatError
         If the frame is damaged.
     """
-    frame = opened_frame(frame, limits, Sign.name, TopK.name)
+    frame, codec = opened_frame(frame, limits, Sign, TopK)
     n = frame.size
     if not 1 <= n <= _MAX_WORD:
         raise ParameterError.of("frame.size", n, f"from 1 to {_MAX_WORD}")
-    if frame.codec.name == Sign.name:
-        symbols = frame.codec.unpack(frame.payload, frame.shape)
+    if isinstance(codec, Sign):
+        symbols = codec.unpack(frame.payload, frame.shape)
         return _onebit_bytes(symbols.bits, n, symbols.scale)
     positions, values = frame.decode_sparse()
     if not 1 <= positions.size <= n // 2:

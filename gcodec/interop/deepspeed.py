@@ -174,8 +174,7 @@ def from_frame(
     FormatError
         If the bytes are damaged.
     """
-    opened = opened_frame(frame, limits, "blockwise")
-    codec: Any = opened.codec
+    opened, codec = opened_frame(frame, limits, Blockwise)
     widths = {kind: bits for bits, kind in _KINDS.items()}
     if codec.kind not in widths or not codec.block or opened.size % codec.block:
         raise ParameterError.of("frame.codec", str(codec), "int8 or int4, with whole blocks")

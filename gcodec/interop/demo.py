@@ -167,9 +167,10 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, A
 
 
 def _message(sent: tiles.Coefficients) -> dict[str, Any]:
+    leading = tiles.leading_of(sent.shape)
     return {
-        "sparse_idx": sent.positions.astype(np.int64).reshape(*sent.leading, -1),
-        "sparse_val": sent.values.reshape(*sent.leading, -1),
+        "sparse_idx": sent.positions.astype(np.int64).reshape(*leading, -1),
+        "sparse_val": sent.values.reshape(*leading, -1),
         "xshape": sent.shape,
         "totalk": tiles.size_of_tile(sent.shape),
     }

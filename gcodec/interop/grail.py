@@ -289,7 +289,7 @@ def _end(item: dict[str, Any]) -> int:
 def _opened(update: bytes) -> tuple[int, list[Any], bytes]:
     """Return the version, the descriptions of the tensors, and their bytes."""
     first = _LENGTH + int.from_bytes(update[:_LENGTH], "little")
-    if len(update) < max(first, _LENGTH):
+    if len(update) < first:
         raise Truncated(f"the header ends at byte {first} of {len(update)}")
     try:
         header = json.loads(update[_LENGTH:first])

@@ -46,12 +46,12 @@ from gcodec.frame import Frame
 from gcodec.interop.changes import pattern_of
 from gcodec.interop.objects import (
     FrameLike,
+    check_size,
     checked_shape,
     host_tensor,
     numbers_of,
     object_bytes,
     opened_frame,
-    size_error,
 )
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.quantize.value_table import ValueTable
@@ -200,8 +200,7 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
     FormatError
         If the bytes are damaged.
     """
-    opened = opened_frame(frame, limits, "raw", "blockwise")
-    codec = opened.codec
+    opened, codec = opened_frame(frame, limits, Raw, Blockwise)
     if isinstance(codec, Raw):
         names = {"float32": "NONE", "float16": "FLOAT16"}
         codec.unpack(opened.payload, opened.shape)
@@ -243,13 +242,13 @@ def _payload(message: _Message) -> np.ndarray:
     """Return the payload of `blockwise` of a message with statistics, or raise `FormatError`."""
     buffer, n = message.buffer, message.n
     if message.compression == "MEANSTD_16BIT":
-        _check_size(buffer, 2 * n + 8 * _rows(message))
+        check_size("the buffer", buffer.size, 2 * n + 8 * _rows(message))
         return np.roll(buffer, -2 * n)
     is_blockwise = message.compression == "BLOCKWISE_8BIT"
     blocks = -(-n // _BLOCK)
     counts = np.concatenate((_count(blocks), _count(256))) if is_blockwise else _count(256)
     front = counts.size + 1024 + (4 * blocks if is_blockwise else 0)
-    _check_size(buffer, front + n)
+    check_size("the buffer", buffer.size, front + n)
     if (buffer[: counts.size] != counts).any():
         raise Corrupt("the buffer has other numbers of blocks or table entries")
     if not is_blockwise:
@@ -290,10 +289,10 @@ def _decoded(message: _Message) -> np.ndarray:
     if message.compression == "NONE":
         if message.dtype == "bfloat16" and buffer.size == 4 * n:
             return _converted(numbers_of(buffer, "<f4"), dtype)
-        _check_size(buffer, ITEMSIZE[message.dtype] * n)
+        check_size("the buffer", buffer.size, ITEMSIZE[message.dtype] * n)
         bits = numbers_of(buffer, f"<u{ITEMSIZE[message.dtype]}")
         return bits.view(dtype)
-    _check_size(buffer, 2 * n)
+    check_size("the buffer", buffer.size, 2 * n)
     return _converted(numbers_of(buffer, "<f2"), dtype)
 
 
@@ -313,12 +312,6 @@ def _unscaled(buffer: np.ndarray, rows: int, dtype: np.dtype[Any]) -> np.ndarray
         matrix *= deviations
         matrix += means
     return matrix.reshape(-1)
-
-
-def _check_size(buffer: np.ndarray, size: int) -> None:
-    if buffer.size != size:
-        message = f"the buffer has {buffer.size} bytes, not {size}"
-        raise size_error(message, buffer.size, size)
 
 
 # --- protobuf ------------------------------------------------------------------------------------

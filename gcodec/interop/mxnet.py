@@ -193,8 +193,8 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
     FormatError
         If the frame is damaged.
     """
-    frame = opened_frame(frame, limits, MXNet2Bit.name, MXNet1Bit.name)
-    return np.asarray(frame.codec.unpack(frame.payload, frame.shape).codes).tobytes()
+    frame, codec = opened_frame(frame, limits, MXNet2Bit, MXNet1Bit)
+    return np.asarray(codec.unpack(frame.payload, frame.shape).codes).tobytes()
 
 
 def _codec(type: object, threshold: object, server: bool) -> MXNet2Bit | MXNet1Bit:

@@ -38,7 +38,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from gcodec.errors import Corrupt, Unsupported
+from gcodec.errors import Corrupt, FormatError, Unsupported, brief
 from gcodec.interop.changes import (
     Tensors,
     changes_of,
@@ -156,6 +156,8 @@ def decode(update: tuple[Any, Any, Any], base: Tensors) -> dict[str, np.ndarray]
         locations = array_of(locations, "locations")
         values = tuple(array_of(group, "values") for group in groups)
         items = [_Item.of(item) for item in metadata]
+    except FormatError:  # which is a ValueError, too
+        raise
     except (TypeError, ValueError, LookupError, OverflowError):
         raise Corrupt("the parts of the update do not have the form of NeMo-RL's") from None
     if locations.dtype != np.uint8 or locations.ndim != 1:
@@ -231,21 +233,19 @@ class _Item(NamedTuple):
         start, end, group, value_start, value_end = (_count(item[name]) for name in _NUMBERS)
         if start > end or value_start >= value_end:
             raise Corrupt(f"{item['name']!r} has positions or values of no size")
-        if item["operation"] not in _OPERATIONS or item["index_encoding"] not in (
-            "range",
-            "deltas",
-        ):
-            raise Unsupported(f"{item['operation']!r}, {item['index_encoding']!r}")
-        is_range = item["index_encoding"] == "range"
+        operation, encoding = item["operation"], item["index_encoding"]
+        if operation not in _OPERATIONS or encoding not in ("range", "deltas"):
+            unknown = brief(f"the operation {operation!r} with positions as {encoding!r}")
+            raise Unsupported(f"{unknown} is not known")
         return cls(
             str(item["name"]),
             tuple(map(_count, item["shape"])),
             str(item["dtype"]),
-            str(item["operation"]),
+            operation,
             slice(start, end),
             group,
             slice(value_start, value_end),
-            _count(item["range_start"]) if is_range else None,
+            _count(item["range_start"]) if encoding == "range" else None,
         )
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from gcodec.arrays.frameworks import FAILURES, first_line
 from gcodec.arrays.source import Tensor, byte_buffer, inspect, outlet, possible_shape
+from gcodec.codec import Codec
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
@@ -17,6 +18,7 @@ from gcodec.wire.kinds import check_choice
 from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
 FrameLike: TypeAlias = Frame | bytes | bytearray | memoryview
+_Codec = TypeVar("_Codec", bound=Codec)
 
 
 def host_tensor(x: Any, peer: str, dtypes: tuple[str, ...] | None = None) -> Tensor:
@@ -170,21 +172,27 @@ def size_error(message: str, size: int, expected: int, offset: int | None = None
     return (Truncated if size < expected else Corrupt)(message, offset)
 
 
+def check_size(name: str, size: int, expected: int, unit: str = "bytes") -> None:
+    """Raise `Truncated` or `Corrupt` unless an object of a message has the expected size."""
+    if size != expected:
+        raise size_error(f"{name} has {size} {unit}, not {expected}", size, expected)
+
+
 def opened_frame(
     frame: FrameLike,
     limits: Limits | None,
-    *names: str,
+    *codecs: type[_Codec],
     dtypes: tuple[str, ...] = ("float32",),
-) -> Frame:
-    """Return a frame of a dtype that one of the named codecs made.
+) -> tuple[Frame, _Codec]:
+    """Return a frame of a dtype that one of the codecs made, and its codec.
 
     Parameters
     ----------
     frame : Frame or bytes-like
     limits : Limits or None
         Bounds on the frame; default ``Limits()``.
-    *names : str
-        Names of codecs.
+    *codecs : type
+        Classes of codecs.
     dtypes : tuple of str
         Dtypes of the tensor that the caller accepts.
 
@@ -198,9 +206,11 @@ def opened_frame(
         If the bytes are not a frame.
     """
     opened = frame if isinstance(frame, Frame) else Frame.from_bytes(frame, limits=limits)
-    if opened.codec.name not in names:
-        raise ParameterError.of("frame.codec", str(opened.codec), f"one of {', '.join(names)}")
+    codec = opened.codec
+    if not isinstance(codec, codecs):
+        names = ", ".join(cls.name for cls in codecs)
+        raise ParameterError.of("frame.codec", str(codec), f"one of {names}")
     if opened.dtype not in dtypes:
         raise ParameterError.of("frame.dtype", opened.dtype, " or ".join(dtypes))
     Limits.or_default(limits).check("the frame", opened.size, 4 * opened.size)
-    return opened
+    return opened, codec

@@ -37,7 +37,13 @@ import numpy as np
 from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codecs.dct8 import chunks, transform
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.interop.objects import ascending_order, checked_shape, host_tensor, part_of
+from gcodec.interop.objects import (
+    ascending_order,
+    checked_shape,
+    host_tensor,
+    object_bytes,
+    part_of,
+)
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.limits import Limits
@@ -194,12 +200,13 @@ def _basis(n: int) -> np.ndarray:
     return np.asarray(rows * np.float32(math.sqrt(2 / n)), np.float32)
 
 
-def _loaded(data: bytes | bytearray | memoryview) -> dict[str, np.ndarray]:
+def _loaded(data: Any) -> dict[str, np.ndarray]:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
+    file = object_bytes(data, "message").tobytes()
     try:
-        return dict(load(bytes(memoryview(data))))
+        return dict(load(file))
     except SafetensorError as error:
         raise Corrupt(f"not a safetensors file: {error}") from None
     except (KeyError, TypeError, ValueError) as error:  # dtypes that NumPy lacks

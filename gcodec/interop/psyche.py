@@ -57,7 +57,7 @@ from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.frame import Frame
 from gcodec.interop import tiles
-from gcodec.interop.objects import FrameLike, object_bytes, size_error
+from gcodec.interop.objects import FrameLike, check_size, object_bytes
 from gcodec.limits import Limits
 from gcodec.wire.kinds import check_choice
 from gcodec.wire.primitives import Reader, leb128
@@ -227,7 +227,7 @@ def _written(coefficients: tiles.Coefficients, value: Value) -> bytes:
     positions, values, shape = coefficients
     if max(shape) > _MOST_SIDE:
         raise ParameterError.of("xshape", shape, f"of sizes up to {_MOST_SIDE}")
-    leading, (_, k) = coefficients.leading, values.shape
+    leading, (_, k) = tiles.leading_of(shape), values.shape
     size = tiles.size_of_tile(shape)
     places = positions.astype(_index_dtype(size)).tobytes()
     dims = *leading, k * _index_dtype(size).itemsize
@@ -271,25 +271,24 @@ def _read(data: Any, limits: Limits | None) -> tiles.Coefficients:
     if index.dims != (*leading, k * dtype.itemsize) or (index.kind, index.form) != (_UINT8, _FULL):
         raise Corrupt(f"sparse_idx has the dimensions {index.dims} and the kind {index.kind}")
     count = math.prod(leading) * k
-    positions = np.frombuffer(_of_size(index.data, "sparse_idx", count * dtype.itemsize), dtype)
+    positions = _numbers(index.data, "sparse_idx", count, dtype)
     if (value.kind, value.form) == (_BOOL, _ONE_BIT):
-        packed = np.frombuffer(_of_size(value.data, "sparse_val", -(-count // 8)), np.uint8)
+        packed = _numbers(value.data, "sparse_val", -(-count // 8), np.dtype(np.uint8))
         bits = np.unpackbits(packed, bitorder="little")
         if bits[count:].any():
             raise Corrupt("the bits after the last sign are not 0")
         values = np.where(bits[:count], np.float32(-1), np.float32(1))
     elif value.kind in _DTYPES and value.form == _FULL:
-        kind = _DTYPES[value.kind]
-        values = np.frombuffer(_of_size(value.data, "sparse_val", count * kind.itemsize), kind)
+        values = _numbers(value.data, "sparse_val", count, _DTYPES[value.kind])
     else:
         raise Unsupported(f"sparse_val has the kind {value.kind} in the form {value.form}")
     return tiles.Coefficients(positions.reshape(-1, k), values.reshape(-1, k), shape)
 
 
-def _of_size(data: bytes, name: str, expected: int) -> bytes:
-    if len(data) != expected:
-        raise size_error(f"{name} has {len(data)} bytes, not {expected}", len(data), expected)
-    return data
+def _numbers(data: bytes, name: str, count: int, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the numbers of a tensor, which must have as many."""
+    check_size(name, len(data), count * dtype.itemsize)
+    return np.frombuffer(data, dtype)
 
 
 class _Reader(Reader):

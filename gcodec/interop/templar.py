@@ -59,11 +59,11 @@ from gcodec.interop.objects import (
     FrameLike,
     array_of,
     ascending_order,
+    check_size,
     checked_shape,
     host_tensor,
     opened_frame,
     part_of,
-    size_error,
 )
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
@@ -214,12 +214,11 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, A
     FormatError
         If the bytes are damaged.
     """
-    opened = opened_frame(frame, limits, "sparseloco")
-    assert isinstance(opened.codec, SparseLoCo)
-    tiles = _tiles(opened.shape, opened.codec.chunk)
-    if tiles.sent(opened.codec.k) % 2:
-        raise ParameterError.of("frame.codec", str(opened.codec), "one with k from 2 on")
-    symbols = opened.codec.unpack(opened.payload, opened.shape)
+    opened, codec = opened_frame(frame, limits, SparseLoCo)
+    tiles = _tiles(opened.shape, codec.chunk)
+    if tiles.sent(codec.k) % 2:
+        raise ParameterError.of("frame.codec", str(codec), "one with k from 2 on")
+    symbols = codec.unpack(opened.payload, opened.shape)
     positions = (symbols.positions % tiles.size).reshape(tiles.total, -1)
     bins = symbols.bins.reshape(*_leading(opened.shape, tiles), -1)
     return _message(positions, bins, _parameters(symbols.parameters))
@@ -302,9 +301,7 @@ def _unpacked(data: np.ndarray, count: int) -> np.ndarray:
     """Return the positions that bytes contain."""
     if data.dtype != np.uint8 or data.ndim != 1:
         raise Corrupt(f"idxs has dtype {data.dtype} and {data.ndim} dimensions")
-    expected = count // 2 * 3
-    if data.size != expected:
-        raise size_error(f"idxs has {data.size} bytes, not {expected}", data.size, expected)
+    check_size("idxs", data.size, count // 2 * 3)
     low, middle, high = data.reshape(-1, 3).T.astype(np.int64)
     pairs = np.stack((low | (middle & 15) << 8, middle >> 4 | high << 4), axis=1)
     return pairs.reshape(-1)

@@ -54,14 +54,12 @@ class Coefficients(NamedTuple):
     values: np.ndarray
     shape: tuple[int, ...]
 
-    @property
-    def leading(self) -> tuple[int, ...]:
-        """Dimensions that precede the k sent coefficients."""
-        return leading_of(self.shape)
-
 
 def leading_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the dimensions of tiles in the shape of a transformed tensor."""
+    """Return the dimensions of tiles in the shape of a transformed tensor.
+
+    In messages, they precede the k sent coefficients of a tile.
+    """
     return shape[:-1] if len(shape) == 2 else shape[:-2]
 
 
@@ -226,9 +224,8 @@ def from_frame(frame: FrameLike, limits: Limits | None) -> Coefficients:
     FormatError
         If the frame is damaged.
     """
-    frame = opened_frame(frame, limits, DCT8.name, dtypes=tuple(FLOATS))
-    codec, sizes = frame.codec, frame.shape
-    assert isinstance(codec, DCT8)
+    frame, codec = opened_frame(frame, limits, DCT8, dtypes=tuple(FLOATS))
+    sizes = frame.shape
     symbols = codec.unpack(frame.payload, sizes)
     sides = codec.chunk
     if len(sizes) == 1:

@@ -54,7 +54,6 @@ from gcodec.interop.objects import (
 )
 from gcodec.kernels.quantize import microscale
 from gcodec.kernels.quantize.block_format import FORMATS, RULES, BlockFormat
-from gcodec.kernels.quantize.microscale import Quantization
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.runtime.memory import empty_beside
@@ -109,16 +108,8 @@ def encode(
     codec = _codec(format, scale, tensor_scale)
     fmt = BlockFormat.of(format)
     tensor = host_tensor(x, "torchao", ("float32", "bfloat16"))
-    shape = tensor.shape
-    if not shape or shape[-1] % fmt.block:
-        allowed = f"such that the last dimension is a multiple of {fmt.block}"
-        raise ParameterError.of("x.shape", shape, allowed)
-    n = tensor.values.size
-    scales, data = np.empty(fmt.blocks(n), np.uint8), np.empty(fmt.data_nbytes(n), np.uint8)
-    assert isinstance(codec.tensor_scale, float)
-    quantization = Quantization(fmt, codec.scale, np.float32(codec.tensor_scale))
-    microscale.quantize(tensor.values, quantization, None, scales, data)
-    return _arrays(scales, data, shape, fmt, tensor_scale)
+    _check_blocks("x.shape", tensor.shape, fmt)
+    return _arrays(codec.quantize(tensor.values).data, tensor.shape, fmt, tensor_scale)
 
 
 def tensor_scale_of(x: Any) -> float:
@@ -134,9 +125,7 @@ def tensor_scale_of(x: Any) -> float:
     largest = np.float32(np.abs(values).max(initial=0))
     with np.errstate(under="ignore"):
         scale = float(largest / np.float32(448 * 6))
-    codec = _codec("nvfp4", "floor", scale)
-    assert isinstance(codec.tensor_scale, float)
-    return codec.tensor_scale
+    return float(_codec("nvfp4", "floor", scale).tensor_scale)
 
 
 def decode(
@@ -223,19 +212,14 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, n
     FormatError
         If the bytes are damaged.
     """
-    opened = opened_frame(frame, limits, "microscale")
-    assert isinstance(opened.codec, Microscale)
-    fmt = BlockFormat.of(opened.codec.format)
-    shape = opened.shape
+    opened, codec = opened_frame(frame, limits, Microscale)
+    fmt = BlockFormat.of(codec.format)
     if fmt.name not in _FORMATS:
-        raise ParameterError.of("frame.codec", str(opened.codec), "a format of torchao")
-    if not shape or shape[-1] % fmt.block:
-        allowed = f"such that the last dimension is a multiple of {fmt.block}"
-        raise ParameterError.of("frame.shape", shape, allowed)
-    symbols = opened.codec.unpack(opened.payload, shape)
-    count = fmt.blocks(symbols.n)
+        raise ParameterError.of("frame.codec", str(codec), "a format of torchao")
+    _check_blocks("frame.shape", opened.shape, fmt)
+    symbols = codec.unpack(opened.payload, opened.shape)
     scale = None if symbols.tensor_scale == 1 else symbols.tensor_scale
-    return _arrays(symbols.data[:count].copy(), symbols.data[count:].copy(), shape, fmt, scale)
+    return _arrays(symbols.data, opened.shape, fmt, scale)
 
 
 def _codec(format: str, scale: str, tensor_scale: float | None) -> Microscale:
@@ -246,17 +230,22 @@ def _codec(format: str, scale: str, tensor_scale: float | None) -> Microscale:
     return Microscale.from_mapping({"format": format, "scale": scale, "tensor_scale": factor})
 
 
+def _check_blocks(name: str, shape: tuple[int, ...], fmt: BlockFormat) -> None:
+    """Raise `ParameterError` unless the last dimension consists of whole blocks."""
+    if not shape or shape[-1] % fmt.block:
+        allowed = f"such that the last dimension is a multiple of {fmt.block}"
+        raise ParameterError.of(name, shape, allowed)
+
+
 def _arrays(
-    scales: np.ndarray,
-    data: np.ndarray,
-    shape: tuple[int, ...],
-    fmt: BlockFormat,
-    tensor_scale: float | None,
+    data: np.ndarray, shape: tuple[int, ...], fmt: BlockFormat, tensor_scale: float | None
 ) -> dict[str, np.ndarray]:
+    """Return the arrays of a payload with ``code=none``."""
     *rows, last = shape
+    count = fmt.blocks(math.prod(shape))
     arrays = {
-        "scale": scales.reshape(*rows, last // fmt.block),
-        "data": data.reshape(*rows, last // fmt.per_byte),
+        "scale": data[:count].copy().reshape(*rows, last // fmt.block),
+        "data": data[count:].copy().reshape(*rows, last // fmt.per_byte),
     }
     if tensor_scale is not None:
         arrays["tensor_scale"] = np.array(tensor_scale, np.float32)
@@ -307,8 +296,6 @@ def _tensor_scale(arrays: Mapping[str, Any]) -> float:
     if array.dtype != np.float32 or array.size != 1:
         raise Corrupt(f"tensor_scale is {array.size} numbers of {array.dtype}: must be a float32")
     try:
-        codec = _codec("nvfp4", "floor", float(array.reshape(())))
+        return float(_codec("nvfp4", "floor", float(array.reshape(()))).tensor_scale)
     except ParameterError as error:
         raise Corrupt(str(error)) from None
-    assert isinstance(codec.tensor_scale, float)
-    return codec.tensor_scale

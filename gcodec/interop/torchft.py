@@ -42,12 +42,12 @@ from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
     check_dtype,
+    check_size,
     checked_shape,
     host_tensor,
     object_bytes,
     opened_frame,
     result_of,
-    size_error,
 )
 from gcodec.limits import Limits
 from gcodec.payload import Payload
@@ -179,9 +179,7 @@ def from_frame(frame: FrameLike, *, ranks: int = 1, limits: Limits | None = None
     FormatError
         If the bytes are damaged.
     """
-    opened = opened_frame(frame, limits, "blockwise")
-    codec = opened.codec
-    assert isinstance(codec, Blockwise)
+    opened, codec = opened_frame(frame, limits, Blockwise)
     if (codec.kind, codec.block) != ("fp8", 0) or len(opened.shape) != 2:
         raise ParameterError.of("frame", str(codec), "a matrix of blockwise:kind=fp8,block=0")
     rows = _Rows.of(opened.shape, ranks)
@@ -205,9 +203,8 @@ def _message(data: np.ndarray, rows: _Rows) -> np.ndarray:
 def _payload(message: Any, rows: _Rows) -> Payload:
     """Return the payload of a message, or raise `FormatError`."""
     data = object_bytes(message, "message")
-    (count, columns), size = rows.shape, rows.padded * rows.nbytes
-    if data.size != size:
-        raise size_error(f"the message has {data.size} bytes, not {size}", data.size, size)
+    count, columns = rows.shape
+    check_size("the message", data.size, rows.padded * rows.nbytes)
     table = data.reshape(rows.padded, rows.nbytes)
     if table[:, 4 + columns :].any() or table[count:].any():
         raise Corrupt("a byte that belongs to no element is not 0")

@@ -197,15 +197,19 @@ class PatchStore:
             if base_step != _NO_BASE:
                 paths.append(self.folder / f"{base_step:0{_DIGITS}}-{step:0{_DIGITS}}.patch.gcf")
                 _write(new.open(paths[-1]), outline, arrays, base)
-            if base_step == _NO_BASE or self._is_due(files, max(files.anchors, default=_NO_BASE)):
+            anchor = max(files.anchors, default=_NO_BASE)
+            since = 1 + sum(patched > anchor for patched in files.patches)  # with this step
+            if base_step == _NO_BASE or since >= self.anchor_every:
                 paths.append(self.folder / f"{step:0{_DIGITS}}.anchor.gcf")
                 _write(new.open(paths[-1]), {**outline, "base": _NO_BASE}, arrays, {})
         try:
-            _flush(descriptor)
-        except OSError:
-            for path in paths:
-                _delete(path)
-            raise
+            if descriptor is not None:
+                os.fsync(descriptor)  # so that the new names survive a power failure
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EBADF):  # of systems that cannot
+                for path in paths:
+                    _delete(path)
+                raise
         return arrays
 
     def load(self, step: int | None = None) -> Snapshot:
@@ -341,10 +345,6 @@ class PatchStore:
                 return _NO_BASE, {}
         return self._last
 
-    def _is_due(self, files: _Files, anchor: int) -> bool:
-        """Whether a step needs an anchor, given the last one and the files before the step."""
-        return sum(step > anchor for step in files.patches) + 1 >= self.anchor_every
-
     def _prune(self) -> None:
         """Delete the anchors that are not kept, and the patches before the oldest anchor."""
         files = self._files()
@@ -425,13 +425,3 @@ def _locked(folder: Path) -> Iterator[int | None]:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # forked processes have the descriptor, too
         os.close(descriptor)
-
-
-def _flush(descriptor: int | None) -> None:
-    """Make new names of a folder survive a power failure, where the system can."""
-    try:
-        if descriptor is not None:
-            os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EBADF):  # of systems that cannot
-            raise

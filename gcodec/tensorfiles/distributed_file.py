@@ -45,6 +45,7 @@ _MODULE = "torch.distributed.checkpoint.metadata."
 _STORAGE = "torch.distributed.checkpoint.filesystem._StorageInfo"
 _MEMORY_FORMAT = f"{_MODULE}_MEM_FORMAT_ENCODING"
 _GETATTR = "builtins.getattr"
+_OF_TORCH_SAVE = ("torch.Size", "torch.serialization._get_layout", "collections.OrderedDict")
 _PATHS = tuple(
     f"{module}.{system}Path"
     for module in ("pathlib", "pathlib._local")  # the latter in Python 3.13
@@ -54,7 +55,7 @@ _PATHS = tuple(
 
 def _call(function: str, args: tuple[object, ...]) -> object:
     """Return the record that represents the result of a function."""
-    if function in ("torch.Size", "torch.serialization._get_layout", "collections.OrderedDict"):
+    if function in _OF_TORCH_SAVE:
         return TORCH_SAVE.call(function, args)
     if function == _GETATTR:
         # Python 3.11.0 to 3.11.3 pickle a member of an enumeration as one of its attributes.
@@ -70,16 +71,7 @@ DIALECT = Dialect(
     writer="torch.distributed.checkpoint",
     protocols=(4, 5),
     constants=DTYPES,
-    functions=frozenset(
-        {
-            "torch.Size",
-            "torch.serialization._get_layout",
-            "collections.OrderedDict",
-            _MEMORY_FORMAT,
-            _GETATTR,
-            *_PATHS,
-        }
-    ),
+    functions=frozenset({*_OF_TORCH_SAVE, _MEMORY_FORMAT, _GETATTR, *_PATHS}),
     call=_call,
     classes=frozenset(
         {

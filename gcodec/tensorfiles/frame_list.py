@@ -293,7 +293,7 @@ def read_frames(data: bytes, limits: Limits, key: bytes | None = None) -> Iterat
 
 
 @contextlib.contextmanager
-def located(part: str, start: int = 0, default: int = 0) -> Iterator[None]:
+def located(part: str, start: int = 0, default: int | None = 0) -> Iterator[None]:
     """Make a `FormatError` name the part of the file that was read.
 
     Parameters
@@ -302,8 +302,8 @@ def located(part: str, start: int = 0, default: int = 0) -> Iterator[None]:
         Name of the part, such as "frame 3".
     start : int
         Byte of the file from which offsets of errors are counted.
-    default : int
-        Offset for errors without one.
+    default : int or None
+        Offset for errors without one; None if the part is no part of a file.
     """
     try:
         yield

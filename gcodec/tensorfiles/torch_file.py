@@ -47,8 +47,7 @@ STORAGES: dict[str, str | None] = {
 DTYPES = frozenset(
     f"torch.{name}"
     for name in (
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64", "bfloat16", "complex32", "complex64", "complex128"),
+        *(*READABLE, "complex32"),
         *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
         *("float8_e8m0fnu", "float4_e2m1fn_x2"),
     )

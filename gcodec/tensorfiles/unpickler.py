@@ -205,9 +205,6 @@ class _Machine:
         self.at += 1
         return text
 
-    def find_global(self) -> None:
-        self.push_global(self.line(), self.line())
-
     def find_stack_global(self) -> None:
         match self.pop(), self.pop():
             case str(attribute), str(module) if len(module) + len(attribute) < _MAX_GLOBAL:
@@ -240,9 +237,6 @@ class _Machine:
             raise Unsafe(f"the pickle creates a {shown(cls.name)}", self.at)
         self.push(Record(cls.name))
 
-    def load_storage(self) -> None:
-        self.push(self.dialect.storage(self.pop()))
-
     def build(self) -> None:
         state, target = self.pop(), self.top()
         if isinstance(target, Record):
@@ -265,9 +259,6 @@ class _Machine:
 
     def last(self, count: int) -> list[object]:
         return [self.pop() for _ in range(count)][::-1]
-
-    def memoize(self) -> None:
-        self.put(len(self.memo))
 
     def frame(self) -> None:
         if self.uint(8) > len(self.data) - self.at:
@@ -308,9 +299,9 @@ _STEPS: dict[int, Callable[[_Machine], None]] = {
     ord("r"): lambda m: m.put(m.uint(4)),
     ord("h"): lambda m: m.get(m.uint(1)),
     ord("j"): lambda m: m.get(m.uint(4)),
-    ord("c"): _Machine.find_global,
+    ord("c"): lambda m: m.push_global(m.line(), m.line()),
     ord("R"): _Machine.call,
-    ord("Q"): _Machine.load_storage,
+    ord("Q"): lambda m: m.push(m.dialect.storage(m.pop())),
     ord("b"): _Machine.build,
 }
 
@@ -318,7 +309,7 @@ _NEWER_STEPS = _STEPS | {
     0x81: _Machine.create,
     0x8C: lambda m: m.push(m.text(m.uint(1))),
     0x93: _Machine.find_stack_global,
-    0x94: _Machine.memoize,
+    0x94: lambda m: m.put(len(m.memo)),
     0x95: _Machine.frame,
 }
 

@@ -48,9 +48,9 @@ from gcodec.torch.factors import Factors
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import ParameterNames
 from gcodec.torch.nodes import Nodes, check_inside, find_nodes, ranks_inside
-from gcodec.torch.selection import joined_policy
+from gcodec.torch.selection import joined_policy, warn_of_unmatched
 from gcodec.torch.settings import Settings
-from gcodec.torch.tensors import saved_array
+from gcodec.torch.tensors import check_same_rank, saved_array
 from gcodec.training.collectives import share_of
 from gcodec.wire.kinds import check_between
 
@@ -232,8 +232,8 @@ def ddp_hook(
     if timeout is not None:
         check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
     names = ParameterNames(model)
-    for glob in names.unmatched(settings.globs):
-        warnings.warn(f"ddp_hook: no parameter of the model matches {glob!r}", stacklevel=2)
+    if model is not None:
+        warn_of_unmatched("ddp_hook", settings.globs, names.shapes())
     return DdpState(settings, names, process_group, timeout, secret, inside), _hook
 
 
@@ -321,13 +321,12 @@ class DdpState:
     @property
     def _place(self) -> Place | None:
         """Place of this rank in the exchange; None until the advisor has chosen a collective."""
-        if self.settings.collective != "auto":
-            is_inside_first = self.settings.collective == "hierarchical"
-            is_two_phase = self.settings.collective == "two-phase"
-            if self._nodes is not None:
-                is_two_phase = self._nodes.nodes > 2  # for two, gathering is as short
-            return self._place_of(is_inside_first, is_two_phase)
-        return self._choice and self._place_of(self._choice.inside_first, self._choice.two_phase)
+        choice, collective = self._choice, self.settings.collective
+        if collective == "auto":
+            return choice and self._place_of(choice.inside_first, choice.two_phase)
+        if self._nodes is not None:
+            return self._place_of(True, self._nodes.nodes > 2)  # for two, gathering is as short
+        return self._place_of(False, collective == "two-phase")
 
     def _place_of(self, is_inside_first: bool, is_two_phase: bool) -> Place:
         rank, size = self._rank_and_size()
@@ -365,19 +364,14 @@ class DdpState:
     def _exchange(self) -> Exchange:
         if self.settings.collective == "factors":
             return self._factors
-        place, nodes = self._chosen_place(), self._nodes
-        is_inside_first = place.inside > 1
-        group = self._communicator
-        if is_inside_first:
-            assert nodes is not None
-            group = nodes.between
+        place = self._chosen_place()
+        nodes = self._nodes if place.inside > 1 else None
+        group = self._communicator if nodes is None else nodes.between
         policy, second = self.settings.policy, self.settings.means
         exchange: Exchange = Gathered(group, self._coder)
         if place.two_phase:
             exchange = TwoPhase(group, self._coder, self._server, policy, second)
-        if nodes and is_inside_first:
-            exchange = InsideFirst(nodes.inside, exchange, policy)
-        return exchange
+        return exchange if nodes is None else InsideFirst(nodes.inside, exchange, policy)
 
     def _chosen_place(self) -> Place:
         place = self._place
@@ -533,11 +527,7 @@ class DdpState:
             collective; see `load_state_dicts`.
         """
         counters, saved = _parsed(state)
-        rank, size = self._rank_and_size()
-        for key, expected in (("rank", rank), ("size", size)):
-            if counters[key] != expected:
-                allowed = f"{expected}, because each rank has its own state; {_ALL_STATES}"
-                raise ParameterError.of(f"state[{key!r}]", counters[key], allowed)
+        check_same_rank(counters, *self._rank_and_size(), f"; {_ALL_STATES}")
         if self.settings.collective == "auto" and (saved.worker or saved.server):
             choice = Choice(saved.place.inside > 1, bool(saved.place.two_phase), "as before")
             self._choice = self._choice or choice
@@ -804,6 +794,8 @@ def _parsed(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
         place = Place(*numbers)
     except TypeError:
         raise ParameterError.of("state", values, f"{allowed}, with integers") from None
+    if not (0 <= place.local < place.inside and place.node >= 0 and place.nodes > 0):
+        raise ParameterError.of(f"state[{_PLACE!r}]", tuple(place), "a place among the ranks")
     others = state.keys() - {*counters, _PLACE}
     arrays = {key: saved_array(x) for key, x in state.items() if key in others}
     server = {key.removeprefix(_SERVER): x for key, x in arrays.items() if key.startswith(_SERVER)}

@@ -13,7 +13,6 @@ import hashlib
 import json
 import operator
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -42,6 +41,8 @@ from gcodec.wire.kinds import check_between, check_flag, check_integer
 
 _DIGEST_NBYTES = 32
 _KEYS = {"inner_step", "outer_step", "outer", "optimizer", "feedback", "in_flight"}
+# Errors for an object of another form, from Python, torch and its optimizers.
+_MALFORMED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass
@@ -56,8 +57,9 @@ class _Flight:
         Inner step at which the outer optimizer uses the mean.
     mixing : float
         Share of the worker's own value in the parameters after that step.
-    coder : BucketCoder or None
-        Encoder whose changes of the feedback are not committed yet; None after a restart.
+    coder : BucketCoder
+        Encoder whose changes of the feedback are not committed yet; after a restart, one without
+        feedback.
     parts : sequence of Part
         Pseudo-gradients, which the exchange replaces by their means.
     done : Future
@@ -67,7 +69,7 @@ class _Flight:
     fragment: int
     apply_at: int
     mixing: float
-    coder: BucketCoder | None
+    coder: BucketCoder
     parts: Sequence[Part]
     done: Future[None]
 
@@ -215,8 +217,7 @@ class DiLoCo:
         if held != set(self._parameters.values()):
             raise ParameterError("outer_optimizer: must hold exactly the parameters of the model")
         globs = selection.globs_of([self._policy])
-        for glob in selection.unmatched_globs(globs, self._parameters):
-            warnings.warn(f"DiLoCo: no parameter of the model matches {glob!r}", stacklevel=2)
+        selection.warn_of_unmatched("DiLoCo", globs, self._parameters)
         self._fragments = _fragments_of(self._parameters, fragments)
         self._outer = {name: p.detach().clone() for name, p in self._parameters.items()}
         self.inner_step = self.outer_step = 0
@@ -332,15 +333,13 @@ class DiLoCo:
             flight.done.result()
         except Refused as refused:
             del self._flights[0]
-            if flight.coder is not None:
-                flight.coder.rollback()
+            flight.coder.rollback()
             raise GcodecError(f"{place}: {refused}") from None
         except Exception as error:
             self._failure = GcodecError(f"{place}: {error}")
             raise self._failure from error
         self._take_outer_step(flight)
-        if flight.coder is not None:
-            flight.coder.commit()
+        flight.coder.commit()
         del self._flights[0]
 
     def _take_outer_step(self, flight: _Flight) -> None:
@@ -415,9 +414,9 @@ class DiLoCo:
         # Messages that the newest worker has used count as sent.
         used = newest.outer_step - self.outer_step
         for index, flight in enumerate(self._flights):
-            if flight.coder is not None and index < used:
+            if index < used:
                 flight.coder.commit()
-            elif flight.coder is not None:
+            else:
                 flight.coder.rollback()
         self._flights.clear()
         if any(status.digest != newest.digest for status in statuses):
@@ -467,7 +466,8 @@ class DiLoCo:
 
     def _load_state_message(self, message: bytes, key: bytes | None, digest: str) -> None:
         largest = max((tensor.numel() for tensor in self._outer.values()), default=0)
-        limits = Limits(max_elements=max(8 * largest, 1 << 24))  # bytes
+        most = max(8 * largest, 1 << 24)  # bytes of a tensor
+        limits = Limits(max_elements=most, max_bytes=most)
         arrays, end = {}, 0
         while end < len(message):
             frame, end = Frame.read(message, end, limits, key)
@@ -488,14 +488,16 @@ class DiLoCo:
                 if kind == "state":
                     index, _, name = rest.partition(":")
                     state.setdefault(int(index), {})[name] = tensor
-        except (KeyError, TypeError, ValueError) as error:
+        except _MALFORMED as error:
             raise Corrupt(f"the state of another worker: {error}") from error
         for name, tensor in outer.items():
             if tensor.shape != self._outer[name].shape:
                 raise Corrupt(f"the state of another worker: {name!r} has another shape")
             self._outer[name].copy_(tensor)
-        groups = header["groups"]
-        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        try:
+            self._optimizer.load_state_dict({"state": state, "param_groups": header["groups"]})
+        except _MALFORMED as error:
+            raise Corrupt(f"the state of another worker: {error}") from error
         if _digest(self._state_message(None)) != digest:
             raise Corrupt("the state of another worker does not have the digest that it announced")
 
@@ -546,7 +548,7 @@ class DiLoCo:
             arrays = {name: saved_array(x) for name, x in state["feedback"].items()}
             landed = [self._landed(*flight) for flight in state["in_flight"]]
             owned = [part for flight in landed for part in flight.parts]
-        except (AttributeError, LookupError, TypeError) as error:
+        except _MALFORMED as error:
             raise ParameterError(f"state: must be {allowed}: {error}") from error
         if shapes != own or any(part.values.shape != own.get(part.name) for part in owned):
             raise ParameterError("state: its parameters are not those of the model")
@@ -557,7 +559,7 @@ class DiLoCo:
             feedback.load_state_dict(arrays)
         try:
             self._optimizer.load_state_dict(state["optimizer"])
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except _MALFORMED as error:
             raise ParameterError(f"state['optimizer']: {error}") from error
         self._feedback = feedback
         for name, tensor in state["outer"].items():
@@ -571,7 +573,8 @@ class DiLoCo:
         done.set_result(None)
         names = self._fragments[fragment]
         parts = [Part(name, saved_array(means[name]).copy(), None) for name in names]
-        return _Flight(fragment, operator.index(apply_at), self._mixing, None, parts, done)
+        coder = BucketCoder(None, self._seed, 0, Key(None))  # the feedback counts it as sent
+        return _Flight(fragment, operator.index(apply_at), self._mixing, coder, parts, done)
 
     def residual(self, name: str) -> torch.Tensor:
         """Return a copy of the unsent remainder of a parameter; see `gcodec.Feedback.residual`."""

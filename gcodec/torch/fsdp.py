@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,7 +33,7 @@ from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import FLOATS
-from gcodec.torch.tensors import saved_array
+from gcodec.torch.tensors import check_same_rank, saved_array
 from gcodec.wire.kinds import check_flag
 
 _TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"
@@ -252,8 +251,7 @@ class FsdpComm:
         if not modules:
             raise ParameterError("model: none of its modules is sharded; call fully_shard first")
         globs = selection.globs_of(filter(None, self._policies.values()))
-        for glob in selection.unmatched_globs(globs, names.values()):
-            warnings.warn(f"fsdp_comm: no parameter of the model matches {glob!r}", stacklevel=2)
+        selection.warn_of_unmatched("fsdp_comm", globs, names.values())
         for name, module in modules:
             managed = [
                 (names[parameter], parameter)
@@ -529,16 +527,12 @@ class FsdpComm:
         allowed = "a FsdpComm's state_dict"
         if not isinstance(state, Mapping) or any(key not in state for key in _COUNTERS):
             raise ParameterError.of("state", state, allowed)
-        counters = {key: state[key] for key in _COUNTERS}
+        values = {key: state[key] for key in _COUNTERS}
         try:
-            step, *place = map(operator.index, counters.values())
+            counters = {key: operator.index(value) for key, value in values.items()}
         except TypeError:
-            raise ParameterError.of("state", counters, f"{allowed}, with integers") from None
-        own = dist.get_rank(), dist.get_world_size()
-        for key, value, expected in zip(("rank", "size"), place, own, strict=True):
-            if value != expected:
-                because = f"{expected}, because each rank has its own state"
-                raise ParameterError.of(f"state[{key!r}]", value, because)
+            raise ParameterError.of("state", values, f"{allowed}, with integers") from None
+        check_same_rank(counters, dist.get_rank(), dist.get_world_size())
         coders = self._coders()
         arrays: dict[str, dict[str, Any]] = {prefix: {} for prefix in coders}
         for key, value in state.items():
@@ -549,7 +543,7 @@ class FsdpComm:
                 raise ParameterError.of("state", key, allowed)
         for prefix, coder in coders.items():
             coder.load_state_dict(arrays[prefix])
-        self.step = step
+        self.step = counters["step"]
         self._reduced.clear()
         self._has_ended = True
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from gcodec.errors import ParameterError
-from gcodec.torch.selection import unmatched_globs
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Dtypes of tensors that travel as float32."""
@@ -49,12 +48,6 @@ class ParameterNames:
         """Return the shapes of the known parameters by name."""
         return {name: tuple(p.shape) for name, p in self._parameters.items()}
 
-    def unmatched(self, globs: Iterable[str]) -> list[str]:
-        """Return globs that match no parameter; none of them without a model."""
-        if not self._has_model:
-            return []
-        return unmatched_globs(globs, self._parameters)
-
     def _add(self, parameter: torch.Tensor, name: str) -> None:
         if self._parameters.setdefault(name, parameter) is not parameter:
             raise ParameterError(f"model: two parameters have the name {name!r}")
@@ -79,9 +72,13 @@ def trainable_parameters(
 ) -> dict[str, torch.Tensor]:
     """Return the parameters that have gradients, by name, which must have one of `FLOATS`."""
     pairs = model.items() if isinstance(model, Mapping) else model
-    trainable = {name: p for name, p in _named_parameters(pairs) if p.requires_grad}
-    for name, parameter in trainable.items():
+    trainable: dict[str, torch.Tensor] = {}
+    for name, parameter in _named_parameters(pairs):
+        if not parameter.requires_grad:
+            continue
         if parameter.dtype not in FLOATS:
             allowed = "float32, float16 or bfloat16"
             raise ParameterError.of(f"{name}.dtype", parameter.dtype, allowed)
+        if trainable.setdefault(name, parameter) is not parameter:
+            raise ParameterError(f"model: two parameters have the name {name!r}")
     return trainable

@@ -5,6 +5,7 @@ The methods are those of `gcodec.training`; this module gives them tensors and a
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -85,12 +86,13 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from a dict that `state_dict` returned on the same rank."""
-        if not isinstance(state_dict, Mapping) or _METHOD not in state_dict:
+        saved = state_dict.get(_METHOD) if isinstance(state_dict, Mapping) else None
+        if not isinstance(saved, Mapping):
             raise ParameterError.of("state_dict", state_dict, "a state_dict of this optimizer")
-        state = dict(state_dict)
-        arrays = {key: saved_array(x) for key, x in state.pop(_METHOD).items()}
-        self.method.load_state_dict(arrays)
-        super().load_state_dict(state)
+        method = copy.copy(self.method)  # which remains as it is if either part is refused
+        method.load_state_dict({key: saved_array(x) for key, x in saved.items()})
+        super().load_state_dict({key: x for key, x in state_dict.items() if key != _METHOD})
+        self.method = method
 
 
 class DGC(ExchangingOptimizer):

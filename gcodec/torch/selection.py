@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from gcodec.codec import Codec, CodecLike
@@ -73,10 +74,12 @@ def globs_of(policies: Iterable[Policy]) -> list[str]:
     return [glob for policy in policies for rule in policy.rules for glob in rule.names]
 
 
-def unmatched_globs(globs: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return the globs that match none of the names."""
-    known = list(names)
-    return [g for g in dict.fromkeys(globs) if not any(matches_any(name, [g]) for name in known)]
+def warn_of_unmatched(caller: str, globs: Iterable[str], names: Collection[str]) -> None:
+    """Warn the caller's caller of each glob that matches none of a model's parameters."""
+    for glob in dict.fromkeys(globs):
+        if not any(matches_any(name, [glob]) for name in names):
+            message = f"{caller}: no parameter of the model matches {glob!r}"
+            warnings.warn(message, stacklevel=3)
 
 
 def lossy_codecs(policies: Iterable[Policy]) -> str:

@@ -203,7 +203,8 @@ def tree_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[Spars
     Raises
     ------
     ParameterError
-        If a frame of any rank contains all elements of its tensor; every rank raises.
+        If a frame of any rank contains all elements of its tensor, or a sum exceeds float32; every
+        rank raises.
     FormatError
         If a message is invalid. Every rank raises, except if the mean is damaged on its way.
 
@@ -228,7 +229,11 @@ def tree_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[Spars
     def plus(sums: Sequence[Sparse], message: bytes, source: int) -> list[Sparse]:
         received = _frames(message, source)
         _check_shapes(received, shapes, source, rank)
-        return [_add_sparse(a, _sparse(frame)) for a, frame in zip(sums, received, strict=True)]
+        with np.errstate(over="ignore"):
+            added = [_add_sparse(a, _sparse(b)) for a, b in zip(sums, received, strict=True)]
+        if not all(all_finite(values) for _, values in added):
+            raise ParameterError("frames: their sum must not exceed float32")
+        return added
 
     # A rank that has failed passes the reason on, because the other ranks wait for it.
     sums, refusal = _attempt(communicator, own_vectors)

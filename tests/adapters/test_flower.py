@@ -467,7 +467,9 @@ def test_invalid_arguments_of_the_mod(options: dict[str, Any]) -> None:
         gcodec.flower.FrameMod("sign", **options)
 
 
-@pytest.mark.parametrize("options", [{"key": 5}, {"max_norm": 0}, {"codec": "no such codec"}])
+@pytest.mark.parametrize(
+    "options", [{"key": 5}, {"max_norm": 0}, {"codec": "no such codec"}, {"limits": 5}]
+)
 def test_invalid_arguments_of_the_grid(options: dict[str, Any]) -> None:
     with pytest.raises(ParameterError):
         gcodec.flower.FrameGrid(LocalGrid(client_app(), 1), **options)

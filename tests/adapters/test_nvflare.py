@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -18,6 +19,7 @@ import gcodec
 import gcodec.nvflare
 from gcodec.errors import ParameterError
 
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 UPDATE = np.random.default_rng(0).standard_normal((40, 30), np.float32)
 
 
@@ -104,6 +106,8 @@ def replaced(name: str, values: np.ndarray) -> Callable[[dict[str, Any]], None]:
         (replaced("other", UPDATE), "'other'"),
         (replaced("weight", UPDATE * np.nan), "NaN"),
         (replaced("weight", UPDATE * np.float32(1e9)), "norm"),
+        (replaced("weight", (UPDATE * np.nan).astype(BFLOAT16)), "NaN"),
+        (replaced("weight", (UPDATE * 1e9).astype(BFLOAT16)), "norm"),
         (replaced("weight", np.zeros(5000, np.float32)), "limit"),
     ],
 )

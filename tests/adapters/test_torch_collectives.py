@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from rank_processes import run_ranks
 
-pytest.importorskip("torch", reason="torch is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from gcodec.advisor import Link
-from gcodec.errors import ParameterError
-from gcodec.torch import choice
-from gcodec.torch.exchange import Place, SavedState, redistribute
-from gcodec.training.collectives import share_of
+import gcodec.torch  # noqa: E402
+from gcodec.advisor import Link  # noqa: E402
+from gcodec.errors import ParameterError  # noqa: E402
+from gcodec.torch import choice  # noqa: E402
+from gcodec.torch.exchange import Place, SavedState, redistribute  # noqa: E402
+from gcodec.training.collectives import share_of  # noqa: E402
 
 PAIR = (
     *("two_phase", "other_codec", "sizes", "dense_bits", "automatic", "resume", "counted"),
@@ -344,3 +345,12 @@ def test_shares_cover_a_tensor() -> None:
         x = np.arange(np.prod(shape)).reshape(shape)
         parts = [share_of(x, i, size).reshape(-1) for i in range(size)]
         np.testing.assert_array_equal(np.concatenate(parts), x.reshape(-1))
+
+
+@pytest.mark.parametrize(
+    "place", [[0, 0, 0, 1, 0], [0, 1, 0, 0, 0], [1, 1, 0, 1, 0], [0, 1, -1, 2, 1]]
+)
+def test_states_without_a_possible_place_are_refused(place: list[int]) -> None:
+    state, _ = gcodec.torch.ddp_hook("sign", model=torch.nn.Linear(8, 8))
+    with pytest.raises(ParameterError, match=r"^state\['place'\]"):
+        state.load_state_dicts([{"iteration": 0, "rank": 0, "size": 1, "place": place}])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import json
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -287,9 +289,37 @@ def test_failed_exchange_is_repeated() -> None:
         assert torch.equal(own.diloco.residual("0.weight"), twin.diloco.residual("0.weight"))
 
 
-def test_damaged_state_is_refused() -> None:
+def flip_first_value(frames: list[np.ndarray]) -> None:
+    frames[1][0] ^= 1
+
+
+def change_header(change: Callable[[dict[str, Any]], object]) -> Callable[..., None]:
+    def damage(frames: list[np.ndarray]) -> None:
+        header = json.loads(frames[0].tobytes())
+        change(header)
+        frames[0] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (flip_first_value, "digest"),
+        (change_header(lambda header: header.update(numbers=[1])), "state of another worker"),
+        (change_header(lambda header: header["tensors"][0].insert(1, "torch.x")), "of another"),
+        (
+            change_header(lambda header: header["tensors"][0].__setitem__(1, "torch.x")),
+            "of another",
+        ),
+        (change_header(lambda header: header["tensors"][0].__setitem__(2, [7, 7])), "of another"),
+        (change_header(lambda header: header.update(groups=[])), "state of another worker"),
+        (change_header(lambda header: header.pop("groups")), "state of another worker"),
+    ],
+)
+def test_damaged_state_is_refused(damage: Callable[..., None], message: str) -> None:
     def worker(communicator: Any) -> str:
-        relay = Damaging(communicator)
+        relay = Damaging(communicator, damage)
         if communicator.rank == 0:
             Worker(relay)
             return ""
@@ -297,14 +327,22 @@ def test_damaged_state_is_refused() -> None:
             Worker(relay)
         return str(caught.value)
 
-    assert "digest" in run(2, worker)[1]
+    assert message in run(2, worker)[1]
+
+
+def test_state_of_large_tensors_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's own tensors bound the memory, not the default of `Limits`."""
+    limits = functools.partial(gcodec.Limits, max_bytes=64)
+    monkeypatch.setattr("gcodec.torch.diloco.Limits", limits)
+    first, second = run(2, Worker)
+    assert equal(first.values(), second.values())
 
 
 class Damaging:
-    """A communicator that exchanges the values of one frame for others."""
+    """A communicator that damages the decoded frames of a state."""
 
-    def __init__(self, communicator: Any) -> None:
-        self._communicator = communicator
+    def __init__(self, communicator: Any, damage: Callable[..., None]) -> None:
+        self._communicator, self._damage = communicator, damage
         self.rank, self.size = communicator.rank, communicator.size
 
     def all_gather(self, message: bytes) -> list[bytes]:
@@ -314,10 +352,10 @@ class Damaging:
     def broadcast(self, message: bytes, root: int = 0) -> bytes:
         received = self._communicator.broadcast(message, root)
         frames = list(gcodec.iter_frames(received))
-        changed = frames[1].decode()
-        changed[0] ^= 1
-        frames[1] = gcodec.Frame.from_bytes(gcodec.encode(changed, "raw", name=frames[1].name))
-        return b"".join(frame.to_bytes() for frame in frames)
+        arrays = [frame.decode() for frame in frames]
+        self._damage(arrays)
+        named = zip(arrays, frames, strict=True)
+        return b"".join(gcodec.encode(array, "raw", name=frame.name) for array, frame in named)
 
 
 def test_workers_with_different_keys() -> None:

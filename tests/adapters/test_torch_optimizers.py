@@ -238,14 +238,33 @@ def test_sparse_gradients_have_the_bits_of_dense_ones(kind: str) -> None:
         assert equal(dense, sparse)
 
 
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_refused_state_changes_nothing(kind: str) -> None:
+    def worker(communicator: Any) -> None:
+        model, other = network(), torch.nn.Linear(24, 9)
+        optimizers = [make(kind, each, communicator) for each in (model, other)]
+        for each, optimizer in zip((model, other), optimizers, strict=True):
+            backward(each, 0, communicator.rank)
+            optimizer.step()
+        before = optimizers[0].state_dict()["method"]
+        with pytest.raises(ValueError, match="parameter group"):
+            optimizers[0].load_state_dict(optimizers[1].state_dict())
+        after = optimizers[0].state_dict()["method"]
+        assert after.keys() == before.keys()
+        assert all(torch.equal(after[key], x) for key, x in before.items())
+
+    Simulator(1).run(worker)
+
+
 def test_invalid_arguments() -> None:
     def worker(communicator: Any) -> None:
         model = network()
         optimizer = make("dgc", model, communicator)
         with pytest.raises(ParameterError, match="param_group"):
             optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
-        with pytest.raises(ParameterError, match="state_dict"):
-            optimizer.load_state_dict({})
+        for state in ({}, {"method": 5}):
+            with pytest.raises(ParameterError, match="state_dict"):
+                optimizer.load_state_dict(state)
         with pytest.raises(ParameterError, match="lr"):
             gcodec.torch.DGC(model, "fast", communicator=communicator)
         before = values(model)
@@ -257,6 +276,9 @@ def test_invalid_arguments() -> None:
         optimizer.param_groups[0]["lr"] = 0.1
         with pytest.raises(ParameterError, match="model"):
             gcodec.torch.DGC(5, 0.1, communicator=communicator)
+        twice = [("w", p) for p in network()[0].parameters()]
+        with pytest.raises(ParameterError, match="two parameters have the name 'w'"):
+            make("dgc", twice, communicator)
         with pytest.raises(ParameterError, match="scale"):
             make("adam", model, communicator, scale="l3")
         with pytest.raises(ParameterError, match="dtype"):

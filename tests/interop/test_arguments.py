@@ -72,6 +72,7 @@ def test_wrong_values_are_named(call: Callable[[], Any], name: str) -> None:
         (lambda: templar.decode(None, 4), "message"),  # type: ignore[arg-type]
         (lambda: demo.decode(b"x"), "message"),  # type: ignore[arg-type]
         (lambda: panthalia.to_safetensors(None), "message"),  # type: ignore[arg-type]
+        (lambda: panthalia.decode("text"), "message"),
         (lambda: torchao.decode([]), "arrays"),  # type: ignore[arg-type]
         (lambda: trl.encode([], BASE), "new"),  # type: ignore[arg-type]
         (lambda: grail.encode([], BASE), "new"),  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec import Corrupt, FormatError, ParameterError
+from gcodec import Corrupt, FormatError, ParameterError, Unsupported
 from gcodec.interop import changes, grail, nemo_rl, trl
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -269,6 +269,15 @@ def test_damaged_updates_of_nemo_rl() -> None:
     ):
         with pytest.raises(FormatError):
             nemo_rl.decode(damaged, old)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", ["operation", "index_encoding"])
+def test_unknown_forms_of_nemo_rl_are_unsupported(field: str) -> None:
+    old, new = tensors()
+    update = nemo_rl.encode(new, old)
+    update.metadata[0][field] = "unknown"
+    with pytest.raises(Unsupported, match="'unknown'"):
+        nemo_rl.decode(update, old)
 
 
 def test_positions_cannot_wrap_around() -> None:

@@ -326,6 +326,19 @@ def test_tree_mean_refuses_dense_frames() -> None:
         Simulator(2).run(lambda c: tree_mean(c, [gcodec.encode(np.ones(3, np.float32), "sign")]))
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_tree_mean_refuses_sums_above_float32(size: int) -> None:
+    frame = gcodec.encode(np.array([3e38, 1, 0], np.float32), "topk:k=2")
+
+    def worker(c: Communicator) -> str:
+        with pytest.raises(gcodec.ParameterError) as caught:
+            tree_mean(c, [frame])
+        return str(caught.value)
+
+    messages = Simulator(size).run(worker)
+    assert set(messages) == {"frames: their sum must not exceed float32 (on rank 0)"}
+
+
 def test_dense_mean() -> None:
     def worker(c: Communicator) -> list[np.ndarray]:
         return dense_mean(c, [np.full((2, 3), c.rank, np.float32), np.ones(1, np.float32)])

@@ -348,11 +348,8 @@ def _show_convergence(advice: ClusterAdvice, console: Console) -> list[str]:
     hidden = Table(columns, rows, is_marked=lambda row: row[2].use is None).show(console)
     print_line(console, "residual: bound on its norm, as a multiple of that of a gradient")
     print_line(console, "bound: on the mean squared gradient, as a multiple of that of dense")
-    doubts: dict[str, list[str]] = {}
-    for m in advice.codecs:
-        if m.doubt is not None:
-            doubts.setdefault(m.doubt, []).append(str(m.codec))
-    for reason, names in doubts.items():
+    doubts = ((m.doubt, str(m.codec)) for m in advice.codecs if m.doubt is not None)
+    for reason, names in text.gathered(doubts).items():
         print_line(console, f"? {', '.join(names)}: not judged here, as {reason}", "yellow")
     return hidden
 

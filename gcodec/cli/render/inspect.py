@@ -311,10 +311,8 @@ class DumpView(View[DumpRow]):
 
     def _remedies(self) -> list[str]:
         """Return what to do about tensors whose dtype hides another one."""
-        names: dict[str, list[str]] = {}
-        for tensor in self.tensors:
-            if advice := remedy(tensor.entry.dtype):
-                names.setdefault(advice, []).append(tensor.entry.name)
+        entries = [tensor.entry for tensor in self.tensors]
+        names = text.gathered((remedy(e.dtype), e.name) for e in entries if remedy(e.dtype))
         return [f"{text.listed(same, _MAX_NAMES)}: {advice}" for advice, same in names.items()]
 
     def sample_notes(self) -> list[str]:
@@ -361,12 +359,13 @@ class DumpView(View[DumpRow]):
 
     def _failure_notes(self) -> list[str]:
         """Return notes on codecs that refuse tensors."""
-        failures: dict[tuple[str, str], list[str]] = {}
-        for tensor in self.tensors:
-            trials = tensor.sample.trials if tensor.sample is not None else ()
-            for codec, trial in zip(self.settings.codecs, trials, strict=False):
-                if isinstance(trial, str):
-                    failures.setdefault((tensor.entry.name, trial), []).append(str(codec))
+        failures = text.gathered(
+            ((tensor.entry.name, trial), str(codec))
+            for tensor in self.tensors
+            if tensor.sample is not None
+            for codec, trial in zip(self.settings.codecs, tensor.sample.trials, strict=True)
+            if isinstance(trial, str)
+        )
         notes = [
             f"{name}: no {' and no '.join(codecs)}: {problem}"
             for (name, problem), codecs in list(failures.items())[:_MAX_NAMES]

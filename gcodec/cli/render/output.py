@@ -28,7 +28,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from gcodec.cli.outcome import Outcome
-from gcodec.cli.render.text import listed, printable, shorten
+from gcodec.cli.render.text import gathered, listed, printable, shorten
 from gcodec.runtime import compilation_watchers
 
 _PIPE_WIDTH = 10_000
@@ -283,9 +283,7 @@ def note_hidden(console: Console, headers: Sequence[str], options: str = "--json
 
 def omission_notes(omitted: Mapping[str, str]) -> list[str]:
     """Name the tensors that a reader passes over, and the reasons."""
-    names: dict[str, list[str]] = {}
-    for name, reason in omitted.items():
-        names.setdefault(reason, []).append(name)
+    names = gathered((reason, name) for name, reason in omitted.items())
     return [f"passed over {listed(same, _MAX_NAMES)}: {reason}" for reason, same in names.items()]
 
 

@@ -8,6 +8,9 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+_Key = TypeVar("_Key")
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = ".:-=+*#@"
@@ -80,6 +83,14 @@ def _quoted(word: str) -> str:
     if word.isprintable():
         return shlex.quote(word)
     return "$'" + escape(word.replace("\\", r"\\").replace("'", r"\'")) + "'"
+
+
+def gathered(pairs: Iterable[tuple[_Key, str]]) -> dict[_Key, list[str]]:
+    """Return the names of pairs of a reason and a name, by the reason."""
+    names: dict[_Key, list[str]] = {}
+    for reason, name in pairs:
+        names.setdefault(reason, []).append(name)
+    return names
 
 
 def listed(names: Sequence[str], limit: int, total: int | None = None) -> str:

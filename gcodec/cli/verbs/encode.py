@@ -148,11 +148,11 @@ def _facts(result: dict[str, Any], lists_codecs: bool) -> Iterator[str]:
 
 def _missed_targets(written: list[dict[str, Any]]) -> list[str]:
     """Return notes on the tensors that miss the target of their codec."""
-    by_target: dict[str, list[str]] = {}
-    for result in written:
-        for name, missed in result["missed"].items():
-            target = f"{missed['parameter']}={missed['target']!r}"
-            by_target.setdefault(target, []).append(f"{name} ({missed['reached']:.3g})")
+    by_target = text.gathered(
+        (f"{missed['parameter']}={missed['target']!r}", f"{name} ({missed['reached']:.3g})")
+        for result in written
+        for name, missed in result["missed"].items()
+    )
     return [
         f"{text.count(len(names), 'tensor')} cannot meet {target} and got the nearest: "
         f"{text.listed(names, _MAX_NAMES)}; strict=yes refuses such tensors"
