@@ -44,6 +44,7 @@ from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import lowered_range
 from gcodec.kernels.context.byte_sums import plane_sums, rounded_scales
 from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.numeric.scan import starts_of
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
@@ -466,9 +467,7 @@ class _Writer:
         if is_packed:
             planes = others.reshape(self._layout.itemsize - 1, -1)
             self._known.others.write_bytes(planes, data[len(text) :])
-        offsets = np.zeros(lengths.size + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return Written(data, nbits, seek_of_blocks(bits.size, nbits, offsets))
+        return Written(data, nbits, seek_of_blocks(bits.size, nbits, starts_of(lengths)))
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""
