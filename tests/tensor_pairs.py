@@ -78,7 +78,7 @@ def small_pair(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def damaged(payload: bytes, first: int = 0) -> Iterator[bytes]:
-    """Yield a payload cut at each byte, with a byte more, and with bits from `first` on flipped."""
+    """Yield a payload cut at each byte, a byte more, and with bits from `first` on flipped."""
     yield from (payload[:k] for k in range(len(payload)))
     yield from (payload + b"\0", payload + b"\x01")
     for bit in range(first, 8 * len(payload)):

@@ -121,8 +121,6 @@ class _Coded(NamedTuple):
 
     Attributes
     ----------
-    n : int
-        Number of all elements.
     groups : (ceil(n / 4096),) uint16 array
         Numbers of those of each group that are not zeros.
     hidden : int
@@ -131,7 +129,6 @@ class _Coded(NamedTuple):
         Number of zeros.
     """
 
-    n: int
     groups: np.ndarray
     hidden: int
     zeros: int
@@ -141,7 +138,7 @@ class _Coded(NamedTuple):
         """Count the elements."""
         groups, hidden = byte_planes.coded_counts(bits)
         zeros = bits.size - int(groups.sum(dtype=np.int64))
-        return cls(bits.size, groups, hidden, zeros)
+        return cls(groups, hidden, zeros)
 
 
 class _Method(NamedTuple):
@@ -227,7 +224,7 @@ def write(
 def _zeros_of(coded: _Coded, counts: np.ndarray, planes: int) -> Zeros | None:
     """Return how zeros are left out, or None if that does not pay; adapt the counts."""
     count, escape = coded.zeros, 0
-    if 8 * count * planes <= 16 * coded.groups.size or count == coded.n:
+    if 8 * count * planes <= 16 * coded.groups.size or not coded.groups.any():
         return None
     if coded.hidden:
         free = np.flatnonzero(counts == 0)
