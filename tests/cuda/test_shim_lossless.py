@@ -243,9 +243,9 @@ def test_planes_are_split_once(monkeypatch: pytest.MonkeyPatch, mode: str) -> No
     x = (random.integers(0, 1 << 10, 5000) << 8).astype(np.int32)  # coded, packed, and constant
     device, run = ShimDevice(), ShimDevice.run
 
-    def noted(self: ShimDevice, source: str, name: str, *rest: Any) -> None:
+    def noted(self: ShimDevice, source: str, name: str, *arguments: Any) -> None:
         launched.append(name)
-        run(self, source, name, *rest)
+        run(self, source, name, *arguments)
 
     monkeypatch.setattr(ShimDevice, "run", noted)
     with devices.use(device):
