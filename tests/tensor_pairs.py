@@ -67,6 +67,26 @@ def pairs(dtype: np.dtype[Any]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         yield "special", repeated, np.tile(signed, signed.size).view(dtype)
 
 
+def small_pair(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return an old and a new tensor of 120 elements, of a dtype of `DTYPES` or "bool"."""
+    rng = np.random.default_rng(3)
+    if name == "bool":
+        old = rng.standard_normal(120).astype(bool)
+        return old, old ^ (rng.random(120) < 0.2)
+    old = rng.standard_normal(120).astype(DTYPES[name])
+    return old, changed(old, 0.2, 4)
+
+
+def damaged(payload: bytes, first: int = 0) -> Iterator[bytes]:
+    """Yield a payload cut at each byte, a byte more, and with bits from `first` on flipped."""
+    yield from (payload[:k] for k in range(len(payload)))
+    yield from (payload + b"\0", payload + b"\x01")
+    for bit in range(first, 8 * len(payload)):
+        data = bytearray(payload)
+        data[bit // 8] ^= 1 << bit % 8
+        yield bytes(data)
+
+
 def repaired(frame: bytes, payload: bytes) -> gcodec.Frame:
     """Return a frame with another payload."""
     read = gcodec.Frame.from_bytes(frame)

@@ -12,7 +12,7 @@ from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.convert import is_converted, whole
 from gcodec.runtime import Array
-from gcodec.runtime.device import host
+from gcodec.runtime.device import device_of, host
 from gcodec.wire.primitives import INTEGERS, ITEMSIZE
 
 
@@ -51,6 +51,13 @@ def bits_of(values: Any, dtype: str) -> np.ndarray:
     else:
         bits = convert.to_16_bits(whole(values), dtype)
     return bits
+
+
+def dtype_beside(array: Array, dtype: str) -> np.dtype[Any]:
+    """Return the dtype of values beside an array; on a device, 16-bit floats are bit patterns."""
+    is_half = dtype in ("float16", "bfloat16") and device_of(array) is not None
+    kind: np.dtype[Any] = np.dtype(np.uint16) if is_half else NUMPY_DTYPES[dtype]
+    return kind
 
 
 def check_booleans(bits: Array) -> None:

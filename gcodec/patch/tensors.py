@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays.bit_patterns import bits_of
+from gcodec.arrays.bit_patterns import bits_of, dtype_beside
 from gcodec.arrays.frameworks import library_of
-from gcodec.arrays.source import NUMPY_DTYPES, Source, Tensor, byte_buffer, inspect, is_flat
+from gcodec.arrays.source import Source, Tensor, byte_buffer, inspect, is_flat
 from gcodec.codecs.patch import Patch
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame, check_key
 from gcodec.limits import NO_LIMITS, Limits
 from gcodec.runtime import Array
-from gcodec.runtime.device import Device, device_of
+from gcodec.runtime.device import Device
 from gcodec.runtime.memory import empty_beside
-from gcodec.wire.primitives import INTEGERS, encode_name
+from gcodec.wire.primitives import encode_name
 
 __all__ = ["apply_patch", "encode_patch"]
 
@@ -192,9 +192,7 @@ def _compare_memory(a: Array, b: Array, device: Device | None) -> tuple[bool, bo
 
 def _values_of(bits: Array, frame: Frame) -> Array:
     """View bit patterns as a tensor of the frame; on a device, 16-bit floats as they are."""
-    if device_of(bits) is None or bits.itemsize != 2 or frame.dtype in INTEGERS:
-        bits = bits.view(NUMPY_DTYPES[frame.dtype])
-    return bits.reshape(frame.shape)
+    return bits.view(dtype_beside(bits, frame.dtype)).reshape(frame.shape)
 
 
 def _float8_of(x: Any) -> str | None:

@@ -245,10 +245,7 @@ def require(condition: Any, error: Callable[[], Exception]) -> None:
         if not is_true:
             raise error()
 
-    if type(condition) is Deferred:
-        when_known(condition, check)
-    elif not condition:
-        raise error()
+    when_known(condition, check)
 
 
 class Transient:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree, same_verdict
 from samples import gradient, third_of
+from shim import ShimDevice
 
 import gcodec
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
 from gcodec.kernels.context import byte_scales, byte_sums
 from gcodec.kernels.context.byte_scales import PlaneForm
+from gcodec.runtime import device as devices
 from gcodec.runtime.device import Device
 
 MODES = ("fast", "small", "stored")
@@ -231,3 +234,21 @@ def test_payloads_are_copies(gpu: Device) -> None:
     x[:] = gpu.zeros(100, np.float32)
     assert np.array_equal(gpu.to_host(payload.data), data)
     assert np.array_equal(gpu.to_host(symbols.bits).view(np.uint8), data)
+
+
+@pytest.mark.parametrize("mode", ["fast", "small"])
+def test_planes_are_split_once(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """Selecting the codes of planes and writing the planes share the split elements."""
+    random, launched = np.random.default_rng(0), list[str]()
+    x = (random.integers(0, 1 << 10, 5000) << 8).astype(np.int32)  # coded, packed, and constant
+    device, run = ShimDevice(), ShimDevice.run
+
+    def noted(self: ShimDevice, source: str, name: str, *arguments: Any) -> None:
+        launched.append(name)
+        run(self, source, name, *arguments)
+
+    monkeypatch.setattr(ShimDevice, "run", noted)
+    with devices.use(device):
+        frame = gcodec.encode(device.to_device(x), f"lossless:mode={mode}")
+    assert frame == gcodec.encode(x, f"lossless:mode={mode}")
+    assert launched.count("take_others") == 1

@@ -11,7 +11,7 @@ import pytest
 from reference import patch as reference
 from samples import third_of
 from shim import ShimDevice
-from tensor_pairs import DTYPES, changed, pairs, patterns, repaired, weights
+from tensor_pairs import DTYPES, changed, damaged, pairs, patterns, repaired, small_pair, weights
 
 import gcodec
 from gcodec.codecs.patch.digest import LEAF_NBYTES, digest_of
@@ -222,18 +222,9 @@ def same_outcome(gpu: Device, frame: bytes | gcodec.Frame, old: np.ndarray) -> b
 
 @pytest.mark.parametrize("name", ["bfloat16", "float32", "int8", "bool"])
 def test_damaged_messages(gpu: Device, name: str) -> None:
-    rng = np.random.default_rng(3)
-    dtype = np.dtype(bool) if name == "bool" else DTYPES[name]
-    old = rng.standard_normal(120).astype(dtype)
-    new = changed(old, 0.2, 4) if name != "bool" else old ^ (rng.random(120) < 0.2)
+    old, new = small_pair(name)
     frame = gcodec.encode_patch(new, base=old)
-    honest = gcodec.Frame.from_bytes(frame).payload.tobytes()
-    cases = [honest[:k] for k in range(len(honest))] + [honest + b"\0"]
-    for bit in range(8 * len(honest)):
-        data = bytearray(honest)
-        data[bit // 8] ^= 1 << bit % 8
-        cases.append(bytes(data))
-    cases = third_of(gpu, cases, 3)
+    cases = third_of(gpu, list(damaged(gcodec.Frame.from_bytes(frame).payload.tobytes())), 3)
     refused = sum(same_outcome(gpu, repaired(frame, data), old) for data in cases)
     assert len(cases) // 3 < refused < len(cases)
 

@@ -40,6 +40,7 @@ from gcodec.codecs.dct8.levels import Levels
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric.reduce import all_finite
+from gcodec.kernels.numeric.scan import starts_of
 from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.payload import Payload
 from gcodec.runtime.memory import empty_beside
@@ -201,8 +202,7 @@ class DCT8(Codec):
         shape = np.count_nonzero(coded), min(self.k, size)
         fits = (n, size, len(scales)) == (out.size, cut.size, cut.count)
         self._require(fits and codes.shape == positions.shape == shape, out.size)
-        starts = np.zeros(cut.count + 1, np.int64)
-        np.cumsum(shape[1] * coded, out=starts[1:])
+        starts = starts_of(shape[1] * coded)
         coefficients = levels.dequantize(Levels(scales, codes), self.values).reshape(-1)
         transform.restore(starts, positions.reshape(-1), coefficients, cut, out, add=add)
 

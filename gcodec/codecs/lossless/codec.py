@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from gcodec.arrays.bit_patterns import bits_of, check_booleans
+from gcodec.arrays.bit_patterns import bits_of, check_booleans, dtype_beside
 from gcodec.arrays.source import NUMPY_DTYPES, shares_memory
 from gcodec.codec import Codec, register
 from gcodec.codecs.lossless import describe, encoder
@@ -204,9 +204,7 @@ class Lossless(Codec):
         self, dtype: str, payload: Payload, n: int, out: np.ndarray | None = None
     ) -> np.ndarray:
         if out is None:
-            is_half = dtype in ("float16", "bfloat16") and device_of(payload.data) is not None
-            kind = self._layout.bits_dtype if is_half else NUMPY_DTYPES[dtype]
-            out = result_beside(n, kind, payload.data)
+            out = result_beside(n, dtype_beside(payload.data, dtype), payload.data)
         self._read(payload, n, out.view(self._layout.bits_dtype))
         return out
 

@@ -18,7 +18,7 @@ from gcodec.codecs.lossless.message import (
 )
 from gcodec.codecs.lossless.planes import PlaneLayout, Zeros
 from gcodec.fields import byte_contexts, ranged
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, Window
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.byte_planes import GROUP
 from gcodec.wire.primitives import Reader
 
@@ -97,7 +97,7 @@ def _first_plane(
     elif method == CLASSES:
         yield from byte_contexts.context_string(walk, "level", "byte 0", n, describe)
     elif method == CONSTANT:  # elements have no bits of their own
-        count = min(n, Window(walk).left)
+        count = min(n, walk.window().left)
         constant = np.zeros(count, np.uint8)
         for k, value in enumerate(describe(0, constant)):
             yield walk.span("level", "byte 0", 0, value._replace(value=None), k)

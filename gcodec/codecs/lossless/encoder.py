@@ -44,6 +44,7 @@ from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import lowered_range
 from gcodec.kernels.context.byte_sums import plane_sums, rounded_scales
 from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.numeric.scan import starts_of
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
@@ -120,8 +121,6 @@ class _Coded(NamedTuple):
 
     Attributes
     ----------
-    n : int
-        Number of all elements.
     groups : (ceil(n / 4096),) uint16 array
         Numbers of those of each group that are not zeros.
     hidden : int
@@ -130,7 +129,6 @@ class _Coded(NamedTuple):
         Number of zeros.
     """
 
-    n: int
     groups: np.ndarray
     hidden: int
     zeros: int
@@ -140,7 +138,7 @@ class _Coded(NamedTuple):
         """Count the elements."""
         groups, hidden = byte_planes.coded_counts(bits)
         zeros = bits.size - int(groups.sum(dtype=np.int64))
-        return cls(bits.size, groups, hidden, zeros)
+        return cls(groups, hidden, zeros)
 
 
 class _Method(NamedTuple):
@@ -226,7 +224,7 @@ def write(
 def _zeros_of(coded: _Coded, counts: np.ndarray, planes: int) -> Zeros | None:
     """Return how zeros are left out, or None if that does not pay; adapt the counts."""
     count, escape = coded.zeros, 0
-    if 8 * count * planes <= 16 * coded.groups.size or count == coded.n:
+    if 8 * count * planes <= 16 * coded.groups.size or not coded.groups.any():
         return None
     if coded.hidden:
         free = np.flatnonzero(counts == 0)
@@ -466,9 +464,7 @@ class _Writer:
         if is_packed:
             planes = others.reshape(self._layout.itemsize - 1, -1)
             self._known.others.write_bytes(planes, data[len(text) :])
-        offsets = np.zeros(lengths.size + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return Written(data, nbits, seek_of_blocks(bits.size, nbits, offsets))
+        return Written(data, nbits, seek_of_blocks(bits.size, nbits, starts_of(lengths)))
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""

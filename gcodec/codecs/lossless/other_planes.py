@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,9 @@ _TABLE_NBITS = 512  # approximate bits of a table
 _ALIGNMENT = 16  # bytes that a kernel of a device loads at once
 _LEAST_PACKED = 64  # bytes of a plane that may be packed
 
+Split = Callable[[], list[np.ndarray]]
+"""Returns the bytes of all planes of a tensor on a device."""
+
 
 class OtherPlanes(NamedTuple):
     """The planes of a tensor but the first one, as a message contains them.
@@ -40,6 +44,8 @@ class OtherPlanes(NamedTuple):
     planes : tuple of Plane
     strings : tuple of (bytes or None)
         The bytes of each plane that is coded by Huffman words.
+    split : callable
+        See `Split`; only the first call splits the elements.
     """
 
     bits: np.ndarray
@@ -47,15 +53,17 @@ class OtherPlanes(NamedTuple):
     zeros: Zeros | None
     planes: tuple[Plane, ...]
     strings: tuple[np.ndarray | None, ...]
+    split: Split
 
     @classmethod
     def select(
         cls, bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, *, is_exact: bool
     ) -> OtherPlanes:
         """Select a method for each plane; unless it is to be exact, one that is read fast."""
-        selected = list(_selected(bits, layout, zeros, is_exact))
+        split = functools.cache(lambda: _planes(bits, layout, zeros))
+        selected = list(_selected(bits, layout, zeros, is_exact, split))
         planes, strings = zip(*selected, strict=True) if selected else ((), ())
-        return cls(bits, layout, zeros, planes, strings)
+        return cls(bits, layout, zeros, planes, strings, split)
 
     @property
     def coded(self) -> int:
@@ -94,8 +102,8 @@ class OtherPlanes(NamedTuple):
 
     def _write_on_device(self, data: np.ndarray) -> None:
         """Write the planes to the start of an array on a device."""
-        at, planes = 0, _planes(self.bits, self.layout, self.zeros)
-        for symbols, plane, string in zip(planes, self.planes, self.strings, strict=True):
+        at = 0
+        for symbols, plane, string in zip(self.split(), self.planes, self.strings, strict=True):
             end = at + plane.nbytes_of(self.coded)
             if plane.method == STORED:
                 data[at:end] = symbols
@@ -136,15 +144,16 @@ class OtherPlanes(NamedTuple):
 
 
 def _selected(
-    bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, is_exact: bool
+    bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, is_exact: bool, split: Split
 ) -> Iterator[tuple[Plane, np.ndarray | None]]:
     """Return each plane, and its bytes if Huffman words code it.
 
     Samples of their bytes tell which planes may be worth a code.
     """
+    is_on_device = device_of(bits) is not None
     period = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
     counts: Iterable[np.ndarray]
-    if zeros is None and device_of(bits) is None:
+    if zeros is None and not is_on_device:
         whole = (bits.size - 1) // period
         size = whole * _PIECE + min(bits.size - whole * period, _PIECE)
         counts = byte_planes.count_others(bits, layout.shift, period)
@@ -160,14 +169,14 @@ def _selected(
     for k, own in enumerate(counts):
         plane, plan = _judged(own, size, is_exact)
         if plane.method == PACKED:
-            widths = widths or _widths(bits, layout, zeros)
+            widths = widths or _widths(bits, layout, split)
             if widths[k] < 8:
                 yield plane._replace(width=widths[k]), None
                 continue
         if plane.method == STORED:
             yield plane, None
             continue
-        symbols = _plane(bits, layout, zeros, k)
+        symbols = split()[k] if is_on_device else _plane(bits, layout, zeros, k)
         if symbols.size > size:
             own = host(byte_counts(symbols))
             plane, plan = _judged(own, symbols.size, is_exact)
@@ -202,19 +211,17 @@ def _judged(counts: np.ndarray, count: int, is_exact: bool) -> tuple[Plane, rang
     return packed or Plane(STORED), None
 
 
-def _widths(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None) -> list[int]:
+def _widths(bits: np.ndarray, layout: PlaneLayout, split: Split) -> list[int]:
     """Return how many bits the largest byte of each plane has."""
     if device_of(bits) is not None:
-        counts = all_on_host([byte_counts(plane) for plane in _planes(bits, layout, zeros)])
+        counts = all_on_host([byte_counts(plane) for plane in split()])
         return [int(own.nonzero()[0].max(initial=0)).bit_length() for own in counts]
     every_bit = np.bitwise_or.reduce(bits, keepdims=True)
     return [int(plane[0]).bit_length() for plane in _planes(every_bit, layout, None)]
 
 
 def _plane(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, k: int) -> np.ndarray:
-    """Return the bytes of one plane."""
-    if device_of(bits) is not None:
-        return _planes(bits, layout, zeros)[k]
+    """Return the bytes of one plane of a tensor on the host."""
     plane = np.empty(bits.size if zeros is None else zeros.coded, np.uint8)
     for start in range(0, bits.size, LARGE_TILE):
         tile = bits[start : start + LARGE_TILE]

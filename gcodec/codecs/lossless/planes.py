@@ -20,6 +20,7 @@ from gcodec.entropy.context.scale_model import Scales
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
 from gcodec.kernels.context.byte_scales import PlaneForm, join_planes
+from gcodec.kernels.numeric.scan import starts_of
 from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
 TILE = 1 << 15  # elements whose planes stay in a cache
@@ -44,9 +45,7 @@ class Zeros:
     @functools.cached_property
     def starts(self) -> np.ndarray:
         """Numbers of elements that are not left out before each group, and of all."""
-        starts = np.zeros(self.counts.size + 1, np.int64)
-        np.cumsum(self.counts, out=starts[1:])
-        return starts
+        return starts_of(self.counts)
 
     @property
     def coded(self) -> int:

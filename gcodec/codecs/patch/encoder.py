@@ -17,6 +17,7 @@ from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric import class_changes
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.class_changes import MOST_CLASSES, Tally
+from gcodec.kernels.numeric.scan import starts_of
 from gcodec.kernels.prefix.value_classes import VALUES
 from gcodec.runtime.deferred import prefetch, resolved
 
@@ -101,7 +102,7 @@ def _bounds(known: Tally) -> tuple[int, ...]:
     elements, changed = (counts.sum(axis=0) for counts in known)
     used = np.flatnonzero(elements)
     shift = max(int(elements.sum()).bit_length() - _MOST_NBITS, 0)
-    sums = [np.concatenate([[0], np.cumsum(counts[used])]) for counts in (elements, changed)]
+    sums = [starts_of(counts[used]) for counts in (elements, changed)]
     sizes, changes = (np.maximum(part[None, :] - part[:, None], 0) >> shift for part in sums)
     prices = _weighted(sizes) - _weighted(changes) - _weighted(np.maximum(sizes - changes, 0))
     has_changes = sums[1][None, :] > sums[1][:, None]

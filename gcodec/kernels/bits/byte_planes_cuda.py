@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
+from gcodec.kernels.numeric.scan import starts_of
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding
 from gcodec.runtime.deferred import fetch
-from gcodec.runtime.device import Device
 
 _SOURCE = "byte_planes"
 
@@ -21,7 +21,7 @@ def take_others(
     if coded is None:
         launch_striding(device, _SOURCE, "take_others", bits.size, *patterns, stride, out)
     else:
-        starts = uploaded_starts(device, coded)
+        starts = device.to_device(starts_of(coded))
         device.launch(_SOURCE, "take_coded", coded.size, THREADS, *patterns, starts, stride, out)
 
 
@@ -33,10 +33,3 @@ def coded_counts(bits: Array) -> tuple[np.ndarray, int]:
     device.launch(_SOURCE, "count_coded", groups, THREADS, *patterns, counts, hidden)
     fetched_counts, fetched_hidden = fetch(device, counts, hidden)
     return fetched_counts, int(fetched_hidden[0])
-
-
-def uploaded_starts(device: Device, coded: np.ndarray) -> Array:
-    """Copy the number of coded elements before each group, and of all, to the device."""
-    starts = np.zeros(coded.size + 1, np.int64)
-    np.cumsum(coded, out=starts[1:])
-    return device.to_device(starts)

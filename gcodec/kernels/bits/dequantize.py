@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import copy_block
 from gcodec.runtime.cover import cover, store_of, streams, to_cache_line
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
@@ -210,20 +211,13 @@ def _adding(code: LevelCode, streaming: bool) -> Kernel:
                     )
             streamed = total.size - total.size % BLOCK if streaming else 0
             for i in range(0, streamed, BLOCK):
-                _stream_block(room, values, i)
+                copy_block(room, i, values, i, True)
             for k in range(streamed, total.size):
                 values[k] = total[k]
         if streaming:
             fence()
 
     return add_strings
-
-
-@block("total", "out", "i")
-def _stream_block(e: Emitter) -> None:
-    """Copy 32 elements from i on past the cache."""
-    values = e.load(e.address("total", "i"), floats(), align=64)
-    e.store(values, e.address("out", "i"), streaming=True)
 
 
 def _added_blocks(code: LevelCode) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.bits.byte_planes import GROUP
-from gcodec.kernels.bits.byte_planes_cuda import uploaded_starts
 from gcodec.kernels.context.byte_scales import (
     NO_SCALES,
     PlaneForm,
@@ -13,6 +12,7 @@ from gcodec.kernels.context.byte_scales import (
 )
 from gcodec.kernels.context.class_map_cuda import uploaded
 from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.numeric.scan import starts_of
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding, raise_reported
 from gcodec.runtime.device import Device
@@ -56,7 +56,7 @@ def join_planes(
     if coded is None:
         launch_striding(device, _SOURCE, "join_planes", n, *planes, *width, *elements)
         return
-    starts, wrong = uploaded_starts(device, coded), device.zeros(1, np.uint64)
+    starts, wrong = device.to_device(starts_of(coded)), device.zeros(1, np.uint64)
     arguments = *planes, *width, form.escape, starts, *elements, wrong
     device.launch(_SOURCE, "join_coded", coded.size, THREADS, *arguments)
     raise_reported(device, wrong, lambda group: wrong_group(start // GROUP + group))

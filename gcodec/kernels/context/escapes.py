@@ -12,7 +12,7 @@ import numpy as np
 from gcodec.kernels.numeric.words import bytes_at_least, trailing_zeros
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.jit import kernel
 
 _FEW = 1 << 10  # positions that the first attempt has room for
 
@@ -76,7 +76,7 @@ def check_escapes(
     places : (k,) int64 array
         Positions of the escapes, increasing and below n.
     values : (k,) uint8 array
-        Expected symbols at these positions.
+        Expected symbols at these positions, all of them escapes.
     least : int
         Smallest symbol that is an escape.
     most : int
@@ -89,7 +89,8 @@ def check_escapes(
     bool
         Whether no other symbol exceeds `most`.
     """
-    equal = bool(_are_escapes(symbols, places, values, np.uint8(least)))
+    count = _find_from(symbols, np.uint8(least), np.empty(0, np.int64))
+    equal = count == places.size and symbols[places].tobytes() == values.tobytes()
     return equal, most >= least - 1 or np.count_nonzero(symbols > most) == places.size
 
 
@@ -112,38 +113,17 @@ def _places_from(symbols: np.ndarray, least: int) -> np.ndarray:
     return listed_positions(lambda places: _find_from(symbols, np.uint8(least), places), _FEW)
 
 
-@inline
-def _mask_from(symbols, first, least):
-    """Return a bit for each of up to 64 symbols from `first` on that is `least` or more."""
-    if first + 64 <= symbols.size:
-        return bytes_at_least(symbols, first, least)
-    mask = np.uint64(0)
-    for i in range(first, symbols.size):
-        mask |= np.uint64(symbols[i] >= least) << np.uint64(i - first)
-    return mask
-
-
-@kernel("in uint8[], in int64[], in uint8[], uint8")
-def _are_escapes(symbols, places, values, least):
-    # See `check_escapes`; values.size == places.size.
-    count = 0
-    for first in range(0, symbols.size, 64):
-        mask = _mask_from(symbols, first, least)
-        while mask:  # seldom
-            at = first + np.int64(trailing_zeros(mask))
-            if count == places.size or places[count] != at or values[count] != symbols[at]:
-                return False
-            count += 1
-            mask &= mask - np.uint64(1)
-    return count == places.size
-
-
 @kernel("in uint8[], uint8, out int64[]")
 def _find_from(symbols, least, places):
     # See `listed_positions`.
     count = 0
     for first in range(0, symbols.size, 64):
-        mask = _mask_from(symbols, first, least)
+        mask = np.uint64(0)
+        if first + 64 <= symbols.size:
+            mask = bytes_at_least(symbols, first, least)
+        else:
+            for i in range(first, symbols.size):
+                mask |= np.uint64(symbols[i] >= least) << np.uint64(i - first)
         while mask:  # seldom
             if count < places.size:
                 places[count] = first + np.int64(trailing_zeros(mask))

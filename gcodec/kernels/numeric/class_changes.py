@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gcodec.kernels.numeric.scan import starts_of
 from gcodec.kernels.numeric.words import count_ones, masked_above, trailing_zeros, unequal
 from gcodec.runtime import Array, pool
 from gcodec.runtime.device import dispatched
@@ -190,7 +191,7 @@ def apply(
         Either `old` itself or an array that does not share its memory.
     """
     run, levels = _apply(old.itemsize), contexts.levels(old.dtype, bounds)
-    offsets = np.cumsum([0, *(part.size for part in places)])
+    offsets = starts_of([part.size for part in places])
     all_places, all_differences = np.concatenate(places), np.concatenate(differences)
     before = np.cumsum(sizes.sizes, axis=0) - sizes.sizes
 

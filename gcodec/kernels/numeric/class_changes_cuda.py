@@ -16,6 +16,7 @@ from gcodec.kernels.numeric.class_changes import (
     Contexts,
     Tally,
 )
+from gcodec.kernels.numeric.scan import starts_of
 from gcodec.kernels.numeric.scan_cuda import sums_before
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with, launch_parts, launch_striding
@@ -74,7 +75,7 @@ def apply(
 ) -> None:
     """Write changed bit patterns."""
     device, dtype = device_with(old), old.dtype
-    ends = np.cumsum([0, *(part.size for part in places)])
+    ends = starts_of([part.size for part in places])
     joined = np.concatenate(places), np.concatenate(differences).astype(dtype).view(np.uint8)
     changes = [device.to_device(array) for array in (ends, *joined)]
     if out is not old:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import copy_block
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
@@ -142,12 +143,6 @@ def _tiles_of(q: np.ndarray) -> np.ndarray:
     return tiles
 
 
-@block("values", "first", "tiles", "at")
-def _copy_block(e: Emitter) -> None:
-    """Copy BLOCK values to a tile."""
-    e.store(e.load(e.address("values", "first"), floats()), e.address("tiles", "at"))
-
-
 @kernel("in float32[], int64, int64, out float32[]")
 def _fill_tiles(q, ranks, k, tiles):
     # q.size == ranks * k; tiles.size == ceil(k / BLOCK) * ranks * BLOCK
@@ -155,7 +150,7 @@ def _fill_tiles(q, ranks, k, tiles):
         for first in range(0, k, BLOCK):
             at, start = first * ranks + j * BLOCK, j * k + first
             if first + BLOCK <= k:
-                _copy_block(q, start, tiles, at)
+                copy_block(q, start, tiles, at, False)
             else:
                 for t in range(BLOCK):
                     tiles[at + t] = q[start + t] if first + t < k else np.float32(0)

@@ -12,6 +12,7 @@ import numpy as np
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString, written
 from gcodec.kernels.bits.coded_mask import CodedMask, spread_part
+from gcodec.kernels.numeric.scan import starts_of
 from gcodec.kernels.prefix.prefix_read import read_blocks
 from gcodec.kernels.prefix.prefix_table import WIDE, PrefixCode, least_nbits
 from gcodec.kernels.prefix.prefix_write import write_symbols
@@ -109,9 +110,7 @@ def write(
         return string
 
     data, nbits, _ = written(task, coded.n, block_size)
-    offsets = np.zeros(lengths.size + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return data, nbits, offsets
+    return data, nbits, starts_of(lengths)
 
 
 @dispatched("gcodec.kernels.prefix.dense_string_cuda", by="data")

@@ -77,11 +77,6 @@ _read_symbol = reading(LEVELS)
 
 
 @subroutine
-def _read_gap(code, data, at, end):
-    return _read_symbol(code, data, at, end)
-
-
-@subroutine
 def _read_unit(data, at, end, near, singles, gap_code, code, gaps, levels, far, wide, i):
     """Read the pair at bit `at` to place i; return the next bit, or an error."""
     entry = np.int64(near[peek(data, at) >> _GAP_LOOK])
@@ -89,7 +84,7 @@ def _read_unit(data, at, end, near, singles, gap_code, code, gaps, levels, far, 
     if entry and at + (entry & 63) <= end:
         at += entry & 63
     else:
-        gap, at = _read_gap(gap_code, data, at, end)
+        gap, at = _read_symbol(gap_code, data, at, end)
         if at < 0:
             return at
     entry = np.int64(singles[peek(data, at) >> _LOOK])

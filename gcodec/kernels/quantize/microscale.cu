@@ -5,6 +5,7 @@
 #include "kernels/numeric/floats.cuh"
 #include "kernels/numeric/philox.cuh"
 #include "kernels/quantize/code_words.cuh"
+#include "runtime/report.cuh"
 
 static const i64 TOGETHER = 8;  // elements of a thread
 static const u32 ONE = 127u << 23, TINY = 1u << 22;  // bits of 1 and of 2^-127
@@ -165,12 +166,13 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// Lowers `first` to 256 times the place of the first byte above `most`, plus that byte.
+// Reports 256 times the place of the first byte above `most`, plus that byte.
 extern "C" __global__ void __launch_bounds__(256)
-    first_above(const u8* __restrict__ bytes, i64 n, u32 most, u64* first) {
-    u64 own = ~0ull;
+    first_above(const u8* __restrict__ bytes, i64 n, u32 most, u64* wrong) {
 #pragma unroll 1
-    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP)
-        if (bytes[i] > most) own = min(own, (u64)i << 8 | bytes[i]);
-    if (own != ~0ull) atomicMin(first, own);
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
+        if (bytes[i] <= most) continue;
+        report(wrong, i << 8 | bytes[i]);
+        return;
+    }
 }

@@ -15,11 +15,10 @@ from gcodec.kernels.quantize.block_format import (
 )
 from gcodec.kernels.quantize.microscale import Quantization, infinite_scale
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import device_with, launch_striding, word
-from gcodec.runtime.deferred import Deferred, fetch_later
+from gcodec.runtime.cuda_grid import device_with, launch_striding, raise_reported, word
+from gcodec.runtime.deferred import Deferred
 
 _EACH = 8  # elements of a thread
-_NONE = (1 << 64) - 1
 
 
 def quantize(
@@ -76,15 +75,10 @@ def tensor_scale_of(bits: Deferred) -> Deferred:
 
 def check_at_most(data: Array, most: int, error: Callable[[int, int], Exception]) -> None:
     """Raise the error of the first byte above `most` when the call ends."""
-    device = device_with(data)
-    first = device.to_device(np.array([_NONE], np.uint64))
-    launch_striding(device, "microscale", "first_above", data.size, data, data.size, most, first)
-
-    def check(words: np.ndarray) -> None:
-        if (word := int(words[0])) != _NONE:
-            raise error(*divmod(word, 256))
-
-    fetch_later(device, first, check)
+    device, n = device_with(data), data.size
+    wrong = device.zeros(1, np.uint64)
+    launch_striding(device, "microscale", "first_above", n, data, n, most, wrong)
+    raise_reported(device, wrong, lambda report: error(*divmod(report, 256)))
 
 
 def _elements(fmt: BlockFormat) -> tuple[int, int, int, int, bool]:

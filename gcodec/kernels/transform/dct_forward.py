@@ -288,6 +288,19 @@ def _run_of(column, n, inner, most):
 
 
 @subroutine
+def _move_columns(x, n, inner, column, count, panel, reads):
+    """Copy columns of (m, n, inner) values to the rows of a panel, or back unless it `reads`."""
+    lane = 0
+    while lane < count:
+        place, run = _run_of(column + lane, n, inner, count - lane)
+        if reads:
+            _copy_rows(x, place, inner, panel, lane, BLOCK, n, run)
+        else:
+            _copy_rows(panel, lane, BLOCK, x, place, inner, n, run)
+        lane += run
+
+
+@subroutine
 def _transform_axis(x, n, inner, table, folds, panel, sums):
     """Transform the middle axis of (m, n, inner) values in place."""
     columns = x.size // n
@@ -300,20 +313,12 @@ def _transform_axis(x, n, inner, table, folds, panel, sums):
         if inner == 1:
             _transpose(x, at, n, count, n, panel, 0, BLOCK)
         else:
-            lane = 0
-            while lane < count:
-                place, run = _run_of(column + lane, n, inner, count - lane)
-                _copy_rows(x, place, inner, panel, lane, BLOCK, n, run)
-                lane += run
+            _move_columns(x, n, inner, column, count, panel, True)
         _transform_panel(panel, 0, BLOCK, n, table, folds, panel, sums, 0, BLOCK)
         if inner == 1:
             _transpose(sums, 0, BLOCK, n, count, x, at, n)
         else:
-            lane = 0
-            while lane < count:
-                place, run = _run_of(column + lane, n, inner, count - lane)
-                _copy_rows(sums, lane, BLOCK, x, place, inner, n, run)
-                lane += run
+            _move_columns(x, n, inner, column, count, sums, False)
 
 
 @kernel(
