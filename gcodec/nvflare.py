@@ -119,7 +119,8 @@ class FrameDecoder(DXOFilter):
     Parameters
     ----------
     max_norm : float, optional
-        Largest allowed L2 norm of all arrays together. Default: any finite arrays are allowed.
+        Largest allowed L2 norm of all arrays of floats together. Default: any finite arrays are
+        allowed.
     max_elements : int
         Largest number of elements of an array; see `gcodec.Limits`.
 
@@ -172,5 +173,5 @@ class FrameDecoder(DXOFilter):
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
-    """Tell whether a dtype is one of floats; NumPy's kind of bfloat16 is that of raw bytes."""
+    """Return whether a dtype is one of floats; NumPy's kind of bfloat16 is that of raw bytes."""
     return dtype.kind == "f" or dtype.name in FLOATS

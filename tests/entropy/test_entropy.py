@@ -76,7 +76,7 @@ def test_canonical_forms(spec: str, canonical: str, expression: str) -> None:
         ("expgolomb:k=64", "k=64"),
         ({"name": "rice", "k": 1.0}, "k=1.0"),
         ({"name": "rice", "k": True}, "k=True"),
-        ({"k": 1}, "code=None"),
+        ({"k": 1}, 'must be a mapping with a "name"'),
         (None, "code=None"),
         (3, "code=3"),
     ],

@@ -464,10 +464,10 @@ def test_references_do_not_leak(number: int) -> None:
                 loop(*arguments)
 
     repeat(100)  # fills caches and free lists
-    gc.collect(1)  # the young objects, since the whole heap of the tests takes a second
+    gc.collect()
     counts, blocks = [sys.getrefcount(one) for one in watched], sys.getallocatedblocks()
     repeat(2000)
-    gc.collect(1)
+    gc.collect()
     more = sys.getallocatedblocks() - blocks
     after = [sys.getrefcount(one) for one in watched]
     # The interpreter itself may keep a few references.
