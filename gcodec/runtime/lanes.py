@@ -213,7 +213,8 @@ class Emitter:
         if compiles_for("avx512vbmi"):  # LLVM has no portable instruction for it
             return self._call(_PERMUTE, kind, [self.load(table, kind, 1), places])
         if compiles_for("avx2"):
-            # Each half of a register holds 16 bytes, of which the lowest 4 bits select one.
+            # In each half of a register, the shuffle selects one of 16 bytes by the lowest 4 bits
+            # of a place. Both halves therefore get the same 16 bytes of the table.
             registers = [
                 self.picked(
                     self.load(self.element(table, first), lanes(8, 16), 1), 2 * [*range(16)]

@@ -40,8 +40,9 @@ __device__ __forceinline__ f32 folded_sum(const f32* column, i32 n, i32 inner, i
     return float_of(total);
 }
 
-// The sum of entry (u, i)·x(i) over i for n > TABLED, where x(i) is column[i * inner]. An entry is cos α·cos β − sin α·sin β, where α is the same for a run, so
-// the sums of x(i)·cos β and of x(i)·sin β are multiplied by cos α and sin α.
+// The sum of entry (u, i)·x(i) over i for n > TABLED, where x(i) is column[i * inner]. An entry is
+// cos α·cos β − sin α·sin β, where α is the same for a run, so the sums of x(i)·cos β and of
+// x(i)·sin β are multiplied by cos α and sin α.
 __device__ __noinline__ f32 long_sum(const f32* column, i32 n, i32 inner, i32 u,
                                      const u32* __restrict__ basis) {
     i32 longs = (n + SHORT - 1) / SHORT;
@@ -90,9 +91,10 @@ extern "C" __global__ void __launch_bounds__(256, 4)
                 const u32* __restrict__ last, i32 k, f32* scratch, i32* __restrict__ places,
                 u32* __restrict__ values, u32* __restrict__ top) {
     // 256 threads; x: n > 0 elements; rows, columns: of a matrix, or columns is 0; edge: whether
-    // the last elements fill up chunks, or else zeros. The bases have a, b and c points, which are
-    // folded so often, and their tables are transposed. 1 <= k <= a·b·c; places and values: chunks·k; scratch: 2·a·b·c for each
-    // block if chunks have more than HELD elements.
+    // the last elements fill up chunks, or else zeros. The bases have a, b and c points; folds_a,
+    // folds_b and folds_c say how often these are halved. The tables of the bases are transposed.
+    // 1 <= k <= a·b·c; places and values: chunks·k; scratch: 2·a·b·c for each block if chunks have
+    // more than HELD elements.
     __shared__ f32 held[2 * HELD];
     Layout layout = {n, rows, columns, a, b, c};
     i32 size = layout.size();
