@@ -361,7 +361,8 @@ def compare(frame: gcodec.Frame) -> bool:
             expected = oracle.decode(message)
     except oracle.ERRORS:
         expected = None
-    promise((decoded is None) == (expected is None), f"the oracle disagrees: {expected}")
+    if (decoded is None) != (expected is None):
+        promise(False, f"the oracle disagrees: {expected}")
     if decoded is not None and expected is not None:
         unsigned = np.dtype(f"u{expected.dtype.itemsize}")
         promise(decoded.dtype == expected.dtype, "the dtype equals that of the frame")

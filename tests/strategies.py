@@ -64,6 +64,21 @@ _CHOSEN = {
         *("mxnet-2bit:threshold=auto,form=auto,index=auto", "mxnet-2bit:form=auto,index=rans"),
         *("mxnet-2bit:form=context", "mxnet-2bit:threshold=auto,server=yes,form=context"),
     ),
+    "minmax": (
+        *("minmax", "minmax:bits=1", "minmax:rounding=stochastic", "minmax:bits=4,bucket=7"),
+        *("minmax:bits=1,bucket=3", "minmax:bits=2,bucket=4294967295,rounding=stochastic"),
+        *("minmax:bits=3,bucket=1,rounding=stochastic", "minmax:bits=5,bucket=4096"),
+        *("minmax:bits=6,bucket=100,rounding=stochastic", "minmax:bits=7,bucket=6"),
+        "minmax:bits=2,bucket=8,rounding=stochastic",
+    ),
+    "dct8": (
+        *("dct8", "dct8:chunk=1", "dct8:layout=tiles", "dct8:values=affine8", "dct8:index=rice"),
+        *("dct8:chunk=8,k=1,layout=tiles,values=affine8", "dct8:chunk=15,k=65536,index=fixed"),
+        *("dct8:chunk=4096,k=3,layout=tiles,values=float32,index=fixed", "dct8:values=float32"),
+        *("dct8:chunk=2,k=8,values=affine8,index=rice", "dct8:chunk=255,k=100,index=fixed"),
+        *("dct8:chunk=16,layout=tiles,index=fixed", "dct8:chunk=64,k=4096,index=rice"),
+        "dct8:chunk=8,k=4,values=float32,index=rice,layout=tiles",
+    ),
     "topk": (
         *("topk", "topk:value=sign", "topk:value=int8,index=rice", "topk:k=3,value=float16"),
         *("topk:index=bitmap,ratio=1.0,value=bfloat16", "topk:index=rans,ratio=0.5"),

@@ -6,11 +6,13 @@ equal distances. Essential dimensions, such as codecs, forms and edge cases, are
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 LONG = os.environ.get("GCODEC_HYPOTHESIS_PROFILE") == "long"
 
@@ -18,3 +20,10 @@ LONG = os.environ.get("GCODEC_HYPOTHESIS_PROFILE") == "long"
 def thinned(cases: Iterable[T], all_values: int) -> list[T]:
     """Return equally spaced cases, including the first; all cases in a long run."""
     return list(cases)[:: 1 if LONG else all_values]
+
+
+def in_turn(cases: Iterable[T], others: Sequence[U]) -> list[tuple[T, U]]:
+    """Return each case with the next one of the others; with each of them in a long run."""
+    if LONG:
+        return list(itertools.product(cases, others))
+    return list(zip(cases, itertools.cycle(others)))

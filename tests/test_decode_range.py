@@ -65,7 +65,7 @@ def with_damage(frame: Frame, at: int) -> Frame:
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_bits_equal_the_slice_of_decode(data: st.DataObject) -> None:
     codec, dtype = data.draw(gs.codecs()), data.draw(gs.dtypes())
     x = gs.as_dtype(data.draw(gs.gradients(codec)), dtype)

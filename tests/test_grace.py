@@ -107,7 +107,7 @@ def test_random_levels(
 ) -> None:
     x = gradient(60)
     lower, probability, step = law(x)
-    draws = 1500
+    draws = 600
     counts = np.zeros(x.size)
     for seed in range(draws):
         levels = np.abs(coded(x, spec, seed)) / step
@@ -124,13 +124,14 @@ def test_randomk() -> None:
     x = gradient(40) + F(10)
     k = max(1, int(0.2 * x.size))
     counts = np.zeros(x.size)
-    for seed in range(1500):
+    draws = 900
+    for seed in range(draws):
         decoded = coded(x, f"randomk:k={k}", seed)
         sent = decoded != 0
         assert sent.sum() == k
         assert np.array_equal(decoded[sent], x[sent])
         counts += sent
-    assert np.abs(counts / 1500 - k / x.size).max() < 0.05
+    assert np.abs(counts / draws - k / x.size).max() < 0.05
 
 
 def test_specs_of_the_page() -> None:

@@ -52,7 +52,7 @@ def encoded(specs: Sequence[str], n: int, dtype: Any = np.float32) -> list[bytes
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_law_of_sums(data: st.DataObject) -> None:
     """Codecs, dtypes, scales, the length of the parts and the alignment of `out` are arbitrary."""
     n = data.draw(gs.sizes())

@@ -20,7 +20,7 @@ ONE = struct.pack(">f", 1)
 BITS = 16  # bits of the longest strings after a head
 ALL = 12  # bits of the strings that are tried completely
 # Sampling of longer strings and, in the short form, of strings of more than 8 bits.
-STRIDE, FEW = 29, 4001
+STRIDE, FEW = 29, 8009
 
 
 class Case(NamedTuple):
@@ -125,7 +125,7 @@ def _payloads(short: bool) -> Iterator[tuple[Case, int, int]]:
     """Yield each setting, number of elements, and bits after the head with a leading one."""
     for case in CASES:
         for string in range(1, 2 << BITS):
-            step = (7 if string < 256 else FEW) if short else 1 if string < 2 << ALL else STRIDE
+            step = (19 if string < 256 else FEW) if short else 1 if string < 2 << ALL else STRIDE
             if string % step == 1 % step:
                 for n in case.sizes:
                     yield case, n, string

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from strategies import DTYPES, settings_of
-from sweeps import thinned
+from sweeps import LONG, in_turn, thinned
 
 import gcodec
 from gcodec.analysis import stats
@@ -58,15 +58,17 @@ def check(values: np.ndarray, codec: gcodec.Codec) -> None:
 @pytest.mark.parametrize("name", sorted(gcodec.codecs()))
 def test_trials_measure_frames(name):
     """Trials of all settings of a codec, most of which write no payload."""
-    for codec in settings_of(gcodec.codecs()[name]):
-        for values in (TENSORS["matrix"], TENSORS["few levels"]):
-            check(values, codec)
+    settings = settings_of(gcodec.codecs()[name])
+    for codec, values in in_turn(settings, [TENSORS["matrix"], TENSORS["few levels"]]):
+        check(values, codec)
 
 
-@pytest.mark.parametrize("kind", sorted(TENSORS))
-def test_trials_of_candidates_measure_frames(kind):
-    for codec in all_settings(BUDGETS[0]):
-        check(TENSORS[kind], codec)
+def test_trials_of_candidates_measure_frames():
+    """Each setting meets three of the kinds of tensors, and all of them in a long run."""
+    for turn in range(len(TENSORS) if LONG else 3):
+        kinds = sorted(TENSORS)[turn:] + sorted(TENSORS)[:turn]
+        for codec, kind in zip(all_settings(BUDGETS[0]), itertools.cycle(kinds)):
+            check(TENSORS[kind], codec)
 
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
@@ -91,7 +93,7 @@ def test_trials_count_seek_tables(spec):
 PROBED = itertools.product(["matrix", "vector", "sparse", "few levels", "zeros"], BUDGETS)
 
 
-@pytest.mark.parametrize(("kind", "budget"), thinned(PROBED, 3), ids=str)
+@pytest.mark.parametrize(("kind", "budget"), thinned(PROBED, 5), ids=str)
 def test_probes_omit_only_codecs_that_are_not_shortlisted(kind, budget):
     sample, codecs = sample_of(TENSORS[kind]), all_settings(budget)
     trials = [attempt(sample, codec) for codec in codecs]

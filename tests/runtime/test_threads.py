@@ -24,7 +24,7 @@ def work(number: int) -> list[bytes]:
     """Run a mix of calls whose results depend on `number` only."""
     rng = np.random.default_rng(number)
     results = []
-    for codec in thinned(gs.FEW, 4):
+    for codec in thinned(gs.FEW, 6):
         x = rng.standard_normal(1000 + 37 * number, np.float32)
         frame = gcodec.encode(x, codec, seed=number, name=str(number))
         acc = np.zeros_like(x)
