@@ -20,7 +20,7 @@ import numpy as np
 from gcodec import api
 from gcodec.arrays.nonfinite import NonFinite
 from gcodec.codec import Codec, CodecLike
-from gcodec.codecs import parse
+from gcodec.codecs import parse_encoder
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
@@ -146,7 +146,7 @@ def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
     ... ).tolist()
     [1.75, -1.25]
     """
-    codec = parse(codec)
+    codec = parse_encoder(codec)
     _check_seed(seed)
 
     def on_host(values: Any, seed: Any) -> np.ndarray:
@@ -193,7 +193,7 @@ def encode_padded(x: Any, codec: CodecLike, *, seed: Any = 0) -> tuple[jax.Array
     >>> buffer.dtype, buffer.size >= int(length)
     (dtype('uint8'), True)
     """
-    codec = parse(codec)
+    codec = parse_encoder(codec)
     _check_seed(seed)
     dtype, shape = _dtype("x", x).name, np.shape(x)
     if dtype not in FLOATS and not (codec.accepts_integers and dtype in INTEGERS):

@@ -21,7 +21,7 @@ from gcodec import api
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
 from gcodec.arrays.source import NUMPY_DTYPES, inspect
 from gcodec.codec import CodecLike
-from gcodec.codecs import parse
+from gcodec.codecs import parse_encoder
 from gcodec.errors import LimitExceeded, ParameterError
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
@@ -68,7 +68,7 @@ class GradientCodec(NumcodecsCodec):
         nonfinite: NonFinite = "raise",
         dtype: str | None = None,
     ) -> None:
-        codec = parse(spec)
+        codec = parse_encoder(spec)
         self.spec, self._keeps_every_bit = str(codec), codec.keeps_every_bit
         self.seed = check_seed(seed)
         check_nonfinite(nonfinite)

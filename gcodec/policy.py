@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gcodec.arrays.source import dimensions
 from gcodec.codec import Codec, CodecLike
-from gcodec.codecs import parse
+from gcodec.codecs import parse_encoder
 from gcodec.errors import ParameterError, brief, suggestion
 from gcodec.wire.kinds import check_integer
 from gcodec.wire.primitives import DTYPE_CODES, INTEGERS, ITEMSIZE, MAX_NDIM, encode_name
@@ -161,7 +161,7 @@ class Policy:
         if text not in ITEMSIZE:
             raise ParameterError.of("dtype", dtype, f"one of {', '.join(DTYPE_CODES)}")
         if text in INTEGERS:
-            return parse("raw")
+            return parse_encoder("raw")
         sizes = dimensions(shape)
         ndim, nbytes = len(sizes), math.prod(sizes) * ITEMSIZE[text]
         for rule in self.rules:
@@ -209,7 +209,7 @@ def matches_any(name: str, globs: Iterable[str]) -> bool:
 
 def policy_of(codec: CodecLike | Policy) -> Policy:
     """Return a policy as it is, and a codec as the policy that uses it for all tensors."""
-    return codec if isinstance(codec, Policy) else Policy([{"codec": parse(codec)}])
+    return codec if isinstance(codec, Policy) else Policy([{"codec": parse_encoder(codec)}])
 
 
 def _rules(source: Any) -> tuple[Rule, ...]:
@@ -278,7 +278,7 @@ def _path_to(path: str, key: object) -> str:
 
 def _codec(path: str, spec: Any) -> Codec:
     try:
-        return parse(spec)
+        return parse_encoder(spec)
     except ParameterError as error:
         raise ParameterError(f"{path}: {error}") from None
 

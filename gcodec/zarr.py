@@ -23,7 +23,7 @@ from gcodec import api
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
 from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codec import CodecLike
-from gcodec.codecs import parse
+from gcodec.codecs import parse_encoder
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
@@ -76,7 +76,7 @@ class GradientCodec(ArrayBytesCodec):
 
     def __init__(self, spec: CodecLike, seed: int = 0, nonfinite: NonFinite = "raise") -> None:
         check_nonfinite(nonfinite)
-        object.__setattr__(self, "spec", str(parse(spec)))
+        object.__setattr__(self, "spec", str(parse_encoder(spec)))
         object.__setattr__(self, "seed", check_seed(seed))
         object.__setattr__(self, "nonfinite", nonfinite)
 
@@ -93,7 +93,7 @@ class GradientCodec(ArrayBytesCodec):
     def validate(self, *, shape: Any, dtype: Any, chunk_grid: Any) -> None:
         """Raise `ParameterError` unless the array has a supported dtype."""
         native = _native(dtype)
-        names = [*DTYPE_CODES] if parse(self.spec).keeps_every_bit else [*FLOATS]
+        names = [*DTYPE_CODES] if parse_encoder(self.spec).keeps_every_bit else [*FLOATS]
         if native not in [NUMPY_DTYPES[name] for name in names]:
             raise ParameterError.of("dtype", native.name, f"one of {', '.join(names)}")
 

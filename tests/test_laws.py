@@ -795,7 +795,7 @@ def test_threads_change_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> N
         return segments(self)
 
     monkeypatch.setattr(pool._Segments, "run", counted)
-    n = (1 << 17) + 37
+    n = (1 << 16) + 37
     rng = np.random.default_rng(3)
     even, before = rng.standard_normal((2, n + 1), np.float32)[:, 1:]  # not aligned to a line
     uneven = even * np.repeat(np.float32([0, 1e-3, 30, 1]), n // 4 + 1)[:n]

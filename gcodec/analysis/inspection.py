@@ -14,7 +14,7 @@ from gcodec.analysis.settings import Settings
 from gcodec.arrays.source import Source, is_array
 from gcodec.arrays.source import inspect as source_of
 from gcodec.codec import Codec, CodecLike
-from gcodec.codecs import parse
+from gcodec.codecs import parse_encoder
 from gcodec.errors import ParameterError
 from gcodec.limits import Limits
 from gcodec.tensorfiles.entries import Array, Dump, Entry, native
@@ -102,7 +102,7 @@ def inspect(
     listed = [codecs] if isinstance(codecs, (str, Mapping, Codec)) else codecs
     if not isinstance(listed, Iterable):
         raise ParameterError.of("codecs", codecs, "a spec, a mapping, a Codec or several of these")
-    named = {c if isinstance(c, str) else str(parse(c)): parse(c) for c in listed}
+    named = {c if isinstance(c, str) else str(parse_encoder(c)): parse_encoder(c) for c in listed}
     settings = Settings(
         codecs=tuple(named.values()),
         error=check_positive("nmse", nmse, "a finite number above 0", finite=True),

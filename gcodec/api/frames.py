@@ -12,7 +12,7 @@ import numpy as np
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite, check_top, with_policy
 from gcodec.arrays.source import byte_buffer, inspect, shares_memory, writable_bytes
 from gcodec.codec import Codec, CodecLike
-from gcodec.codecs import parse
+from gcodec.codecs import parse_encoder
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.frame import MEMBERS_NAME, Frame, FrameSum, Member, check_key, cut, members_of
 from gcodec.kernels.numeric.philox import check_seed
@@ -93,7 +93,7 @@ def encode(
     array([ 0.5, -0.5,  0. , -0.5,  0.5], dtype=float32)
     """
     if not isinstance(codec, Policy):
-        codec = parse(codec)
+        codec = parse_encoder(codec)
     if name is not None:
         encode_name(name)  # refuse an invalid name before any work is done
     seed = check_seed(seed)
@@ -570,7 +570,7 @@ def warmup(*codecs: CodecLike) -> int:
     compiled: list[str] = []
     kernel_cache.entry_code()
     with kernel_cache.watched(compiled.append):
-        for codec in list(map(parse, codecs)):
+        for codec in list(map(parse_encoder, codecs)):
             _use(codec)
         for kernel in kernel_cache.loaded() if codecs else jit.kernels():
             if kernel.is_shared:  # later processes would not find the others

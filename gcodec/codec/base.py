@@ -371,6 +371,7 @@ class Codec(Parameters):
     # --- Methods that every codec implements. Arrays are flat; `values` and `out` are float32.
 
     def _quantize(self, values: Array, seed: int, prior: Symbols | None) -> Symbols:
+        self._check_encodes()
         raise NotImplementedError
 
     def _dequantize(self, symbols: Symbols, out: Array) -> None:
@@ -414,6 +415,12 @@ class Codec(Parameters):
             segments=self.reads_segments,
             patterns=self.keeps_every_bit,
         )
+
+    def _check_encodes(self) -> None:
+        """Raise `ParameterError` if the codec does not encode a tensor by itself."""
+        if self.needs_base:
+            advice = "use gcodec.encode_patch(new, base=old)"
+            raise ParameterError(f"codec: {self} needs a base; {advice}")
 
     def _check_device(self, array: Array) -> None:
         """Raise TypeError if the array is on a device where the codec does not run."""

@@ -78,6 +78,19 @@ def parse(spec: str | Mapping[str, Any] | Codec) -> Codec:
     return parse_spec("codec", spec, Codec, registered(with_base=True))
 
 
+def parse_encoder(spec: str | Mapping[str, Any] | Codec) -> Codec:
+    """Make a codec that encodes a tensor by itself; see `parse`.
+
+    Raises
+    ------
+    ParameterError
+        If the spec is invalid, or the codec needs a base, as ``patch`` does.
+    """
+    codec = parse(spec)
+    codec._check_encodes()
+    return codec
+
+
 def by_id(number: int) -> type[Codec]:
     """Return the codec class that frames call `number`, or raise `Unsupported`."""
     cls = with_id(number)

@@ -23,7 +23,7 @@ from gcodec.arrays.nonfinite import (
 )
 from gcodec.arrays.source import Source, Tensor, inspect
 from gcodec.codec import Codec, CodecLike, Symbols
-from gcodec.codecs import parse
+from gcodec.codecs import parse_encoder
 from gcodec.codecs.raw import Raw
 from gcodec.errors import FormatError, ParameterError
 from gcodec.feedback.states import Group, GroupStep, Memory, Tensors, TensorState
@@ -176,7 +176,7 @@ class Feedback:
         nonfinite: NonFinite = "raise",
         track: bool = False,
     ) -> None:
-        self.codec: Codec | Policy = codec if isinstance(codec, Policy) else parse(codec)
+        self.codec: Codec | Policy = codec if isinstance(codec, Policy) else parse_encoder(codec)
         self.decay = check_between("decay", decay, 0, 1, "a number from 0 to 1")
         check_nonfinite(nonfinite)
         self.seed = check_seed(seed)

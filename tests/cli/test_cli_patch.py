@@ -193,3 +193,11 @@ def test_other_formats_are_refused_by_their_names(
     refused = run("apply", step, old, "-o", out, code=2)
     assert refused.stderr == f"gcodec: {out}: OUT must be a file named .safetensors\n"
     assert not out.exists()
+
+
+@pytest.mark.parametrize("verb", ["encode", "inspect", "bench"])
+def test_other_verbs_refuse_the_codec(tmp_path: Path, verb: str) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.ones(3, np.float32))
+    refused = run(verb, path, "-c", "patch", code=2)
+    assert refused.stderr.endswith("codec: patch needs a base; use gcodec diff OLD NEW\n")

@@ -175,6 +175,20 @@ def test_other_functions_name_those_of_patches() -> None:
     assert gcodec.Frame.from_bytes(frame).with_seek().seek is None
 
 
+def test_encoders_refuse_the_codec_when_they_are_made() -> None:
+    x = np.ones(3, np.float32)
+    for make in (
+        lambda: gcodec.Feedback("patch"),
+        lambda: gcodec.Policy([{"codec": "patch"}]),
+        lambda: gcodec.inspect({"x": x}, codecs="patch"),
+        lambda: gcodec.encode(x, "patch"),
+        lambda: gcodec.parse("patch").quantize(x),
+        lambda: gcodec.warmup("patch"),
+    ):
+        with pytest.raises(gcodec.ParameterError, match=r"use gcodec\.encode_patch"):
+            make()
+
+
 def test_names_keys_and_frames() -> None:
     old = np.arange(9, dtype=np.int32)
     frame = gcodec.encode_patch(old + 1, base=old, name="w", key=b"k")

@@ -196,7 +196,7 @@ def command(
     from gcodec.cli.render.advise import document, show
     from gcodec.cli.render.output import print_document, progress, stdout
     from gcodec.codec import registered
-    from gcodec.codecs import parse
+    from gcodec.codecs import parse_encoder
 
     if between is None and nodes > 1:
         raise click.UsageError(f"--between is missing: {nodes} nodes need a link")
@@ -212,7 +212,7 @@ def command(
     )
     coder = None if machine == "this" else find_machine(machine)
     default_specs = () if other_schemes else registered() if coder is None else coder.speeds
-    codecs = list(dict.fromkeys(parse(spec) for spec in specs or default_specs))
+    codecs = list(dict.fromkeys(parse_encoder(spec) for spec in specs or default_specs))
     settings = settings._replace(
         codecs=tuple(codecs), progress=partial(progress, quiet=quiet or as_json)
     )

@@ -124,12 +124,12 @@ def command(
     from gcodec.cli.render.bench import BenchView
     from gcodec.cli.render.output import note, progress, stdout
     from gcodec.codec import registered
-    from gcodec.codecs import parse
+    from gcodec.codecs import parse_encoder
 
     form = options.check_form(form, as_json)
     if machine is not None and form is not None:
         raise click.UsageError(f"--machine and --{form} exclude each other: pass one of them.")
-    codecs = [parse(spec) for spec in (dict.fromkeys(specs) if specs else registered())]
+    codecs = [parse_encoder(spec) for spec in (dict.fromkeys(specs) if specs else registered())]
     notes, refusals = list[str](), list[str]()
     if source.startswith("synthetic:"):
         if settings.layers:

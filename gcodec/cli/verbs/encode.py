@@ -163,12 +163,11 @@ def _missed_targets(written: list[dict[str, Any]]) -> list[str]:
 def _target_or_policy(spec: str | None, file: BinaryIO | None) -> Target | Policy:
     """Read ``--policy``, or convert ``--codec`` to a target or to a policy of one rule."""
     from gcodec.advisor.choose import Target
-    from gcodec.codecs import parse
-    from gcodec.policy import Policy
+    from gcodec.policy import Policy, policy_of
 
     if spec is not None and file is None:
         is_target = spec.partition(":")[0] == "auto"
-        return Target.parse(spec) if is_target else Policy([{"codec": parse(spec)}])
+        return Target.parse(spec) if is_target else policy_of(spec)
     if spec is not None or file is None:
         raise click.UsageError("Pass either --codec SPEC or --policy FILE.json.")
     data = file.read(_MAX_POLICY_BYTES + 1)

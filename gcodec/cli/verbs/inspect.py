@@ -165,7 +165,7 @@ def command(
         from gcodec.cli.render.inspect import DumpView
         from gcodec.cli.render.output import print_views
         from gcodec.cli.render.steps import StepsView
-        from gcodec.codecs import parse
+        from gcodec.codecs import parse_encoder
 
     if report is not None and not report.lower().endswith((".html", ".htm")):
         raise click.UsageError("--report must name a file that ends in .html.")
@@ -191,7 +191,7 @@ def command(
         default = _NMSE if max_bits is None else None
         budget = Budget(default if max_nmse is None else max_nmse, max_bits)
     settings = settings._replace(
-        codecs=tuple(parse(spec) for spec in dict.fromkeys(specs)),
+        codecs=tuple(parse_encoder(spec) for spec in dict.fromkeys(specs)),
         budget=budget,
         error=_NMSE if max_nmse is None else max_nmse,
         progress=partial(progress, quiet=quiet_progress),

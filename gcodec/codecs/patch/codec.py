@@ -12,7 +12,7 @@ Only `gcodec.encode_patch` and `gcodec.apply_patch` use this codec, because both
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -56,9 +56,6 @@ class Patch(Codec):
 
     def _with_dtype(self: _P, dtype: str) -> _P:
         return self._bound(_dtype=dtype) if dtype in DTYPE_CODES else super()._with_dtype(dtype)
-
-    def _quantize(self, values: Any, seed: int, prior: Any) -> PatchSymbols:
-        raise ParameterError("codec: patch needs a base; use gcodec.encode_patch(new, base=old)")
 
     def _dequantize(self, symbols: PatchSymbols, out: np.ndarray) -> None:
         raise _without_base()
