@@ -94,11 +94,12 @@ def add(
     of `out` is −0, only the elements at the positions are read and written.
     """
     zero = added_zero(scale, has_minus_zero)
-    sums = np.empty(positions.size, np.float32)
 
     def task(start: int, stop: int, k: slice) -> int:
         part = out[start:stop]
-        return int(_add(start, positions[k], values[k], scale, zero, sums[k], part))
+        if zero == 0 and np.signbit(zero):
+            return int(_add_elements(start, positions[k], values[k], scale, part))
+        return int(_add_everywhere(start, positions[k], values[k], scale, zero, part))
 
     _by_segment(task, positions, out.size)
 
@@ -167,30 +168,39 @@ def _put(first, positions, values, out):
     return j
 
 
-@kernel("int64, in int64[], in float32[], float32, float32, out float32[], out float32[]")
-def _add(first, positions, values, scale, zero, sums, out):
-    # values.size == sums.size == positions.size; out contains the elements from `first` on
-    everywhere = float_bits(zero) != np.uint32(_MINUS_ZERO)
-    done = 0
+@kernel("int64, in int64[], in float32[], float32, out float32[]")
+def _add_elements(first, positions, values, scale, out):
+    # values.size == positions.size; out contains the elements from `first` on
+    for j in range(positions.size):
+        at = np.uint64(positions[j] - first)
+        if at >= np.uint64(out.size):
+            return j
+        _prefetch(out, positions[min(j + _AHEAD, positions.size - 1)] - first)
+        out[at] += scale * values[j]
+    return positions.size
+
+
+@kernel("int64, in int64[], in float32[], float32, float32, out float32[]")
+def _add_everywhere(first, positions, values, scale, zero, out):
+    # values.size == positions.size; out contains the elements from `first` on; zero: +0 or NaN
+    j = 0
     for start in range(0, out.size, _PART):
         part = out[start : start + _PART]
-        changes = everywhere and zero != 0  # NaN
-        if everywhere:  # this scan also moves the part into the cache
+        changes = zero != 0  # NaN
+        for i in range(part.size):  # this scan also moves the part into the cache
+            changes |= float_bits(part[i]) == np.uint32(_MINUS_ZERO)
+        if changes:
             for i in range(part.size):
-                changes |= float_bits(part[i]) == np.uint32(_MINUS_ZERO)
-        j = done
+                if j < positions.size and positions[j] == first + start + i:
+                    part[i] += scale * values[j]
+                    j += 1
+                else:
+                    part[i] += zero
+            continue
         while j < positions.size:
             at = np.uint64(positions[j] - first - start)
             if at >= np.uint64(part.size):
                 break
-            if not everywhere:
-                _prefetch(out, positions[min(j + _AHEAD, positions.size - 1)] - first)
-            sums[j] = part[at] + scale * values[j]
+            part[at] += scale * values[j]
             j += 1
-        if changes:
-            for i in range(part.size):
-                part[i] += zero
-        for k in range(done, j):  # positions inside the part
-            part[np.uint64(positions[k] - first - start)] = sums[k]
-        done = j
-    return done
+    return j
