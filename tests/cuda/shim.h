@@ -127,7 +127,7 @@ struct Fiber {
     Wait wait;
     bool made;
     bool begun;  // in this block
-    dim3 thread;
+    unsigned thread;  // in its block, which has one dimension
     // Of what the lane waits for in its warp.
     Operation operation;
     unsigned mask, source;
@@ -150,7 +150,7 @@ static char message[256];
 static void make_current(Fiber* fiber) {
     current = fiber;
     fiber->begun = true;
-    threadIdx = fiber->thread;
+    threadIdx.x = fiber->thread;
 }
 
 static void run_fiber();
@@ -207,10 +207,6 @@ static void resume_all() {
     go(scheduler, next());
 }
 
-static inline unsigned index_of(const Fiber* fiber) {
-    return fiber->thread.x;
-}
-
 // Lets the lanes of a mask go on, which have all come.
 static __attribute__((noinline)) void meet(unsigned first, unsigned mask) {
     Fiber* lanes = &fibers[first];
@@ -220,7 +216,7 @@ static __attribute__((noinline)) void meet(unsigned first, unsigned mask) {
         unsigned lane = (unsigned)__builtin_ctz(rest);
         if (lanes[lane].mask != mask || lanes[lane].operation != operation) {
             snprintf(message, sizeof message, "threads %u and %u of a warp wait for different things",
-                     index_of(current), first + lane);
+                     current->thread, first + lane);
             return;
         }
         ballot |= (uint64_t)(lanes[lane].value != 0) << lane;
@@ -251,7 +247,7 @@ static __attribute__((noinline)) void refuse(unsigned own, unsigned mask) {
 static SHIM_INLINE uint64_t in_warp(Operation operation, unsigned mask, uint64_t value,
                                     unsigned source) {
     Fiber* fiber = current;
-    unsigned own = index_of(fiber), warp = own / 32, lane = 1u << (own & 31);
+    unsigned own = fiber->thread, warp = own / 32, lane = 1u << (own & 31);
     fiber->operation = operation;
     fiber->mask = mask;
     fiber->value = value;
@@ -273,7 +269,7 @@ static void run_block(unsigned threads, const unsigned* order) {
     for (unsigned t = 0; t < threads; t++) {
         fibers[t].wait = RUNNABLE;
         fibers[t].begun = false;
-        fibers[t].thread = dim3{t, 0, 0};
+        fibers[t].thread = t;
         present[t / 32] |= 1u << (t & 31);
     }
     turns = order;
