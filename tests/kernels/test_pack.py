@@ -67,7 +67,7 @@ def test_flipped_bits_change_a_code_or_are_refused(layout: FieldLayout) -> None:
         codes = rng.integers(0, 1 << layout.width, n, np.uint8)
         packed = pack_fields(codes, layout)
         bits = range(8 * packed.size)
-        for bit in bits if n < 9 else thinned(bits, 7):
+        for bit in bits if n < 5 else thinned(bits, 5):
             damaged = packed.copy()
             damaged[bit // 8] ^= 1 << bit % 8
             try:
