@@ -46,7 +46,7 @@ def patches_agree(gpu: Device, old: np.ndarray, new: np.ndarray) -> bytes:
 
 def test_all_dtypes(gpu: Device) -> None:
     cases = [pair for dtype in DTYPES.values() for pair in pairs(dtype)]
-    for _, old, new in third_of(gpu, cases, 2):
+    for _, old, new in third_of(gpu, cases, 5):
         patches_agree(gpu, old, new)
 
 
