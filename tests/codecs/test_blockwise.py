@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import blockwise as reference
+from sweeps import LONG, thinned
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError, Truncated
@@ -33,6 +34,9 @@ SPECS = [
 CODED = [spec for spec in SPECS if reference.WIDE not in spec]
 """The specs that take any code."""
 ROWS = ("blockwise:kind=fp8,block=0", "blockwise:kind=meanstd16,block=0")
+
+# Of each setting, of which there are many.
+few_examples = settings(max_examples=200 if LONG else 10)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -62,7 +66,7 @@ def tensors(draw: st.DrawFn) -> np.ndarray:
 
 @pytest.mark.parametrize(("setting", "spec"), [*zip(SETTINGS, SPECS, strict=True)], ids=SPECS)
 @given(st.data())
-@settings(max_examples=25)
+@few_examples
 def test_oracle(setting: tuple[str, int, bool], spec: str, data: st.DataObject) -> None:
     x = data.draw(tensors())
     kind, block, nested = setting
@@ -77,7 +81,7 @@ def test_oracle(setting: tuple[str, int, bool], spec: str, data: st.DataObject) 
 
 @pytest.mark.parametrize("spec", SPECS)
 @given(x=tensors())
-@settings(max_examples=25)
+@few_examples
 def test_quantization_without_kernels(spec: str, x: np.ndarray) -> None:
     """NumPy computes the bytes and values of the kernels."""
     codec: Any = gcodec.parse(spec)
@@ -392,7 +396,7 @@ def test_damaged_bytes(spec: str, code: str) -> None:
     data, rng = payload.data, np.random.default_rng(3)
     places = rng.integers(0, min(data.size, 90), 60).tolist()
     places += rng.integers(0, data.size, 40).tolist()
-    for at in places:
+    for at in thinned(places, 2):
         damaged = data.copy()
         damaged[at] = rng.integers(0, 256)
         check_damaged(payload._replace(data=damaged))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import thinned
 
 import gcodec
 from gcodec import Corrupt, Frame, ParameterError, Truncated
@@ -197,9 +199,14 @@ def test_strict_refuses_impossible_targets() -> None:
 SETTINGS = ("rounding=nearest", "trellis=yes", "rounding=stochastic", "transform=none")
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("target", ["bits=0.01", "bits=1.5", "bits=31", "nmse=1e-20"])
-@pytest.mark.parametrize("shape", [(1,), (32,), (300,), (6, 5, 3, 3)])
+SMALL_SHAPES = [(1,), (32,), (300,), (6, 5, 3, 3)]
+IMPOSSIBLE = ["bits=0.01", "bits=1.5", "bits=31", "nmse=1e-20"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "target", "setting"),  # all pairs occur
+    thinned(itertools.product(SMALL_SHAPES, IMPOSSIBLE, SETTINGS), 3),
+)
 def test_impossible_target_takes_nearest_setting(
     shape: tuple[int, ...], target: str, setting: str
 ) -> None:
@@ -283,9 +290,13 @@ def degenerate() -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("target", ["bits=0.5", "bits=8", "nmse=0.02", "nmse=1e-12", "nmse=0.99"])
-@pytest.mark.parametrize("kind", degenerate())
+TARGETS = ["bits=0.5", "bits=8", "nmse=0.02", "nmse=1e-12", "nmse=0.99"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "setting"),  # all pairs occur
+    thinned(itertools.product(degenerate(), TARGETS, SETTINGS), 3),
+)
 def test_no_finite_tensor_is_refused_without_strict(kind: str, target: str, setting: str) -> None:
     x = degenerate()[kind]
     frame = gcodec.encode(x, f"ecsq:{target},{setting}")

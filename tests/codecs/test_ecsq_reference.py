@@ -17,6 +17,7 @@ from outcomes import agree, bits, outcome
 from reference import ans, contexts, crc32c, ecsq, seek, universal
 from reference import frame as reference_frame
 from reference.contexts import HUFFMAN, RANS, RICE, ScaleList, String, Table
+from sweeps import thinned
 
 import gcodec
 from gcodec.payload import Payload
@@ -357,7 +358,7 @@ def test_other_values_of_each_byte() -> None:
             symbols, 8, 1 if scales else 0, [40] * 8, scales, zero[0], setting, table, 2, 3, 1
         )
         data = universal.to_bytes(contexts.write(string))
-        for at in range(len(data) - 8):
+        for at in thinned(range(len(data) - 8), 2):
             for value in {0, 1, 255, data[at] ^ 1, data[at] ^ 128, 37 * at % 256}:
                 text = universal.to_text(data[:at] + bytes([value]) + data[at + 1 :])
                 wanted = oracle_outcome(text, 64)

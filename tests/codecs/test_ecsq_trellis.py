@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from pathlib import Path
@@ -110,6 +111,12 @@ def test_all_decoders_agree(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(actual, all_values[0])
 
 
+@functools.cache
+def places_of(n: int, lanes: int) -> list[int]:
+    """Return the order of the oracle, which takes long."""
+    return trellis.order(n, lanes)
+
+
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("n", [1, 31, 32, 1000, RUN - 1, RUN, 2 * RUN + 12_345])
 @pytest.mark.parametrize("kind", [np.uint8, np.float32])
@@ -117,7 +124,7 @@ def test_the_order_of_lanes(kind: Any, n: int, lanes: int) -> None:
     x = np.random.default_rng(n).integers(0, 256, n).astype(kind)
     turns, back = np.empty_like(x), np.empty_like(x)
     lane_order.to_turns(x, lanes, turns)
-    places = trellis.order(n, lanes)
+    places = places_of(n, lanes)
     np.testing.assert_array_equal(turns, x[places])
     lane_order.from_turns(turns, lanes, back)
     np.testing.assert_array_equal(back, x)

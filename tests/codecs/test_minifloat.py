@@ -16,6 +16,7 @@ import strategies as gs
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import frame as reference_frame
+from sweeps import LONG
 
 import gcodec
 from gcodec import Corrupt, ParameterError, Truncated
@@ -357,7 +358,8 @@ def test_all_sizes_and_alignments(fmt: MiniFloat, offset: int) -> None:
     codes = expected_codes(values, scale, fmt)
     u = values + before
     codes_u = expected_codes(u, scale, fmt)
-    for n in (*range(35), 63, 64, 65, 96, 97, 128, 131):
+    sizes = (*range(35), 63, 64, 65, 96, 97, 128, 131)  # they take turns
+    for n in sizes if LONG else sizes[(fmt.top + offset) % 3 :: 3]:
         x, residual = gs.placed(values[:n], offset), gs.placed(before[:n], 2 * offset % 16)
         data = quantized(x, scale, fmt)
         assert np.array_equal(data, packed_codes(codes[:n], fmt))

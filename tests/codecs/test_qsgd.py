@@ -497,7 +497,7 @@ def sample_tensors() -> list[np.ndarray]:
 
 @pytest.mark.parametrize(
     ("s", "bucket"),
-    thinned(itertools.product([1, 2, 4, 15, 127, 128, 1000, 40_000, 2**24], [0, 64]), 3),
+    thinned(itertools.product([1, 2, 4, 15, 127, 128, 1000, 40_000, 2**24], [0, 64]), 5),
 )
 def test_auto_selects_the_shortest(s: int, bucket: int) -> None:
     """`auto` selects the shortest payload, and the first of equally short ones."""
@@ -587,7 +587,7 @@ def test_payload_bound_holds(kind: str) -> None:
     levels = (1, 2, 3, 4, 7, 8, 15, 16, 63, 64, 127, 128, 1000, 65_535, 2**24)
     scales, sizes = ((0, "max"), (1, "l2"), (64, "max"), (0, "l2")), (1, 2, 3, 65, 500)
     for s, (code, form), n, (bucket, norm) in thinned(
-        itertools.product(levels, forms, sizes, scales), 13
+        itertools.product(levels, forms, sizes, scales), 29
     ):
         codec = qsgd(s=s, form=form, code=code, bucket=bucket, norm=norm)
         assert codec.encode(ADVERSARIAL[kind](n)).nbits <= codec.max_payload_nbits(n)
@@ -764,8 +764,8 @@ def test_flipped_bits_change_values_or_are_refused(code: str, form: str, threads
     payload = frame.payload
     good, symbols = codec.decode(payload, 150), codec.unpack(payload, 150)
     assert gs.same_bits(good, codec.decode(payload._replace(seek=None), 150))
-    first = 0 if LONG or threads == "1" else 1  # several threads decode with odd bits flipped
-    for bit in thinned(range(first, payload.nbits), 2):
+    first = 0 if LONG or threads == "1" else 3  # several threads decode with other bits flipped
+    for bit in thinned(range(first, payload.nbits), 5):
         data = payload.data.copy()
         data[bit // 8] ^= 1 << (7 - bit % 8)
         changed = payload._replace(data=data)
@@ -827,7 +827,7 @@ def test_wrong_seek_tables_are_refused(code: str, form: str, threads: str) -> No
             assert frame.codec.seek_blocks is None
             continue
         columns = [one for one in (table.lengths, table.advances) if one is not None]
-        for column, _ in itertools.product(range(len(columns)), range(60)):
+        for column, _ in itertools.product(range(len(columns)), thinned(range(60), 3)):
             changed = [one.copy() for one in columns]
             i, j = rng.choice(table.count, 2, replace=False)
             step = np.uint64(rng.integers(0, changed[column][i], endpoint=True) or 1)
@@ -960,10 +960,13 @@ def test_levels_that_wrap_to_zero_are_refused() -> None:
 # --- segments of the thread pool -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bucket", thinned([0, 1, 100, 4096, 5000, 70_000], 2))
+@pytest.mark.parametrize(
+    ("bucket", "s"),
+    thinned(itertools.product([0, 1, 100, 4096, 5000, 70_000], [15, 127, 1000]), 5),
+)
 @each_code_and_form
 def test_segments_change_nothing(
-    code: str, form: str, bucket: int, monkeypatch: pytest.MonkeyPatch
+    code: str, form: str, bucket: int, s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some segments send nothing, and some buckets cross segments."""
     rng = np.random.default_rng(15)
@@ -972,28 +975,27 @@ def test_segments_change_nothing(
     x[4096:8192] = 0
     x[12_288:20_480] = 0
     x[20_480:20_500] = 0
-    for s in (15, 127, 1000):
-        codec = qsgd(s=s, code=code, form=form, bucket=bucket)
-        results = []
-        for threads in ("1", "2", "7"):
-            with monkeypatch.context() as patch:
-                patch.setenv("GCODEC_NUM_THREADS", threads)
-                patch.setattr(pool, "SEGMENT", 4096)
-                patch.setattr(pool, "_THRESHOLD", 1)
-                patch.setattr(sparse_string, "_CHUNK", 4096)
-                payload = codec.encode(x, seed=3)
-                residual = np.full(n, 0.01, np.float32)
-                symbols = codec.quantize_residual(x, residual, seed=3)
-                frame = gcodec.Frame.from_bytes(gcodec.encode(x, codec, seed=3)).with_seek(7)
-                acc = np.ones(n, np.float32)
-                gcodec.decode_add(frame.to_bytes(), acc, 0.5)
-                decoded = [codec.decode(payload, n), codec.decode(frame.payload, n)]
-                results.append(
-                    [
-                        *(payload.tobytes(), residual.tobytes(), acc.tobytes()),
-                        *(codec.pack(symbols).tobytes(), frame.to_bytes()),
-                        *(one.tobytes() for one in decoded),
-                    ]
-                )
-        assert results[0] == results[1] == results[2]
-        assert results[0][-1] == results[0][-2]
+    codec = qsgd(s=s, code=code, form=form, bucket=bucket)
+    results = []
+    for threads in ("1", "2", "7"):
+        with monkeypatch.context() as patch:
+            patch.setenv("GCODEC_NUM_THREADS", threads)
+            patch.setattr(pool, "SEGMENT", 4096)
+            patch.setattr(pool, "_THRESHOLD", 1)
+            patch.setattr(sparse_string, "_CHUNK", 4096)
+            payload = codec.encode(x, seed=3)
+            residual = np.full(n, 0.01, np.float32)
+            symbols = codec.quantize_residual(x, residual, seed=3)
+            frame = gcodec.Frame.from_bytes(gcodec.encode(x, codec, seed=3)).with_seek(7)
+            acc = np.ones(n, np.float32)
+            gcodec.decode_add(frame.to_bytes(), acc, 0.5)
+            decoded = [codec.decode(payload, n), codec.decode(frame.payload, n)]
+            results.append(
+                [
+                    *(payload.tobytes(), residual.tobytes(), acc.tobytes()),
+                    *(codec.pack(symbols).tobytes(), frame.to_bytes()),
+                    *(one.tobytes() for one in decoded),
+                ]
+            )
+    assert results[0] == results[1] == results[2]
+    assert results[0][-1] == results[0][-2]

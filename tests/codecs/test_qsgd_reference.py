@@ -16,7 +16,7 @@ from reference import frame as reference_frame
 from reference import qsgd as reference
 from reference import universal
 from reference.qsgd import Setting
-from sweeps import thinned
+from sweeps import LONG, thinned
 
 import gcodec
 from gcodec.payload import Payload
@@ -124,9 +124,9 @@ TENSORS = tensors()
 
 @pytest.mark.parametrize(("code", "form"), CODES_AND_FORMS)
 def test_all_settings(code: str, form: str) -> None:
-    """Each s, with each norm and three buckets, encodes one of the tensors."""
-    for at, (s, turn) in enumerate(itertools.product(LEVELS, range(3))):
-        bucket, norm = BUCKETS[(at + 3 * turn) % len(BUCKETS)], ("l2", "max")[at % 2]
+    """Each s, with one or both norms and a few buckets, encodes one of the tensors."""
+    for at, (s, turn) in thinned(enumerate(itertools.product(LEVELS, range(3))), 2):
+        bucket, norm = BUCKETS[(at + 3 * turn) % len(BUCKETS)], ("l2", "max")[at // 2 % 2]
         check(TENSORS[at % len(TENSORS)], Setting(s, form, bucket, norm, code), seed=at)
 
 
@@ -138,7 +138,7 @@ def test_all_settings(code: str, form: str) -> None:
     st.sampled_from(["l2", "max"]),
     gs.seeds(),
 )
-@settings(max_examples=150)
+@settings(max_examples=1000 if LONG else 60)
 def test_any_gradient(
     data: st.DataObject, pair: tuple[str, str], s: int, bucket: int, norm: str, seed: int
 ) -> None:
@@ -225,12 +225,12 @@ def compare(
     rices: tuple[int, ...] = (),
     norms: str = "1",
 ) -> None:
-    """Compare all strings of up to 9 bits and some of up to `max_nbits`, after the norms."""
+    """Compare all strings of up to 7 bits and some of up to `max_nbits`, after the norms."""
     codec = codec_of(setting)
     scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
     norm_bytes = np.array([int(digit) for digit in norms], ">f4").tobytes()
     for length in range(max_nbits + 1):
-        nbytes, step = (length + 7) // 8, 1 if length <= 9 else STRIDE
+        nbytes, step = (length + 7) // 8, 1 if length <= (9 if LONG else 7) else STRIDE
         for number in range(length % step, 1 << length, step):
             tail = (number << (8 * nbytes - length)).to_bytes(nbytes, "big")
             data, nbits = norm_bytes + tail, 8 * len(norm_bytes) + length
@@ -250,10 +250,11 @@ SMALL_SETTINGS = [
 
 @pytest.mark.parametrize(("setting", "rices"), SMALL_SETTINGS)
 def test_every_short_string(setting: Setting, rices: tuple[int, ...]) -> None:
+    most = 7 if LONG else 6  # bits
     for n in thinned((1, 2, 3, 4), 2):
-        compare(setting, n, 7, rices)
-    compare(setting._replace(bucket=2), 4, 7, rices, norms="01")
-    compare(setting._replace(bucket=1), 3, 7, rices, norms="101")
+        compare(setting, n, most, rices)
+    compare(setting._replace(bucket=2), 4, most, rices, norms="01")
+    compare(setting._replace(bucket=1), 3, most, rices, norms="101")
     compare(setting._replace(bucket=2), 3, 3, rices, norms="00")
     compare(setting, 0, 4, rices, norms="")
     compare(setting, 2, 0, rices, norms="")
@@ -290,7 +291,7 @@ def test_fill(setting: Setting, rices: tuple[int, ...]) -> None:
 
 
 @given(st.data(), st.sampled_from(reference.ALL), st.sampled_from(LEVELS), st.integers(0, 99))
-@settings(max_examples=200)
+@settings(max_examples=1000 if LONG else 80)
 def test_damaged_payloads(data: st.DataObject, pair: tuple[str, str], s: int, number: int) -> None:
     """Both agree on payloads with a few bits flipped, cut off, or appended."""
     n = data.draw(st.sampled_from([1, 5, 40, 130]))

@@ -136,7 +136,7 @@ def test_norm_is_the_nearest_float32(shape: str) -> None:
 @each_shape
 def test_levels_follow_the_rule(shape: str) -> None:
     """The codec takes the higher level with probability p, if words are uniform."""
-    n = (1 << 18) + 77
+    n = (1 << 16) + 77
     x = vector(shape, n)
     up = words(11, 0, n) >> 1
     for s in (1, 4, 15, 512):

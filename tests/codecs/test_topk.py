@@ -10,6 +10,7 @@ import pytest
 import strategies as gs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import LONG
 
 import gcodec
 from gcodec.payload import Payload
@@ -28,7 +29,7 @@ def largest_positions(x: np.ndarray, k: int) -> list[int]:
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=1000 if LONG else 60)
 def test_largest_elements_are_sent(data: st.DataObject) -> None:
     n = data.draw(st.sampled_from([0, 1, 2, 5, 64, 100, 1000]))
     levels = data.draw(st.sampled_from([1, 2, 5, 10**6]))  # few levels, many ties

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 from shim import ORDERS
-from sweeps import thinned
+from sweeps import LONG, thinned
 
 from gcodec.runtime.device import Device
 
@@ -32,6 +33,19 @@ def third_of(gpu: Device, all_values: Sequence[_T], every: int = 1) -> list[_T]:
     if order is None:
         return list(all_values)
     return thinned(all_values, every)[ORDERS.index(order) :: len(ORDERS)]
+
+
+def in_turn(cases: Iterable[object]) -> list[Any]:
+    """Return values of `gpu` and of a parameter with many cases, whose kernels are the same.
+
+    Unless the run is long, the orders of the shim take turns. A device runs all cases.
+    """
+    pairs: list[Any] = []
+    for number, case in enumerate(cases):
+        orders = ORDERS if LONG else ORDERS[number % len(ORDERS) :][:1]
+        pairs += [(order, case) for order in orders]
+        pairs.append(pytest.param("gpu", case, marks=pytest.mark.gpu))
+    return pairs
 
 
 def gradient(n: int, seed: int = 0) -> np.ndarray:

@@ -27,6 +27,7 @@
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define __shared__ static __attribute__((section("shim_shared")))
+#define SHIM_INLINE inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
 
 extern "C" char __start_shim_shared[] __attribute__((weak, visibility("hidden")));
@@ -58,16 +59,75 @@ enum Operation { SYNC, BALLOT, SHUFFLE };
 static const int MOST = 1024;
 static const size_t STACK = 128 << 10;
 
-// Where a fiber or the scheduler goes on. The functions of the compiler store a few registers only,
-// which makes them much faster than those of the C library: most of the time is spent on switches.
-typedef void* Place[5];
+// Most of the time is spent on switches. So a switch stands where it is needed, rather than in a
+// function: processors predict returns, and none returns to where it was called from.
+#if defined(__x86_64__)
+struct Place {
+    void *stack, *frame, *next;
+};
+
+// Stores where this fiber goes on, and goes on elsewhere. Registers keep nothing across it.
+static SHIM_INLINE void go(Place& from, Place& to) {
+    Place *here = &from, *there = &to;
+    asm volatile(
+        "leaq 1f(%%rip), %%rdx\n\tmovq %%rsp, (%0)\n\tmovq %%rbp, 8(%0)\n\tmovq %%rdx, 16(%0)\n\t"
+        "movq (%1), %%rsp\n\tmovq 8(%1), %%rbp\n\tjmp *16(%1)\n1:"
+        : "+a"(here), "+c"(there)
+        :
+        : "rbx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0",
+          "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",
+          "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");
+}
+
+// Makes a place where a function begins on a stack of its own.
+static void prepare(Place& place, char* stack, size_t size, void (*begin)()) {
+    // As after a call: 8 bytes below a multiple of 16.
+    place = Place{(void*)((((uintptr_t)stack + size) & ~(uintptr_t)15) - 8), nullptr, (void*)begin};
+}
+#else
+struct Place {
+    void* at[5];
+};
+
+// A function of its own, because one that calls __builtin_setjmp must not call __builtin_longjmp.
+static __attribute__((noinline, noreturn)) void jump(Place& to) {
+    __builtin_longjmp(to.at, 1);
+}
+
+// Meanwhile, other fibers change memory and registers. The compiler does not see it in the functions
+// that switch, so it must not look into them.
+static __attribute__((noinline, noipa)) void go(Place& from, Place& to) {
+    if (!__builtin_setjmp(from.at)) jump(to);
+}
+
+static Place preparing, *prepared;
+static void (*first)();
+
+static void enter() {
+    go(*prepared, preparing);
+    first();
+}
+
+static __attribute__((noinline, noipa)) void prepare(Place& place, char* stack, size_t size,
+                                                     void (*begin)()) {
+    static ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack;
+    context.uc_stack.ss_size = size;
+    context.uc_link = nullptr;
+    makecontext(&context, enter, 0);
+    prepared = &place;
+    first = begin;
+    if (!__builtin_setjmp(preparing.at)) setcontext(&context);
+}
+#endif
 
 struct Fiber {
     Place at;
     Wait wait;
     bool made;
     bool begun;  // in this block
-    dim3 thread;
+    unsigned thread;  // in its block, which has one dimension
     // Of what the lane waits for in its warp.
     Operation operation;
     unsigned mask, source;
@@ -77,6 +137,7 @@ struct Fiber {
 
 static Fiber fibers[MOST];
 static unsigned waiting[MOST / 32];  // for each warp, the lanes that wait for others
+static unsigned present[MOST / 32];  // and those that the block has
 static Fiber* current;
 static Place scheduler;
 // The order of the threads of a block, and the position of the current one.
@@ -86,50 +147,34 @@ static void (*body)(void**);
 static void** arguments;
 static char message[256];
 
-// A function of its own, because one that calls __builtin_setjmp must not call __builtin_longjmp.
-static __attribute__((noinline, noreturn)) void jump(Place to) {
-    __builtin_longjmp(to, 1);
-}
-
-// Meanwhile, other fibers change memory and registers. The compiler does not see it in the functions
-// that switch, so it must not look into them.
-#define SHIM_SWITCHES __attribute__((noinline, noipa))
-
-static void run_fiber();
-
-static __attribute__((noinline)) void start(Fiber* fiber) {
-    static ucontext_t context;
-    if (!fiber->stack) fiber->stack = (char*)malloc(STACK);
-    fiber->made = true;
-    getcontext(&context);
-    context.uc_stack.ss_sp = fiber->stack;
-    // Tops of stacks apart, so that they do not take the same lines of the cache.
-    context.uc_stack.ss_size = STACK - 320 * (fiber - fibers) % 8192;
-    context.uc_link = nullptr;
-    makecontext(&context, run_fiber, 0);
-    setcontext(&context);
-}
-
 static void make_current(Fiber* fiber) {
     current = fiber;
     fiber->begun = true;
-    threadIdx = fiber->thread;
+    threadIdx.x = fiber->thread;
 }
 
-// Goes on with the next thread that can run, or else with the scheduler.
-static __attribute__((noinline)) void to_next() {
+static void run_fiber();
+
+// Selects the next thread that can run, or else the scheduler.
+static __attribute__((noinline)) Place& next() {
     while (!message[0] && ++turn < turn_count) {
         Fiber* fiber = &fibers[turns[turn]];
         if (fiber->wait != RUNNABLE) continue;
         make_current(fiber);
-        if (fiber->made) jump(fiber->at);
-        start(fiber);
+        if (!fiber->made) {
+            if (!fiber->stack) fiber->stack = (char*)malloc(STACK);
+            // Tops of stacks apart, so that they do not take the same lines of the cache.
+            prepare(fiber->at, fiber->stack, STACK - 320 * (fiber - fibers) % 8192, run_fiber);
+            fiber->made = true;
+        }
+        return fiber->at;
     }
-    jump(scheduler);
+    return scheduler;
 }
 
-static SHIM_SWITCHES void pause() {
-    if (!__builtin_setjmp(current->at)) to_next();
+static SHIM_INLINE void pause() {
+    Place& from = current->at;
+    go(from, next());
 }
 
 // Lets a thread that is to begin next take the stack of one that is done, which saves a switch.
@@ -141,7 +186,7 @@ static bool take_stack(Fiber* done) {
     char* stack = done->stack;
     done->stack = fiber->stack;
     fiber->stack = stack;
-    memcpy(done->at, fiber->at, sizeof done->at);
+    done->at = fiber->at;
     done->made = fiber->made;
     fiber->made = true;
     make_current(fiber);
@@ -157,63 +202,60 @@ static void run_fiber() {
 }
 
 // Lets each thread that can run go on until it waits, in turn.
-static SHIM_SWITCHES void resume_all() {
+static void resume_all() {
     turn = -1u;
-    if (!__builtin_setjmp(scheduler)) to_next();
+    go(scheduler, next());
 }
 
-static inline unsigned index_of(const Fiber* fiber) {
-    return fiber->thread.x;
-}
-
-// Lets the lanes of a warp go on that wait for each other, if all have come.
-static void meet(unsigned threads) {
-    unsigned own = index_of(current), first = own & ~31u;
-    unsigned mask = current->mask;
-    if (!(mask >> (own & 31) & 1)) {
-        snprintf(message, sizeof message, "thread %u is not in the mask %08x of its own call", own,
-                 mask);
-        return;
-    }
-    if (threads - first < 32 && mask >> (threads - first)) {
-        snprintf(message, sizeof message, "mask %08x names lanes that the block lacks", mask);
-        return;
-    }
-    waiting[first / 32] |= 1u << (own & 31);
-    if (mask & ~waiting[first / 32]) return;
+// Lets the lanes of a mask go on, which have all come.
+static __attribute__((noinline)) void meet(unsigned first, unsigned mask) {
+    Fiber* lanes = &fibers[first];
+    Operation operation = current->operation;
     uint64_t ballot = 0;
     for (unsigned rest = mask; rest; rest &= rest - 1) {
         unsigned lane = (unsigned)__builtin_ctz(rest);
-        const Fiber* other = &fibers[first + lane];
-        if (other->mask != mask || other->operation != current->operation) {
+        if (lanes[lane].mask != mask || lanes[lane].operation != operation) {
             snprintf(message, sizeof message, "threads %u and %u of a warp wait for different things",
-                     own, first + lane);
+                     current->thread, first + lane);
             return;
         }
-        ballot |= (uint64_t)(other->value != 0) << lane;
+        ballot |= (uint64_t)(lanes[lane].value != 0) << lane;
     }
     for (unsigned rest = mask; rest; rest &= rest - 1) {
-        unsigned lane = (unsigned)__builtin_ctz(rest);
-        Fiber* fiber = &fibers[first + lane];
-        if (fiber->operation == BALLOT) fiber->result = ballot;
-        if (fiber->operation == SHUFFLE) {
-            if (!(mask >> fiber->source & 1))
-                snprintf(message, sizeof message, "thread %u shuffles from lane %u, which takes no part",
-                         first + lane, fiber->source);
-            fiber->result = fibers[first + fiber->source].value;
-        }
-        fiber->wait = RUNNABLE;
+        unsigned lane = (unsigned)__builtin_ctz(rest), source = lanes[lane].source;
+        lanes[lane].wait = RUNNABLE;
+        if (operation == BALLOT) lanes[lane].result = ballot;
+        if (operation != SHUFFLE) continue;
+        if (!(mask >> source & 1))
+            snprintf(message, sizeof message, "thread %u shuffles from lane %u, which takes no part",
+                     first + lane, source);
+        lanes[lane].result = lanes[source].value;
     }
     waiting[first / 32] &= ~mask;
 }
 
-static uint64_t in_warp(Operation operation, unsigned mask, uint64_t value, unsigned source) {
-    current->operation = operation;
-    current->mask = mask;
-    current->value = value;
-    current->source = source;
-    current->wait = WARP;
-    meet(blockDim.x);
+// Says why a call of a thread cannot be answered.
+static __attribute__((noinline)) void refuse(unsigned own, unsigned mask) {
+    if (!(mask >> (own & 31) & 1))
+        snprintf(message, sizeof message, "thread %u is not in the mask %08x of its own call", own,
+                 mask);
+    else
+        snprintf(message, sizeof message, "mask %08x names lanes that the block lacks", mask);
+}
+
+// Waits for the lanes of a mask.
+static SHIM_INLINE uint64_t in_warp(Operation operation, unsigned mask, uint64_t value,
+                                    unsigned source) {
+    Fiber* fiber = current;
+    unsigned own = fiber->thread, warp = own / 32, lane = 1u << (own & 31);
+    fiber->operation = operation;
+    fiber->mask = mask;
+    fiber->value = value;
+    fiber->source = source;
+    fiber->wait = WARP;
+    waiting[warp] |= lane;
+    if ((mask & ~present[warp]) | (lane & ~mask)) refuse(own, mask);
+    else if (!(mask & ~waiting[warp])) meet(own & ~31u, mask);
     // Also where all have come: others may go first.
     pause();
     return current->result;
@@ -223,10 +265,12 @@ static void run_block(unsigned threads, const unsigned* order) {
     if (__start_shim_shared)
         memset(__start_shim_shared, 0xA5, __stop_shim_shared - __start_shim_shared);
     memset(waiting, 0, sizeof waiting);
+    memset(present, 0, sizeof present);
     for (unsigned t = 0; t < threads; t++) {
         fibers[t].wait = RUNNABLE;
         fibers[t].begun = false;
-        fibers[t].thread = dim3{t, 0, 0};
+        fibers[t].thread = t;
+        present[t / 32] |= 1u << (t & 31);
     }
     turns = order;
     turn_count = threads;
@@ -346,7 +390,7 @@ template <class T> T from_bits(uint64_t bits) {
     memcpy(&x, &bits, sizeof x);
     return x;
 }
-template <class T> T shuffle(unsigned mask, T value, unsigned source) {
+template <class T> SHIM_INLINE T shuffle(unsigned mask, T value, unsigned source) {
     return from_bits<T>(in_warp(SHUFFLE, mask, as_bits(value), source));
 }
 
@@ -363,11 +407,11 @@ template <class T> T shuffle(unsigned mask, T value, unsigned source) {
 
 // --- synchronisation ------------------------------------------------------------------------------
 
-static inline void __syncthreads() {
+static SHIM_INLINE void __syncthreads() {
     shim::current->wait = shim::BARRIER;
     shim::pause();
 }
-static inline int __syncthreads_count(int predicate) {
+static SHIM_INLINE int __syncthreads_count(int predicate) {
     static int counted;
     if (!threadIdx.x) counted = 0;
     __syncthreads();
@@ -377,37 +421,41 @@ static inline int __syncthreads_count(int predicate) {
     __syncthreads();
     return found;
 }
-static inline int __syncthreads_or(int predicate) { return __syncthreads_count(predicate) > 0; }
-static inline int __syncthreads_and(int predicate) { return !__syncthreads_count(!predicate); }
-static inline void __syncwarp(unsigned mask = 0xFFFFFFFFu) {
+static SHIM_INLINE int __syncthreads_or(int predicate) { return __syncthreads_count(predicate) > 0; }
+static SHIM_INLINE int __syncthreads_and(int predicate) { return !__syncthreads_count(!predicate); }
+static SHIM_INLINE void __syncwarp(unsigned mask = 0xFFFFFFFFu) {
     shim::in_warp(shim::SYNC, mask, 0, 0);
 }
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}
-static inline unsigned __ballot_sync(unsigned mask, int predicate) {
+static SHIM_INLINE unsigned __ballot_sync(unsigned mask, int predicate) {
     return (unsigned)shim::in_warp(shim::BALLOT, mask, predicate != 0, 0);
 }
-static inline int __any_sync(unsigned mask, int predicate) {
+static SHIM_INLINE int __any_sync(unsigned mask, int predicate) {
     return __ballot_sync(mask, predicate) != 0;
 }
-static inline int __all_sync(unsigned mask, int predicate) {
+static SHIM_INLINE int __all_sync(unsigned mask, int predicate) {
     return __ballot_sync(mask, predicate) == mask;
 }
 
 // With a width below 32, the lanes of each part shuffle among themselves, as in CUDA.
-template <class T> T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
+template <class T>
+SHIM_INLINE T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
     unsigned own = threadIdx.x & 31;
     return shim::shuffle(mask, value, (own & ~(width - 1u)) | ((unsigned)lane & (width - 1u)));
 }
-template <class T> T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+template <class T>
+SHIM_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
     unsigned own = threadIdx.x & 31;
     return shim::shuffle(mask, value, (own & (width - 1u)) >= delta ? own - delta : own);
 }
-template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+template <class T>
+SHIM_INLINE T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
     unsigned own = threadIdx.x & 31, within = own & (width - 1u);
     return shim::shuffle(mask, value, within + delta < (unsigned)width ? own + delta : own);
 }
-template <class T> T __shfl_xor_sync(unsigned mask, T value, int with, int width = 32) {
+template <class T>
+SHIM_INLINE T __shfl_xor_sync(unsigned mask, T value, int with, int width = 32) {
     unsigned own = threadIdx.x & 31, other = own ^ (unsigned)with;
     return shim::shuffle(mask, value, (other & ~(width - 1u)) > (own | (width - 1u)) ? own : other);
 }

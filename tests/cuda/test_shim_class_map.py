@@ -49,7 +49,7 @@ def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
         class_map.join_symbols(sample[start:], *of, start, unknown, numbers)
         class_map.join_symbols(on_device[start:], *of, start, unknown, joined)
         assert same(gpu.to_host(joined), numbers)
-    for step in (1, 2, 5):
+    for step in third_of(gpu, (1, 2, 5)):
         all_values = [of, (*scales(n, n, columns=False), n)]
         counts = class_map.class_counts(sample, all_values, step)
         assert same(class_map.class_counts(on_device, all_values, step), counts)
@@ -58,7 +58,7 @@ def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
         wanted_best = best_layout(sample, matrices, step)
         assert best_layout(on_device, matrices, step) == wanted_best
     assert sums_agree(gpu, sample, [(width, columns), (n, False), (n, columns)])
-    for most in (1, 20, 126):  # many, some and few symbols exceed the bound
+    for most in third_of(gpu, (1, 20, 126)):  # many, some and few symbols exceed the bound
         tops = np.random.default_rng(n).integers(0, most + 1, 64).astype(np.uint8)
         wanted = class_map.escaped_symbols(sample, *of, tops)
         out = class_map.escaped_symbols(on_device, *of, tops)

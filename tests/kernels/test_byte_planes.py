@@ -101,6 +101,7 @@ def test_runs_are_parts_of_the_plane(itemsize: int, shift: int, escape: int) -> 
     rows = rng.integers(0, 128, -(-n // width)).astype(np.uint8)
     columns = rng.integers(0, 128, width).astype(np.uint8)
     both, alone = (rows, columns, width), (rows, columns[:0], width)
+    others_of_all = others_of(bits, shift)
     for scales, unit in ((None, 1), (both, 1), (alone, 1), (alone, 8)):
         whole = first_of(bits, shift, escape)
         if scales is not None:
@@ -113,7 +114,7 @@ def test_runs_are_parts_of_the_plane(itemsize: int, shift: int, escape: int) -> 
             counts = count_runs(bits, form, size, 1 << 40, 0)
             assert np.array_equal(counts, np.bincount(whole[:size], minlength=256))
             if not escape:
-                others = others_of(bits, shift)[start:]
+                others = others_of_all[start:]
                 for at, streaming in ((0, False), (0, True), (1, True)):
                     joined = aligned_empty(size + at, bits.dtype)[at:]
                     planes = out, others, n, joined

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from reference import fields
+from sweeps import thinned
 
 from gcodec import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, pack_to, unpack_fields, unpack_range
@@ -65,7 +66,8 @@ def test_flipped_bits_change_a_code_or_are_refused(layout: FieldLayout) -> None:
     for n in (0, 1, 2, 3, 5, 9, 21):
         codes = rng.integers(0, 1 << layout.width, n, np.uint8)
         packed = pack_fields(codes, layout)
-        for bit in range(8 * packed.size):
+        bits = range(8 * packed.size)
+        for bit in bits if n < 5 else thinned(bits, 5):
             damaged = packed.copy()
             damaged[bit // 8] ^= 1 << bit % 8
             try:

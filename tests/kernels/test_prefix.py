@@ -414,7 +414,8 @@ def test_pairs_round_trip_and_match_the_oracle(code: RunLevelCode) -> None:
         last = int(np.flatnonzero(symbols)[-1]) + 1 if units else 0
         assert count_pairs(narrow(symbols)) == (len(units), last)
         coded = np.flatnonzero(symbols) + 1
-        for block_size, lead in ((1, 0), (64, 5), (4096, 1)):
+        layouts = [(1, 0), (64, 5), (4096, 1)]  # they take turns
+        for block_size, lead in layouts if LONG else [layouts[number % 3]]:
             data, nbits, offsets, positions = sparse_string.write(
                 code, narrow(symbols), block_size, lead
             )
@@ -546,6 +547,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 SIZES = (1, 255, 256, 511, 512, 513, 1023, 1024, 1025, 3000)
+THREADS = (2, 3, 7, 1)  # The sizes take turns, unless the run is long.
 
 
 def holed(n: int, symbols: np.ndarray, holes: tuple[int, ...]) -> np.ndarray:
@@ -567,7 +569,7 @@ def test_pairs_of_parallel_parts(
         base = np.where(rng.random(n) < share, rng.integers(2, 8, n), 0).astype(np.uint8)
         symbols = holed(n, base, holes)
         text = "".join(units_text(code, symbols))
-        for threads in (1, 2, 3, 7):
+        for threads in THREADS if LONG else (1, THREADS[n % 3]):
             small_parts(threads)
             data, nbits, offsets, positions = sparse_string.write(code, symbols, 16, 2)
             assert text_of(data[2:], nbits - 16) == text
@@ -600,7 +602,8 @@ def test_words_of_parallel_parts(
             for symbol, lives in zip(symbols.tolist(), mask.tolist(), strict=True)
         ]
         text, places = "".join(words), np.cumsum([0, *map(len, words)])
-        for threads, block_size in itertools.product((1, 2, 3, 7), (16, 128)):
+        ways = list(itertools.product(THREADS, (16, 128)))
+        for threads, block_size in ways if LONG else ways[n % 3 :: 3]:
             small_parts(threads)
 
             def part(start: int, stop: int, _: np.ndarray, whole: Any = symbols) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 import numpy as np
@@ -36,6 +37,11 @@ def frame_of(x: np.ndarray, spec: str, log2_block: int = 12) -> bytes:
     return frame.with_seek(log2_block).to_bytes()
 
 
+@functools.cache
+def frame_of_values(n: int, spec: str, log2_block: int) -> bytes:
+    return frame_of(values(n), spec, log2_block)
+
+
 @pytest.fixture(params=["write", "stream"])
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Force a store instruction, which otherwise depends on the size of the tensor."""
@@ -64,7 +70,7 @@ def two_loops(monkeypatch: pytest.MonkeyPatch) -> object:
 @pytest.mark.parametrize("n", N)
 def test_one_loop_decodes_the_values_of_two_loops(n: int, spec: str, two_loops: object) -> None:
     for log2_block, offset in ((12, 0), (12, 12), (9, 5), (14, 1), (62, 3)):
-        data = frame_of(values(n), spec, log2_block)
+        data = frame_of_values(n, spec, log2_block)
         out = np.full(n + 16, np.nan, np.float32)
         gcodec.decode(data, out=out[offset : offset + n])
         assert out[offset : offset + n].tobytes() == two_loops(data).tobytes()
