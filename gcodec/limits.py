@@ -68,7 +68,7 @@ class Limits:
             If `limits` is another object, which would bound nothing.
         """
         if limits is None:
-            return cls()
+            return _DEFAULT
         if not isinstance(limits, Limits):
             raise ParameterError.of("limits", limits, "a gcodec.Limits or None")
         return limits
@@ -128,5 +128,6 @@ class Limits:
             )
 
 
+_DEFAULT = Limits()
 NO_LIMITS = Limits(1 << 62, 1 << 62, max_products=1 << 62)
 """Limits for frames of this process, and where the caller's own arrays bound the memory."""

@@ -425,10 +425,11 @@ class Codec(Parameters):
         return self
 
     def _with_shape(self: _Self, shape: Any) -> _Self:
-        """Return the codec bound to a shape, given as a tuple or an integer."""
-        if not self.uses_shape or (type(shape) is tuple and shape == self._shape):
+        """Return the codec bound to a shape, given as a tuple of sizes or an integer."""
+        if not self.uses_shape:
             return self
-        return self._bound(_shape=sources.dimensions(shape))
+        sizes = shape if type(shape) is tuple else sources.dimensions(shape)
+        return self if sizes == self._shape else self._bound(_shape=sizes)
 
     def _bound(self: _Self, **attributes: Any) -> _Self:
         """Return a copy with other attributes that are not parameters."""

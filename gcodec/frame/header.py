@@ -186,26 +186,21 @@ def write(
     has_tag: bool,
 ) -> bytes:
     """Return the bytes of the header of a frame, without its checksum."""
-    text = b"" if name is None else primitives.encode_name(name)
     parameters, scalars = codec.write_parameters(), codec.write_scalars(payload.scalars)
     flags = primitives.HAS_NAME * (name is not None) | primitives.HAS_TAG * has_tag
     flags |= primitives.HAS_SEEK * (payload.seek is not None)
     dtype_code = primitives.DTYPE_CODES[dtype]
-    return b"".join(
-        [
-            primitives.MAGIC,
-            bytes([primitives.VERSION, flags, codec.id, dtype_code, len(shape)]),
-            *map(leb128, shape),
-            b"" if name is None else leb128(len(text)),
-            text,
-            bytes([len(parameters)]),
-            parameters,
-            bytes([len(scalars)]),
-            scalars,
-            leb128(payload.nbits),
-            b"" if payload.seek is None else payload.seek.to_bytes(),
-        ]
-    )
+    fixed = bytes((primitives.VERSION, flags, codec.id, dtype_code, len(shape)))
+    parts = [primitives.MAGIC, fixed, *map(leb128, shape)]
+    if name is not None:
+        text = primitives.encode_name(name)
+        parts += [leb128(len(text)), text]
+    for fields in (parameters, scalars):
+        parts += [bytes((len(fields),)), fields]
+    parts.append(leb128(payload.nbits))
+    if payload.seek is not None:
+        parts.append(payload.seek.to_bytes())
+    return b"".join(parts)
 
 
 def dtype_named(code: int, offset: int, codec: type[Codec] | None = None) -> str:

@@ -102,10 +102,11 @@ class Reader:
 
     def byte(self) -> int:
         """Return the next byte."""
-        if self.at >= self._size:
+        at = self.at
+        if at >= self._size:
             self.take(1)  # raises Truncated
-        self.at += 1
-        return self.data[self.at - 1]
+        self.at = at + 1
+        return self.data[at]
 
     def leb128(self) -> int:
         """Return the next LEB128 number; it must be below 2**64 and in its shortest form."""

@@ -92,6 +92,9 @@ class Plane(NamedTuple):
         return self.nbytes
 
 
+STORED_PLANE = Plane(STORED)
+
+
 class Head(NamedTuple):
     """The head of a message.
 
@@ -254,7 +257,8 @@ class Message(NamedTuple):
         FormatError
         """
         data, nbits = host(payload.data), payload.nbits
-        check_padding(data, nbits)
+        if nbits % 8:
+            check_padding(data, nbits)
         head, at = read_head(data, nbits, n, layout.itemsize, mode)
         others, count = list[BitSpan](), head.coded(n)
         for k, plane in enumerate(head.planes[1:], 1):
@@ -319,11 +323,12 @@ class Message(NamedTuple):
         else:
             first = empty_beside(self.n, np.uint8, out)
             self._placed(self.first).read(into(first))
-        if all(plane.method == STORED for plane in self.head.planes[1:]):
+        planes = self._others()
+        if planes is None:
             others = self.data[self.spans[1 % layout.itemsize].first // 8 :]
         else:
             others = empty_beside((layout.itemsize - 1) * count, np.uint8, out)
-            for k, part in enumerate(self._others()):
+            for k, part in enumerate(planes):
                 plane, target = self.head.planes[1 + k], others[k * count : (k + 1) * count]
                 if plane.method == PACKED and not isinstance(part, int):
                     part = unpack_fields(part.copy(), count, FieldLayout(plane.width))
@@ -375,8 +380,13 @@ class Message(NamedTuple):
         symbols[:] = plane.byte
         return symbols
 
-    def _others(self) -> list[np.ndarray | int]:
-        """Return the other planes: their bytes or fields, or the byte of a constant one."""
+    def _others(self) -> list[np.ndarray | int] | None:
+        """Return the other planes: their bytes or fields, or the byte of a constant one.
+
+        The result is None if all are stored, one after the other from the second span on.
+        """
+        if all([plane.method == STORED for plane in self.head.planes[1:]]):
+            return None
         planes: list[np.ndarray | int] = []
         count = self.head.coded(self.n)
         for plane, span in zip(self.head.planes[1:], self.spans[1:], strict=True):
@@ -400,7 +410,7 @@ class Message(NamedTuple):
         self,
         at: int,
         first: np.ndarray,
-        others: list[np.ndarray | int],
+        others: list[np.ndarray | int] | None,
         out: np.ndarray,
         *,
         streaming: bool = False,
@@ -410,7 +420,7 @@ class Message(NamedTuple):
         The bytes of the first plane are as their string contains them.
         """
         layout, zeros, stop = self.layout, self.head.zeros, at + first.size
-        if all(plane.method == STORED for plane in self.head.planes[1:]):
+        if others is None:
             span, (own, coded) = self.spans[1 % layout.itemsize], part_of(zeros, at, stop)
             rest, stride = span.data[span.first // 8 + coded.start :], self.head.coded(self.n)
             layout.join(first, rest, stride, out, self.scales, at, own, streaming=streaming)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.arrays.bit_patterns import bits_dtype
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
@@ -83,6 +84,7 @@ class PlaneLayout(NamedTuple):
     unit: int = 1
 
     @classmethod
+    @functools.cache
     def of(cls, dtype: str) -> PlaneLayout:
         """Return the layout of a dtype of frames."""
         itemsize = ITEMSIZE[dtype]
@@ -97,7 +99,7 @@ class PlaneLayout(NamedTuple):
     @property
     def bits_dtype(self) -> np.dtype[np.generic]:
         """Dtype of bit patterns."""
-        return np.dtype(f"<u{self.itemsize}")
+        return bits_dtype(self.itemsize)
 
     def form(self, scales: Scales | None = None, zeros: Zeros | None = None) -> PlaneForm:
         """Return what the bytes of the first plane are."""

@@ -70,9 +70,9 @@ class PlaneForm(NamedTuple):
     scales: ScaleArrays | None = None
 
     @property
-    def arguments(self) -> tuple[np.uint8, np.ndarray, np.ndarray, int, int]:
+    def arguments(self) -> tuple[int, np.ndarray, np.ndarray, int, int]:
         """Arguments of kernels: escape, scales of rows and columns, width, and unit."""
-        return np.uint8(self.escape), *(self.scales or NO_SCALES), self.unit
+        return self.escape, *(self.scales or NO_SCALES), self.unit
 
 
 def lowered_range(plane: PlaneSums, scales: np.ndarray, unit: int) -> tuple[int, int] | None:
