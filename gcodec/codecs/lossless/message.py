@@ -135,7 +135,7 @@ class Head(NamedTuple):
 
 
 def read_methods(
-    reader: Reader, itemsize: int, mode: str, note: Callable[[str, int, str], None]
+    reader: Reader, itemsize: int, mode: str, note: Callable[[str, int | None, int, str], None]
 ) -> tuple[bool, int, tuple[Plane, ...]]:
     """Read a head up to the numbers of elements.
 
@@ -145,7 +145,7 @@ def read_methods(
     itemsize : int
     mode : str
     note : callable
-        Receives the name of each field, its value and its meaning.
+        Receives the name of each field, the plane that it belongs to, its value and its meaning.
 
     Returns
     -------
@@ -160,29 +160,29 @@ def read_methods(
     flag = reader.byte()
     if flag > 1:
         raise Corrupt(f"zeros are left out in the way {flag}", reader.at - 1)
-    note("zeros", flag, "left out" if flag else "as other elements")
+    note("zeros", None, flag, "left out" if flag else "as other elements")
     escape, planes = 0, list[Plane]()
     if flag:
         escape = reader.byte()
-        note("escape", escape, "stands for 0 in elements that are not left out")
+        note("escape", None, escape, "stands for 0 in elements that are not left out")
     for k in range(itemsize):
         method = reader.byte()
         if method not in (OTHER_METHODS if k else FIRST_METHODS[mode]):
             raise Corrupt(f"plane {k} is coded by method {method}", reader.at - 1)
-        note(f"method of plane {k}", method, METHODS[method])
-        byte = nbytes = width = 0
+        note("method", k, method, METHODS[method])
+        plane = STORED_PLANE if method == STORED else Plane(method)
         if method == CONSTANT:
-            byte = reader.byte()
-            note(f"byte of plane {k}", byte, "of all elements")
+            plane = Plane(method, byte=reader.byte())
+            note("byte", k, plane.byte, "of all elements")
         elif method == PACKED:
-            width = reader.byte()
-            if not 1 <= width < 8:
-                raise Corrupt(f"plane {k} has fields of {width} bits", reader.at - 1)
-            note(f"width of plane {k}", width, "bits of each byte")
+            plane = Plane(method, width=reader.byte())
+            if not 1 <= plane.width < 8:
+                raise Corrupt(f"plane {k} has fields of {plane.width} bits", reader.at - 1)
+            note("width", k, plane.width, "bits of each byte")
         elif k and method != STORED:
-            nbytes = reader.leb128()
-            note(f"bytes of plane {k}", nbytes, "")
-        planes.append(Plane(method, byte, nbytes, width))
+            plane = Plane(method, nbytes=reader.leb128())
+            note("bytes", k, plane.nbytes, "")
+        planes.append(plane)
     return bool(flag), escape, tuple(planes)
 
 
@@ -216,7 +216,7 @@ def read_head(data: np.ndarray, end: int, n: int, itemsize: int, mode: str) -> t
     return Head(zeros, planes), reader.at
 
 
-def _ignore(name: str, value: int, meaning: str) -> None:
+def _ignore(name: str, plane: int | None, value: int, meaning: str) -> None:
     """Ignore a field of a head."""
 
 

@@ -26,6 +26,7 @@ from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
 TILE = 1 << 15  # elements whose planes stay in a cache
 LARGE_TILE = 1 << 17  # the same for a few bytes of each, so that calls cost less
+_plain_form = functools.cache(PlaneForm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +104,8 @@ class PlaneLayout(NamedTuple):
 
     def form(self, scales: Scales | None = None, zeros: Zeros | None = None) -> PlaneForm:
         """Return what the bytes of the first plane are."""
+        if scales is None and zeros is None:
+            return _plain_form(self.shift, self.unit)
         escape, arrays = zeros.escape if zeros else 0, scales.arrays if scales else None
         return PlaneForm(self.shift, self.unit, escape, arrays)
 
