@@ -252,6 +252,7 @@ class _Writer:
         self._head = Head(known.zeros, (STORED_PLANE, *known.others.planes))
         self._stored_text, self._others_nbytes = self._head.to_bytes(), known.others.nbytes
         self._lead = len(self._stored_text) + self._others_nbytes  # unless the plane is constant
+        self._lowered = None if known.is_constant else self._lowering()
 
     def write(self, mode: str, limit: int) -> Written | None:
         """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
@@ -262,8 +263,9 @@ class _Writer:
             return None
         if method.method == STORED:
             return self._plain(STORED)
-        if mode == "fast" and self._is_split:
-            return self._split_words(method)
+        methods = self._known.others.methods
+        if mode == "fast" and not self._is_on_device and methods <= {STORED, PACKED}:
+            return self._split_words(method, PACKED in methods)
         written = self._words(method) if mode == "fast" else self._states(method)
         self._put_lead(written.data, self._text(method.method))
         return written
@@ -304,9 +306,8 @@ class _Writer:
         """Bits of the first plane, coded by an ideal coder."""
         return entropy_nbits(self._known.counts)
 
-    @functools.cached_property
-    def _lowered(self) -> _Lowered | None:
-        """The lowered first plane; None if subtracting scales does not pay."""
+    def _lowering(self) -> _Lowered | None:
+        """Return the lowered first plane; None if subtracting scales does not pay."""
         n, unit = self._bits.size, self._layout.unit
         if not self._layout.is_float or n < _LEAST_LOWERED:
             return None
@@ -424,13 +425,11 @@ class _Writer:
         scales = method.scales
         return _Method.tabled(method.method, counts, scales, scales.nbits() if scales else 0)
 
-    @property
-    def _is_split(self) -> bool:
-        """Whether `_split_words` can write the message."""
-        return not self._is_on_device and self._known.others.methods <= {STORED, PACKED}
+    def _split_words(self, method: _Method, is_packed: bool) -> Written:
+        """Write the message with Huffman words in one pass over the elements.
 
-    def _split_words(self, method: _Method) -> Written:
-        """Write the message with Huffman words in one pass over the elements."""
+        The other planes are stored, or some of them packed.
+        """
         lead, text, bits = self._lead, self._text(method.method), self._bits
         spare = method.nbits // _SPARE + _LEAST_ROOM
         memory = scratch(lead + method.nbits // 8 + spare)
@@ -442,7 +441,6 @@ class _Writer:
         coded = None if zeros is None else zeros.counts
         ends = np.empty(1 + -(-bits.size // GROUP), np.int64)  # bits before each group, and of all
         ends[0] = string.nbits
-        is_packed = PACKED in self._known.others.methods
         if is_packed:
             others = scratch((self._layout.itemsize - 1) * self._known.others.coded)
 
@@ -456,7 +454,7 @@ class _Writer:
         try:
             data, nbits, starts = bit_string.written(task, bits.size, GROUP)
         except ParameterError:  # see `_words`
-            return self._split_words(self._exact(method))
+            return self._split_words(self._exact(method), is_packed)
         if not np.may_share_memory(data, memory):
             data[:lead] = memory[:lead]
         if is_packed:

@@ -161,7 +161,8 @@ def read_methods(
     if flag > 1:
         raise Corrupt(f"zeros are left out in the way {flag}", reader.at - 1)
     note("zeros", None, flag, "left out" if flag else "as other elements")
-    escape, planes = 0, list[Plane]()
+    planes: list[Plane] = []
+    escape = 0
     if flag:
         escape = reader.byte()
         note("escape", None, escape, "stands for 0 in elements that are not left out")
@@ -260,7 +261,8 @@ class Message(NamedTuple):
         if nbits % 8:
             check_padding(data, nbits)
         head, at = read_head(data, nbits, n, layout.itemsize, mode)
-        others, count = list[BitSpan](), head.coded(n)
+        others: list[BitSpan] = []
+        count = head.coded(n)
         for k, plane in enumerate(head.planes[1:], 1):
             end = at + plane.nbytes_of(count)
             if 8 * end > nbits:

@@ -140,7 +140,7 @@ def written(
         Bit offset of each part, by the part's first element.
     """
     parts = pool.run(lambda start, stop: (start, task(start, stop)), n, unit)
-    nbits = sum(string.nbits for _, string in parts)
+    nbits = sum([string.nbits for _, string in parts])
     if before_join is not None:
         try:
             before_join(nbits)

@@ -464,8 +464,8 @@ def _joined(itemsize: int, shift: int) -> Kernel:
         # first.size == out.size; room.size is TILE, the size of a group. rows.size is 0 if no byte
         # is lowered, and counts.size is 0 if no element is left out, or the number of groups. The
         # other planes have as many elements as `first`, or as the sum of the counts: others.size
-        # >= (itemsize - 2) * stride + their size. See `join_coded` for the other arrays. The result
-        # is the number of groups up to the first one whose count is wrong.
+        # >= (itemsize - 2) * stride + their size. See `join_coded` for the other arrays. Returns
+        # the number of groups up to the first one whose count is wrong.
         valid, place, is_whole = np.int64(0), 0, rows.size == 0 and counts.size == 0
         if is_whole:
             join(first, others, stride, out, streaming)

@@ -205,7 +205,7 @@ def add_rounded(x: np.ndarray, dtype: str, scale: np.float32, out: np.ndarray) -
 @dispatched("gcodec.kernels.numeric.convert_cuda")
 def round_number(value: float, dtype: str) -> np.float32:
     """Round a number to float32, and the result to `dtype`."""
-    return round_to(np.full(1, value, np.float32), dtype)[0]
+    return round_to(np.array([value], np.float32), dtype)[0]
 
 
 def _segments(convert: Kernel, source: np.ndarray, out: np.ndarray) -> np.ndarray:
