@@ -477,5 +477,5 @@ Frame.key = property(lambda frame: frame._key)  # type: ignore[assignment]
 
 def _check_crc(reader: Reader, checksum: bytes, part: str) -> None:
     """Read the checksum of a part; raise `Corrupt` if it is another one."""
-    if bytes(reader.take(CHECKSUM_NBYTES)) != checksum:
+    if reader.take(CHECKSUM_NBYTES) != checksum:
         raise Corrupt(f"the {part}'s checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)

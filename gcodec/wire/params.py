@@ -176,7 +176,16 @@ class Parameters:
             values[key] = value
         cls._check_names(values)
         kinds = {declared.name: declared.kind for declared in cls.declared()}
-        return cls.from_mapping({k: kinds[k].parse(k, value) for k, value in values.items()})
+        return cls.from_spec({k: kinds[k].parse(k, value) for k, value in values.items()})
+
+    @classmethod
+    def from_spec(cls: type[_P], values: Mapping[str, object]) -> _P:
+        """Build a codec as `from_mapping` does; refuse integers that only messages may have."""
+        built = cls.from_mapping(values)
+        for declared in cls.declared():
+            if isinstance(declared.kind, Integer):
+                declared.kind.check_asked(declared.name, getattr(built, declared.attribute))
+        return built
 
     @classmethod
     def _check_names(cls, values: Mapping[str, object]) -> None:
@@ -327,10 +336,7 @@ def parse_spec(label: str, spec: object, base: type[_P], classes: Mapping[str, t
     if cls is None:
         allowed = "one of " + ", ".join(classes) + suggestion(name, classes)
         raise ParameterError.of(label, name, allowed)
-    built: _P = cls.from_mapping(values) if values else cls.from_text(text)
-    for declared in built.declared():
-        if isinstance(declared.kind, Integer):
-            declared.kind.check_asked(declared.name, getattr(built, declared.attribute))
+    built: _P = cls.from_spec(values) if values else cls.from_text(text)
     return built
 
 

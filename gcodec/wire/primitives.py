@@ -5,6 +5,8 @@ All numbers are little-endian. Specification: docs/wire-format.md, part A.
 
 from __future__ import annotations
 
+import functools
+
 from gcodec.errors import Corrupt, ParameterError, Truncated
 
 MAGIC = b"GCF"
@@ -24,6 +26,7 @@ ITEMSIZE |= {"uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8}
 _LEB128_NBYTES = 10
 
 
+@functools.lru_cache(maxsize=1024)  # sizes of tensors recur
 def leb128(value: int) -> bytes:
     """Return the shortest unsigned LEB128 form of an integer below 2**64."""
     if 0 <= value < 0x80:

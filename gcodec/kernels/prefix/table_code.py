@@ -155,9 +155,17 @@ class TableCode(NamedTuple):
 
     def words(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the words of the symbols below `size`, and their lengths; 0 without a word."""
-        bits, nbits = np.zeros(SYMBOLS, np.uint64), np.zeros(SYMBOLS, np.int64)
-        _fill_words(self.lengths, bits, nbits)
+        bits, nbits = _words_of(self)
         return bits[:size], nbits[:size]
+
+
+@functools.lru_cache(maxsize=16)  # the tables of a reader or a writer need them one after another
+def _words_of(code: TableCode) -> tuple[np.ndarray, np.ndarray]:
+    """Return the words of all symbols, and their lengths, read-only; see `TableCode.words`."""
+    bits, nbits = np.zeros(SYMBOLS, np.uint64), np.zeros(SYMBOLS, np.int64)
+    _fill_words(code.lengths, bits, nbits)
+    bits.flags.writeable = nbits.flags.writeable = False
+    return bits, nbits
 
 
 @dispatched("gcodec.kernels.prefix.table_code_cuda")
