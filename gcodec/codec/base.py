@@ -443,6 +443,22 @@ class Codec(Parameters):
             raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)} for {self}")
         return self
 
+    @classmethod
+    @functools.lru_cache(maxsize=256)  # most frames share a few codecs and dtypes
+    def _of_header(
+        cls, parameters: bytes, scalars: bytes, dtype: str
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the codec of a message, bound to a dtype, and the scalars; see `from_header`."""
+        try:
+            codec = cls.from_header(parameters)
+            values = codec.read_scalars(memoryview(scalars))
+            codec = codec.of_message(values)._with_dtype(dtype)
+        except ParameterError as error:
+            raise Corrupt(f"the parameters do not fit together: {error}") from None
+        if unresolved := codec.unresolved():
+            raise Corrupt(f"{unresolved[0]}: the frame does not state its value")
+        return codec, values
+
     def _bound_to(self: _Self, tensor: Tensor) -> _Self:
         """Return the codec bound to the dtype and shape of a tensor; check the device."""
         self._check_device(tensor.values)
