@@ -17,7 +17,7 @@ from gcodec.runtime.device import device_of
 from gcodec.runtime.jit import inline, intrinsic
 
 _LINE = 64  # bytes in a cache line
-SMALL = 1 << 16  # elements of the largest array whose alignment does not pay
+_SMALL = 1 << 16  # elements of the largest array whose alignment does not pay
 _PAGE = 1 << 21  # bytes in a huge page, the unit of release
 # Size in bytes up to which the C library may keep the memory of a freed array, to use it again
 # without page faults. The memory of larger arrays always returns to the system.
@@ -42,7 +42,7 @@ def empty_beside(size: int, dtype: Any, array: Array) -> np.ndarray:
     """Return an uninitialized (size,) array on the host, or on the device of another array."""
     device = None if type(array) is np.ndarray else device_of(array)
     if device is None:
-        return aligned_empty(size, dtype) if size > SMALL else np.empty(size, dtype)
+        return aligned_empty(size, dtype) if size > _SMALL else np.empty(size, dtype)
     return device.empty(size, dtype)
 
 
