@@ -68,7 +68,7 @@ class Limits:
             If `limits` is another object, which would bound nothing.
         """
         if limits is None:
-            return cls()
+            return DEFAULT_LIMITS
         if not isinstance(limits, Limits):
             raise ParameterError.of("limits", limits, "a gcodec.Limits or None")
         return limits
@@ -127,6 +127,9 @@ class Limits:
                 f"to allow it, pass limits=gcodec.Limits(max_products={products})"
             )
 
+
+DEFAULT_LIMITS = Limits()
+"""Limits where the caller passes none, and only the bytes state the size."""
 
 NO_LIMITS = Limits(1 << 62, 1 << 62, max_products=1 << 62)
 """Limits for frames of this process, and where the caller's own arrays bound the memory."""

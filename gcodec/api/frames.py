@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from gcodec.arrays.large_bytes import LEAST_NBYTES
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite, check_top, with_policy
 from gcodec.arrays.source import byte_buffer, inspect, shares_memory, writable_bytes
 from gcodec.codec import Codec, CodecLike
@@ -130,7 +131,8 @@ def encode(
                 check_top(max_abs_bits(chunk.view(np.float32)), tensor.values)
 
             return frame.checked(check)
-        is_own = source.device is None and not shares_memory(payload.data, tensor.values)
+        is_large = source.device is None and payload.data.nbytes >= LEAST_NBYTES
+        is_own = is_large and not shares_memory(payload.data, tensor.values)
         return frame.drained() if is_own else frame.to_bytes()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,12 @@ from gcodec.kernels.numeric.convert import is_converted, whole
 from gcodec.runtime import Array
 from gcodec.runtime.device import device_of, host
 from gcodec.wire.primitives import INTEGERS, ITEMSIZE
+
+
+@functools.cache
+def bits_dtype(itemsize: int) -> np.dtype[Any]:
+    """Return the dtype of bit patterns of a number of bytes."""
+    return np.dtype(f"<u{itemsize}")
 
 
 def bits_of(values: Any, dtype: str) -> np.ndarray:
@@ -31,7 +38,7 @@ def bits_of(values: Any, dtype: str) -> np.ndarray:
     (n,) unsigned array
         As many bits as the dtype has.
     """
-    unsigned = np.dtype(f"<u{ITEMSIZE[dtype]}")
+    unsigned = bits_dtype(ITEMSIZE[dtype])
     bits: np.ndarray
     if dtype == "bool":
         # The memory of a boolean may contain bytes above 1; they all mean True.

@@ -27,11 +27,12 @@ from gcodec.wire.kinds import check_choice
 from gcodec.wire.primitives import INTEGERS
 
 NonFinite = Literal["raise", "zero", "propagate"]
+_POLICIES = get_args(NonFinite)
 
 
 def check_nonfinite(nonfinite: object) -> None:
     """Raise `ParameterError` unless `nonfinite` names a policy."""
-    check_choice("nonfinite", nonfinite, get_args(NonFinite))
+    check_choice("nonfinite", nonfinite, _POLICIES)
 
 
 def with_policy(tensor: Tensor, nonfinite: NonFinite, *, segments: bool = False) -> Tensor:

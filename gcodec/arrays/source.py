@@ -145,7 +145,8 @@ class Source(NamedTuple):
         if self.resident is not None:
             return self.resident, self.dtype
         array = self.as_numpy()
-        return array, _NAMES.get(array.dtype.newbyteorder("=")) or array.dtype.name
+        dtype = array.dtype
+        return array, _NAMES.get(dtype) or _NAMES.get(dtype.newbyteorder("=")) or dtype.name
 
     def memory(self) -> np.ndarray | None:
         """View the memory of an array on the host; return None for an object that exposes none.

@@ -432,10 +432,11 @@ class Codec(Parameters):
         return self
 
     def _with_shape(self: _Self, shape: Any) -> _Self:
-        """Return the codec bound to a shape, given as a tuple or an integer."""
-        if not self.uses_shape or (type(shape) is tuple and shape == self._shape):
+        """Return the codec bound to a shape, given as a tuple of sizes or an integer."""
+        if not self.uses_shape:
             return self
-        return self._bound(_shape=sources.dimensions(shape))
+        sizes = shape if type(shape) is tuple else sources.dimensions(shape)
+        return self if sizes == self._shape else self._bound(_shape=sizes)
 
     def _bound(self: _Self, **attributes: Any) -> _Self:
         """Return a copy with other attributes that are not parameters."""
@@ -448,6 +449,22 @@ class Codec(Parameters):
         if dtype not in FLOATS:
             raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)} for {self}")
         return self
+
+    @classmethod
+    @functools.lru_cache(maxsize=256)  # most frames share a few codecs and dtypes
+    def _of_header(
+        cls, parameters: bytes, scalars: bytes, dtype: str
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the codec of a message, bound to a dtype, and the scalars; see `from_header`."""
+        try:
+            codec = cls.from_header(parameters)
+            values = codec.read_scalars(memoryview(scalars))
+            codec = codec.of_message(values)._with_dtype(dtype)
+        except ParameterError as error:
+            raise Corrupt(f"the parameters do not fit together: {error}") from None
+        if unresolved := codec.unresolved():
+            raise Corrupt(f"{unresolved[0]}: the frame does not state its value")
+        return codec, values
 
     def _bound_to(self: _Self, tensor: Tensor) -> _Self:
         """Return the codec bound to the dtype and shape of a tensor; check the device."""

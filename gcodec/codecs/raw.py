@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from gcodec.arrays.bit_patterns import bits_dtype
 from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codec import Codec, register
 from gcodec.errors import Corrupt, ParameterError
@@ -98,7 +99,7 @@ class Raw(Codec):
     @property
     def _bits_dtype(self) -> np.dtype[Any]:
         """Dtype of the bit patterns."""
-        return np.dtype(f"<u{ITEMSIZE[self._integers or self.dtype]}")
+        return bits_dtype(ITEMSIZE[self._integers or self.dtype])
 
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> RawSymbols:
         if self._integers == "bool":

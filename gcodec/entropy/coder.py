@@ -147,10 +147,10 @@ class BitSpan(NamedTuple):
         if self.first < self.end:
             raise Corrupt(f"the payload has {self.nbits} bits that code nothing")
 
-    def refuse_more_words(self) -> None:
-        """Raise `Corrupt` if the span, which follows the last codeword, has bits."""
-        if self.first < self.end:
-            raise Corrupt(f"the payload has {self.nbits} bits after its last codeword")
+    def refuse_more_words(self, after: int) -> None:
+        """Raise `Corrupt` if the span has bits from bit `after` on, where its words end."""
+        if after < self.end:
+            raise Corrupt(f"the payload has {self.end - after} bits after its last codeword")
 
     def must_cover(self, *, bits_follow: bool = False) -> SeekTable | None:
         """Return the seek table; raise `Corrupt` unless it covers the span or bits may follow."""
@@ -293,11 +293,11 @@ class WordString(NamedTuple):
     def _checked_end(self, offsets: np.ndarray, bits_follow: bool) -> int:
         """Return the bit after the string, given its block offsets; refuse bits after it."""
         span, device = self.span, device_of(offsets)
-        size: Any = offsets[-1] if device is None else Deferred(device, offsets[-1:])
+        size: Any = int(offsets[-1]) if device is None else Deferred(device, offsets[-1:])
         if bits_follow:
             return span.first + int(size)
 
-        when_known(size, lambda size: span.after(span.first + size).refuse_more_words())
+        when_known(size, lambda size: span.refuse_more_words(span.first + size))
         return span.end
 
 

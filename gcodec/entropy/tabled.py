@@ -25,7 +25,13 @@ from gcodec.entropy.coder import (
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import dense_string
 from gcodec.kernels.prefix.dense_string import SymbolsOf
-from gcodec.kernels.prefix.table_code import LONGEST, TableCode, code_of, put_lengths
+from gcodec.kernels.prefix.table_code import (
+    LONGEST,
+    TableCode,
+    code_of,
+    put_lengths,
+    words_nbits,
+)
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import read_tables, write_tables
 from gcodec.runtime.device import dispatched, placed
@@ -95,7 +101,7 @@ class Table(NamedTuple):
         alphabet = () if self.alphabet is None else self.alphabet
         if self.kind == "huffman":
             table_nbits = huffman.LENGTH_NBITS * len(alphabet)
-            return table_nbits + int(counts @ self.numbers.astype(np.int64))
+            return table_nbits + words_nbits(self.numbers, counts)
         table_nbits = frequency_table.table_nbits(self.numbers[alphabet]) if len(alphabet) else 0
         return table_nbits + rans.estimated_nbits(counts, self.numbers, self.log2_total)
 

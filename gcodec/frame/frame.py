@@ -97,13 +97,13 @@ class Frame(_Secret):
     def __post_init__(self, key: bytes | None = None) -> None:  # noqa: RUF033
         """Bind the codec to dtype and shape; raise `Corrupt` if the seek table does not fit."""
         object.__setattr__(self, "_key", key)
-        codec = self.codec._with_dtype(self.dtype)._with_shape(self.shape)
+        codec, payload = self.codec._with_dtype(self.dtype)._with_shape(self.shape), self.payload
         object.__setattr__(self, "codec", codec)
         if self.dtype in INTEGERS:
-            object.__setattr__(self, "payload", self.payload._replace(codec=codec))
-        if self.seek is not None:
-            count = self.codec.seek_count(self.size)
-            self.seek.check(self.codec.seek_blocks, count, self.payload.nbits)
+            object.__setattr__(self, "payload", payload._replace(codec=codec))
+        if payload.seek is not None:
+            count = codec.seek_count(self.size)
+            payload.seek.check(codec.seek_blocks, count, payload.nbits)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes without the key."""
@@ -477,5 +477,5 @@ Frame.key = property(lambda frame: frame._key)  # type: ignore[assignment]
 
 def _check_crc(reader: Reader, checksum: bytes, part: str) -> None:
     """Read the checksum of a part; raise `Corrupt` if it is another one."""
-    if bytes(reader.take(CHECKSUM_NBYTES)) != checksum:
+    if reader.take(CHECKSUM_NBYTES) != checksum:
         raise Corrupt(f"the {part}'s checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
-from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.errors import Corrupt, Unsupported
 from gcodec.payload import Payload
 from gcodec.wire import primitives
 from gcodec.wire.primitives import Reader, leb128
@@ -64,7 +64,6 @@ class Header:
     scalars: memoryview
     nbits: int
     seek: Section | None = None
-    _read_message: tuple[Codec, dict[str, Any]] | None = None
 
     @classmethod
     def read(cls, reader: Reader) -> Header:
@@ -159,22 +158,9 @@ class Header:
         FormatError
             If the codec is unknown, or its parameters are invalid.
         """
-        try:
-            codec, scalars = self._message()
-            codec = codec._with_dtype(dtype)
-        except ParameterError as error:
-            raise Corrupt(f"the parameters do not fit together: {error}") from None
-        if unresolved := codec.unresolved():
-            raise Corrupt(f"{unresolved[0]}: the frame does not state its value")
-        return codec, scalars
-
-    def _message(self) -> tuple[Codec, dict[str, Any]]:
-        """Return the codec of the message, for any dtype, and the scalars of the message."""
-        if self._read_message is None:  # a header with a seek table needs them twice
-            codec = by_id(self.codec_id).from_header(bytes(self.parameters))
-            scalars = codec.read_scalars(self.scalars)
-            self._read_message = codec.of_message(scalars), scalars
-        return self._read_message
+        fields = bytes(self.parameters), bytes(self.scalars)
+        codec, scalars = by_id(self.codec_id)._of_header(*fields, dtype)
+        return codec, scalars.copy()
 
 
 def write(
@@ -186,26 +172,21 @@ def write(
     has_tag: bool,
 ) -> bytes:
     """Return the bytes of the header of a frame, without its checksum."""
-    text = b"" if name is None else primitives.encode_name(name)
     parameters, scalars = codec.write_parameters(), codec.write_scalars(payload.scalars)
     flags = primitives.HAS_NAME * (name is not None) | primitives.HAS_TAG * has_tag
     flags |= primitives.HAS_SEEK * (payload.seek is not None)
     dtype_code = primitives.DTYPE_CODES[dtype]
-    return b"".join(
-        [
-            primitives.MAGIC,
-            bytes([primitives.VERSION, flags, codec.id, dtype_code, len(shape)]),
-            *map(leb128, shape),
-            b"" if name is None else leb128(len(text)),
-            text,
-            bytes([len(parameters)]),
-            parameters,
-            bytes([len(scalars)]),
-            scalars,
-            leb128(payload.nbits),
-            b"" if payload.seek is None else payload.seek.to_bytes(),
-        ]
-    )
+    fixed = bytes((primitives.VERSION, flags, codec.id, dtype_code, len(shape)))
+    parts = [primitives.MAGIC, fixed, *map(leb128, shape)]
+    if name is not None:
+        text = primitives.encode_name(name)
+        parts += [leb128(len(text)), text]
+    for fields in (parameters, scalars):
+        parts += [bytes((len(fields),)), fields]
+    parts.append(leb128(payload.nbits))
+    if payload.seek is not None:
+        parts.append(payload.seek.to_bytes())
+    return b"".join(parts)
 
 
 def dtype_named(code: int, offset: int, codec: type[Codec] | None = None) -> str:

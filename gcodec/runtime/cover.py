@@ -10,6 +10,7 @@ from gcodec.runtime import Array, pool
 from gcodec.runtime.lanes import ADD, BLOCK, STREAM, STREAMED, WRITE
 
 _LINE = 64  # bytes in a cache line
+_ALIGNED = 1 << 18  # bytes of the smallest result whose alignment pays
 _STREAMING = 1 << 24  # bytes of the smallest result that no cache holds until it is read
 
 
@@ -43,6 +44,12 @@ def to_cache_line(stream: np.ndarray, step: int) -> int:
         return 0
     head = -(stream.ctypes.data // stream.itemsize) % (_LINE // stream.itemsize)
     return 0 if head % step or head > stream.size else head
+
+
+def head_of(stream: np.ndarray, step: int) -> int:
+    """Do what `to_cache_line` does; return 0 for an array so small that this does not pay."""
+    is_small = type(stream) is np.ndarray and stream.nbytes < min(_ALIGNED, _STREAMING)
+    return 0 if is_small else to_cache_line(stream, step)
 
 
 def streams(out: np.ndarray) -> bool:

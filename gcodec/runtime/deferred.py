@@ -65,7 +65,7 @@ class one_wait:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         _call.depth -= 1
-        if _call.depth:
+        if _call.depth or not (_call.pending or _call.copies):
             return
         _call.copies.clear()
         if kind is None or issubclass(kind, GcodecError):  # an earlier error is raised first

@@ -166,17 +166,26 @@ class Parameters:
 
     @classmethod
     @functools.lru_cache(maxsize=256)
-    def from_text(cls, text: str) -> Any:
-        """Build a codec from ``key=value,key=value``, in any order; see `__str__`."""
+    def from_text(cls, text: str | None) -> Any:
+        """Build a codec from ``key=value,key=value``, in any order; None stands for defaults."""
         values: dict[str, str] = {}
-        for part in text.split(","):
+        for part in () if text is None else text.split(","):
             key, equals, value = part.partition("=")
             if not equals or key in values:
                 raise ParameterError.of("spec", f"{cls.name}:{text}", "name:key=value,key=value")
             values[key] = value
         cls._check_names(values)
         kinds = {declared.name: declared.kind for declared in cls.declared()}
-        return cls.from_mapping({k: kinds[k].parse(k, value) for k, value in values.items()})
+        return cls.from_spec({k: kinds[k].parse(k, value) for k, value in values.items()})
+
+    @classmethod
+    def from_spec(cls: type[_P], values: Mapping[str, object]) -> _P:
+        """Build a codec as `from_mapping` does; refuse integers that only messages may have."""
+        built = cls.from_mapping(values)
+        for declared in cls.declared():
+            if isinstance(declared.kind, Integer):
+                declared.kind.check_asked(declared.name, getattr(built, declared.attribute))
+        return built
 
     @classmethod
     def _check_names(cls, values: Mapping[str, object]) -> None:
@@ -255,11 +264,8 @@ class Parameters:
 
     def of_message(self: _P, scalars: Mapping[str, Any]) -> _P:
         """Return a copy with the parameters of a message that has these scalars."""
-        values = {
-            declared.attribute: scalars[declared.name]
-            for declared in self.declared()
-            if declared.in_message and declared.name in scalars
-        }
+        _, in_all, in_some = self._declared_by_place()
+        values = {d.attribute: scalars[d.name] for d in in_all + in_some if d.name in scalars}
         return self.replaced(**values) if values else self
 
     def write_scalars(self, scalars: Mapping[str, Any]) -> bytes:
@@ -315,23 +321,22 @@ def parse_spec(label: str, spec: object, base: type[_P], classes: Mapping[str, t
     """
     if isinstance(spec, base):
         return spec
-    values: dict[str, Any] = {}
+    values, text, name = {}, None, spec
     if isinstance(spec, str):
-        name, colon, text = spec.partition(":")
+        name, colon, after = spec.partition(":")
+        text = after if colon else None
     elif isinstance(spec, Mapping):
         if "name" not in spec:
             raise ParameterError.of(label, dict(spec), 'a mapping with a "name"')
         values = dict(spec)
-        name, colon, text = values.pop("name"), "", ""
+        name = values.pop("name")
     else:
         raise ParameterError.of(label, spec, f"a spec, a mapping or a {base.__name__}")
-    if not isinstance(name, str) or name not in classes:
+    cls = classes.get(name) if isinstance(name, str) else None
+    if cls is None:
         allowed = "one of " + ", ".join(classes) + suggestion(name, classes)
         raise ParameterError.of(label, name, allowed)
-    built: _P = classes[name].from_text(text) if colon else classes[name].from_mapping(values)
-    for declared in built.declared():
-        if isinstance(declared.kind, Integer):
-            declared.kind.check_asked(declared.name, getattr(built, declared.attribute))
+    built: _P = cls.from_spec(values) if values else cls.from_text(text)
     return built
 
 

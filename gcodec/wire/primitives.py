@@ -5,6 +5,8 @@ All numbers are little-endian. Specification: docs/wire-format.md, part A.
 
 from __future__ import annotations
 
+import functools
+
 from gcodec.errors import Corrupt, ParameterError, Truncated
 
 MAGIC = b"GCF"
@@ -24,6 +26,7 @@ ITEMSIZE |= {"uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8}
 _LEB128_NBYTES = 10
 
 
+@functools.lru_cache(maxsize=1024)  # sizes of tensors recur
 def leb128(value: int) -> bytes:
     """Return the shortest unsigned LEB128 form of an integer below 2**64."""
     if 0 <= value < 0x80:
@@ -102,10 +105,11 @@ class Reader:
 
     def byte(self) -> int:
         """Return the next byte."""
-        if self.at >= self._size:
+        at = self.at
+        if at >= self._size:
             self.take(1)  # raises Truncated
-        self.at += 1
-        return self.data[self.at - 1]
+        self.at = at + 1
+        return self.data[at]
 
     def leb128(self) -> int:
         """Return the next LEB128 number; it must be below 2**64 and in its shortest form."""

@@ -32,8 +32,10 @@ def fields(
     """Describe the message of n > 0 elements."""
     reader, spans = Reader(walk.data[: walk.end // 8].data), list[FieldSpan]()
 
-    def note(name: str, value: int, meaning: str) -> None:
+    def note(name: str, plane: int | None, value: int, meaning: str) -> None:
         nbits = 8 * reader.at - walk.at
+        if plane is not None:
+            name = f"{name} of plane {plane}"
         spans.append(walk.span("header", name, nbits, FieldValue(value, meaning)))
 
     try:

@@ -18,6 +18,7 @@ from gcodec.codecs.lossless.message import (
     PACKED,
     RANS,
     STORED,
+    STORED_PLANE,
     Head,
     Plane,
 )
@@ -44,7 +45,6 @@ from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import lowered_range
 from gcodec.kernels.context.byte_sums import plane_sums, rounded_scales
 from gcodec.kernels.numeric.byte_counts import byte_counts
-from gcodec.kernels.numeric.scan import starts_of
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
@@ -212,13 +212,12 @@ def write(
     Written
     """
     writer = _Writer(bits, layout, shape, is_exact=mode != "fast")
-    best = Written(bits.view(np.uint8), 8 * bits.nbytes)
-    name = "stored"
+    name, best, nbits = "stored", None, 8 * bits.nbytes
     for each in ("fast",) if mode == "fast" else ("small", "fast"):
-        written = writer.write(each, best.nbits)
-        if written is not None and written.nbits < best.nbits:
-            name, best = each, written
-    return name, best
+        written = writer.write(each, nbits)
+        if written is not None and written.nbits < nbits:
+            name, best, nbits = each, written, written.nbits
+    return name, best or Written(bits.view(np.uint8), nbits)
 
 
 def _zeros_of(coded: _Coded, counts: np.ndarray, planes: int) -> Zeros | None:
@@ -247,11 +246,13 @@ class _Writer:
         self._bits, self._layout, self._shape = bits, layout, shape
         self._is_exact = is_exact
         self._is_on_device = device_of(bits) is not None
-        self._known = known = _Statistics.of(FirstPlane(bits, layout), shape, is_exact)
-        self._plane = FirstPlane(bits, layout, known.zeros)
-        self._head = Head(known.zeros, (Plane(STORED), *known.others.planes))
+        plane = FirstPlane(bits, layout)
+        self._known = known = _Statistics.of(plane, shape, is_exact)
+        self._plane = plane if known.zeros is None else plane._replace(zeros=known.zeros)
+        self._head = Head(known.zeros, (STORED_PLANE, *known.others.planes))
         self._stored_text, self._others_nbytes = self._head.to_bytes(), known.others.nbytes
         self._lead = len(self._stored_text) + self._others_nbytes  # unless the plane is constant
+        self._lowered = None if known.is_constant else self._lowering()
 
     def write(self, mode: str, limit: int) -> Written | None:
         """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
@@ -262,8 +263,9 @@ class _Writer:
             return None
         if method.method == STORED:
             return self._plain(STORED)
-        if mode == "fast" and self._is_split:
-            return self._split_words(method)
+        methods = self._known.others.methods
+        if mode == "fast" and not self._is_on_device and methods <= {STORED, PACKED}:
+            return self._split_words(method, PACKED in methods)
         written = self._words(method) if mode == "fast" else self._states(method)
         self._put_lead(written.data, self._text(method.method))
         return written
@@ -304,9 +306,8 @@ class _Writer:
         """Bits of the first plane, coded by an ideal coder."""
         return entropy_nbits(self._known.counts)
 
-    @functools.cached_property
-    def _lowered(self) -> _Lowered | None:
-        """The lowered first plane; None if subtracting scales does not pay."""
+    def _lowering(self) -> _Lowered | None:
+        """Return the lowered first plane; None if subtracting scales does not pay."""
         n, unit = self._bits.size, self._layout.unit
         if not self._layout.is_float or n < _LEAST_LOWERED:
             return None
@@ -411,7 +412,8 @@ class _Writer:
 
     def _plane_of(self, method: _Method) -> FirstPlane:
         """Return the first plane as a method codes it."""
-        return FirstPlane(*self._plane[:3], method.scales)
+        scales, plane = method.scales, self._plane
+        return plane if scales is None else plane._replace(scales=scales)
 
     def _source_of(self, plane: FirstPlane) -> SymbolsOf | np.ndarray:
         """Return the bytes of a plane for a writer: all at once on a device, else by ranges."""
@@ -423,13 +425,11 @@ class _Writer:
         scales = method.scales
         return _Method.tabled(method.method, counts, scales, scales.nbits() if scales else 0)
 
-    @property
-    def _is_split(self) -> bool:
-        """Whether `_split_words` can write the message."""
-        return not self._is_on_device and self._known.others.methods <= {STORED, PACKED}
+    def _split_words(self, method: _Method, is_packed: bool) -> Written:
+        """Write the message with Huffman words in one pass over the elements.
 
-    def _split_words(self, method: _Method) -> Written:
-        """Write the message with Huffman words in one pass over the elements."""
+        The other planes are stored, or some of them packed.
+        """
         lead, text, bits = self._lead, self._text(method.method), self._bits
         spare = method.nbits // _SPARE + _LEAST_ROOM
         memory = scratch(lead + method.nbits // 8 + spare)
@@ -439,8 +439,8 @@ class _Writer:
         code, others = method.string.put_table(string), memory[len(text) : lead]
         zeros, form = self._known.zeros, self._plane_of(method).form
         coded = None if zeros is None else zeros.counts
-        lengths = np.empty(-(-bits.size // GROUP), np.int64)
-        is_packed = PACKED in self._known.others.methods
+        ends = np.empty(1 + -(-bits.size // GROUP), np.int64)  # bits before each group, and of all
+        ends[0] = string.nbits
         if is_packed:
             others = scratch((self._layout.itemsize - 1) * self._known.others.coded)
 
@@ -448,23 +448,24 @@ class _Writer:
             tiles = slice(start // GROUP, -(-stop // GROUP))
             nbytes = (method.nbits // 8 + spare) * (stop - start) // bits.size
             own = BitString(nbytes=nbytes) if start else string
-            before = own.nbits
-            ends = plane_words.append(code, bits, form, others, coded, tiles, own)
-            own_lengths = lengths[tiles]
-            own_lengths[0] = ends[0] - before
-            np.subtract(ends[1:], ends[:-1], out=own_lengths[1:])
+            ends[1:][tiles] = plane_words.append(code, bits, form, others, coded, tiles, own)
             return own
 
         try:
-            data, nbits, _ = bit_string.written(task, bits.size, GROUP)
+            data, nbits, starts = bit_string.written(task, bits.size, GROUP)
         except ParameterError:  # see `_words`
-            return self._split_words(self._exact(method))
+            return self._split_words(self._exact(method), is_packed)
         if not np.may_share_memory(data, memory):
             data[:lead] = memory[:lead]
         if is_packed:
             planes = others.reshape(self._layout.itemsize - 1, -1)
             self._known.others.write_bytes(planes, data[len(text) :])
-        return Written(data, nbits, seek_of_blocks(bits.size, nbits, starts_of(lengths)))
+        before = 0
+        for start, offset in starts.items():
+            if start:  # the ends of each part count from its own first bit
+                ends[1 + start // GROUP :] += offset - before
+            before = offset
+        return Written(data, nbits, seek_of_blocks(bits.size, nbits, ends))
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""

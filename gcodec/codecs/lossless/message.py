@@ -92,6 +92,9 @@ class Plane(NamedTuple):
         return self.nbytes
 
 
+STORED_PLANE = Plane(STORED)
+
+
 class Head(NamedTuple):
     """The head of a message.
 
@@ -132,7 +135,7 @@ class Head(NamedTuple):
 
 
 def read_methods(
-    reader: Reader, itemsize: int, mode: str, note: Callable[[str, int, str], None]
+    reader: Reader, itemsize: int, mode: str, note: Callable[[str, int | None, int, str], None]
 ) -> tuple[bool, int, tuple[Plane, ...]]:
     """Read a head up to the numbers of elements.
 
@@ -142,7 +145,7 @@ def read_methods(
     itemsize : int
     mode : str
     note : callable
-        Receives the name of each field, its value and its meaning.
+        Receives the name of each field, the plane that it belongs to, its value and its meaning.
 
     Returns
     -------
@@ -157,29 +160,30 @@ def read_methods(
     flag = reader.byte()
     if flag > 1:
         raise Corrupt(f"zeros are left out in the way {flag}", reader.at - 1)
-    note("zeros", flag, "left out" if flag else "as other elements")
-    escape, planes = 0, list[Plane]()
+    note("zeros", None, flag, "left out" if flag else "as other elements")
+    planes: list[Plane] = []
+    escape = 0
     if flag:
         escape = reader.byte()
-        note("escape", escape, "stands for 0 in elements that are not left out")
+        note("escape", None, escape, "stands for 0 in elements that are not left out")
     for k in range(itemsize):
         method = reader.byte()
         if method not in (OTHER_METHODS if k else FIRST_METHODS[mode]):
             raise Corrupt(f"plane {k} is coded by method {method}", reader.at - 1)
-        note(f"method of plane {k}", method, METHODS[method])
-        byte = nbytes = width = 0
+        note("method", k, method, METHODS[method])
+        plane = STORED_PLANE if method == STORED else Plane(method)
         if method == CONSTANT:
-            byte = reader.byte()
-            note(f"byte of plane {k}", byte, "of all elements")
+            plane = Plane(method, byte=reader.byte())
+            note("byte", k, plane.byte, "of all elements")
         elif method == PACKED:
-            width = reader.byte()
-            if not 1 <= width < 8:
-                raise Corrupt(f"plane {k} has fields of {width} bits", reader.at - 1)
-            note(f"width of plane {k}", width, "bits of each byte")
+            plane = Plane(method, width=reader.byte())
+            if not 1 <= plane.width < 8:
+                raise Corrupt(f"plane {k} has fields of {plane.width} bits", reader.at - 1)
+            note("width", k, plane.width, "bits of each byte")
         elif k and method != STORED:
-            nbytes = reader.leb128()
-            note(f"bytes of plane {k}", nbytes, "")
-        planes.append(Plane(method, byte, nbytes, width))
+            plane = Plane(method, nbytes=reader.leb128())
+            note("bytes", k, plane.nbytes, "")
+        planes.append(plane)
     return bool(flag), escape, tuple(planes)
 
 
@@ -213,7 +217,7 @@ def read_head(data: np.ndarray, end: int, n: int, itemsize: int, mode: str) -> t
     return Head(zeros, planes), reader.at
 
 
-def _ignore(name: str, value: int, meaning: str) -> None:
+def _ignore(name: str, plane: int | None, value: int, meaning: str) -> None:
     """Ignore a field of a head."""
 
 
@@ -254,9 +258,11 @@ class Message(NamedTuple):
         FormatError
         """
         data, nbits = host(payload.data), payload.nbits
-        check_padding(data, nbits)
+        if nbits % 8:
+            check_padding(data, nbits)
         head, at = read_head(data, nbits, n, layout.itemsize, mode)
-        others, count = list[BitSpan](), head.coded(n)
+        others: list[BitSpan] = []
+        count = head.coded(n)
         for k, plane in enumerate(head.planes[1:], 1):
             end = at + plane.nbytes_of(count)
             if 8 * end > nbits:
@@ -319,11 +325,12 @@ class Message(NamedTuple):
         else:
             first = empty_beside(self.n, np.uint8, out)
             self._placed(self.first).read(into(first))
-        if all(plane.method == STORED for plane in self.head.planes[1:]):
+        planes = self._others()
+        if planes is None:
             others = self.data[self.spans[1 % layout.itemsize].first // 8 :]
         else:
             others = empty_beside((layout.itemsize - 1) * count, np.uint8, out)
-            for k, part in enumerate(self._others()):
+            for k, part in enumerate(planes):
                 plane, target = self.head.planes[1 + k], others[k * count : (k + 1) * count]
                 if plane.method == PACKED and not isinstance(part, int):
                     part = unpack_fields(part.copy(), count, FieldLayout(plane.width))
@@ -375,8 +382,13 @@ class Message(NamedTuple):
         symbols[:] = plane.byte
         return symbols
 
-    def _others(self) -> list[np.ndarray | int]:
-        """Return the other planes: their bytes or fields, or the byte of a constant one."""
+    def _others(self) -> list[np.ndarray | int] | None:
+        """Return the other planes: their bytes or fields, or the byte of a constant one.
+
+        The result is None if all are stored, one after the other from the second span on.
+        """
+        if all([plane.method == STORED for plane in self.head.planes[1:]]):
+            return None
         planes: list[np.ndarray | int] = []
         count = self.head.coded(self.n)
         for plane, span in zip(self.head.planes[1:], self.spans[1:], strict=True):
@@ -400,7 +412,7 @@ class Message(NamedTuple):
         self,
         at: int,
         first: np.ndarray,
-        others: list[np.ndarray | int],
+        others: list[np.ndarray | int] | None,
         out: np.ndarray,
         *,
         streaming: bool = False,
@@ -410,7 +422,7 @@ class Message(NamedTuple):
         The bytes of the first plane are as their string contains them.
         """
         layout, zeros, stop = self.layout, self.head.zeros, at + first.size
-        if all(plane.method == STORED for plane in self.head.planes[1:]):
+        if others is None:
             span, (own, coded) = self.spans[1 % layout.itemsize], part_of(zeros, at, stop)
             rest, stride = span.data[span.first // 8 + coded.start :], self.head.coded(self.n)
             layout.join(first, rest, stride, out, self.scales, at, own, streaming=streaming)

@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.codecs.lossless.message import CONSTANT, HUFFMAN, PACKED, STORED, Plane
+from gcodec.codecs.lossless.message import (
+    CONSTANT,
+    HUFFMAN,
+    PACKED,
+    STORED,
+    STORED_PLANE,
+    Plane,
+)
 from gcodec.codecs.lossless.planes import LARGE_TILE, PlaneLayout, Zeros, part_of
 from gcodec.entropy import ranged
 from gcodec.entropy.rans import entropy_nbits
@@ -44,8 +51,8 @@ class OtherPlanes(NamedTuple):
     planes : tuple of Plane
     strings : tuple of (bytes or None)
         The bytes of each plane that is coded by Huffman words.
-    split : callable
-        See `Split`; only the first call splits the elements.
+    split : callable or None
+        See `Split`; only the first call splits the elements. None on the host.
     """
 
     bits: np.ndarray
@@ -53,14 +60,16 @@ class OtherPlanes(NamedTuple):
     zeros: Zeros | None
     planes: tuple[Plane, ...]
     strings: tuple[np.ndarray | None, ...]
-    split: Split
+    split: Split | None
 
     @classmethod
     def select(
         cls, bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, *, is_exact: bool
     ) -> OtherPlanes:
         """Select a method for each plane; unless it is to be exact, one that is read fast."""
-        split = functools.cache(lambda: _planes(bits, layout, zeros))
+        split: Split | None = None
+        if device_of(bits) is not None:
+            split = functools.cache(lambda: _planes(bits, layout, zeros))
         selected = list(_selected(bits, layout, zeros, is_exact, split))
         planes, strings = zip(*selected, strict=True) if selected else ((), ())
         return cls(bits, layout, zeros, planes, strings, split)
@@ -74,7 +83,7 @@ class OtherPlanes(NamedTuple):
     def nbytes(self) -> int:
         """Number of bytes of all planes in the message."""
         coded = self.coded
-        return sum(plane.nbytes_of(coded) for plane in self.planes)
+        return sum([plane.nbytes_of(coded) for plane in self.planes])
 
     @property
     def methods(self) -> set[int]:
@@ -83,8 +92,8 @@ class OtherPlanes(NamedTuple):
 
     def write(self, data: np.ndarray) -> None:
         """Write the planes to the start of an array, which is in the memory of the elements."""
-        if device_of(data) is not None:
-            self._write_on_device(data)
+        if self.split is not None:
+            self._write_on_device(self.split(), data)
             return
         at, stored = 0, dict[int, int]()
         for k, (plane, string) in enumerate(zip(self.planes, self.strings, strict=True)):
@@ -100,10 +109,10 @@ class OtherPlanes(NamedTuple):
         if stored:
             self._write_stored(stored, data)
 
-    def _write_on_device(self, data: np.ndarray) -> None:
-        """Write the planes to the start of an array on a device."""
+    def _write_on_device(self, split: list[np.ndarray], data: np.ndarray) -> None:
+        """Write the planes, given their bytes, to the start of an array on a device."""
         at = 0
-        for symbols, plane, string in zip(self.split(), self.planes, self.strings, strict=True):
+        for symbols, plane, string in zip(split, self.planes, self.strings, strict=True):
             end = at + plane.nbytes_of(self.coded)
             if plane.method == STORED:
                 data[at:end] = symbols
@@ -144,16 +153,15 @@ class OtherPlanes(NamedTuple):
 
 
 def _selected(
-    bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, is_exact: bool, split: Split
+    bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, is_exact: bool, split: Split | None
 ) -> Iterator[tuple[Plane, np.ndarray | None]]:
     """Return each plane, and its bytes if Huffman words code it.
 
     Samples of their bytes tell which planes may be worth a code.
     """
-    is_on_device = device_of(bits) is not None
     period = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
     counts: Iterable[np.ndarray]
-    if zeros is None and not is_on_device:
+    if zeros is None and split is None:
         whole = (bits.size - 1) // period
         size = whole * _PIECE + min(bits.size - whole * period, _PIECE)
         counts = byte_planes.count_others(bits, layout.shift, period)
@@ -176,7 +184,7 @@ def _selected(
         if plane.method == STORED:
             yield plane, None
             continue
-        symbols = split()[k] if is_on_device else _plane(bits, layout, zeros, k)
+        symbols = _plane(bits, layout, zeros, k) if split is None else split()[k]
         if symbols.size > size:
             own = host(byte_counts(symbols))
             plane, plan = _judged(own, symbols.size, is_exact)
@@ -208,12 +216,12 @@ def _judged(counts: np.ndarray, count: int, is_exact: bool) -> tuple[Plane, rang
         plan = ranged.Plan.of("huffman", counts)
         if plan.nbits - ranged.RANGE_NBITS < most:
             return Plane(HUFFMAN), plan
-    return packed or Plane(STORED), None
+    return packed or STORED_PLANE, None
 
 
-def _widths(bits: np.ndarray, layout: PlaneLayout, split: Split) -> list[int]:
+def _widths(bits: np.ndarray, layout: PlaneLayout, split: Split | None) -> list[int]:
     """Return how many bits the largest byte of each plane has."""
-    if device_of(bits) is not None:
+    if split is not None:
         counts = all_on_host([byte_counts(plane) for plane in split()])
         return [int(own.nonzero()[0].max(initial=0)).bit_length() for own in counts]
     every_bit = np.bitwise_or.reduce(bits, keepdims=True)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.arrays.bit_patterns import bits_dtype
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
@@ -25,6 +26,7 @@ from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
 TILE = 1 << 15  # elements whose planes stay in a cache
 LARGE_TILE = 1 << 17  # the same for a few bytes of each, so that calls cost less
+_plain_form = functools.cache(PlaneForm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +85,7 @@ class PlaneLayout(NamedTuple):
     unit: int = 1
 
     @classmethod
+    @functools.cache
     def of(cls, dtype: str) -> PlaneLayout:
         """Return the layout of a dtype of frames."""
         itemsize = ITEMSIZE[dtype]
@@ -97,10 +100,12 @@ class PlaneLayout(NamedTuple):
     @property
     def bits_dtype(self) -> np.dtype[np.generic]:
         """Dtype of bit patterns."""
-        return np.dtype(f"<u{self.itemsize}")
+        return bits_dtype(self.itemsize)
 
     def form(self, scales: Scales | None = None, zeros: Zeros | None = None) -> PlaneForm:
         """Return what the bytes of the first plane are."""
+        if scales is None and zeros is None:
+            return _plain_form(self.shift, self.unit)
         escape, arrays = zeros.escape if zeros else 0, scales.arrays if scales else None
         return PlaneForm(self.shift, self.unit, escape, arrays)
 

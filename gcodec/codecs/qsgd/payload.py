@@ -291,10 +291,10 @@ class FieldString(NamedTuple):
     def read(self, take: Take, *, bits_follow: bool = False) -> int:
         """Decode all fields; see `CodedString.read`."""
         level_fields.read(self.span.data, self.span.first, self.s, self.coded, take)
-        rest = self.span.after(self.span.first + self.nbits)
+        after = self.span.first + self.nbits
         if not bits_follow:
-            rest.refuse_more_words()
-        return rest.first
+            self.span.refuse_more_words(after)
+        return after
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Return an empty seek table, because any field is found without a table."""

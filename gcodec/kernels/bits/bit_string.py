@@ -41,7 +41,8 @@ class BitString:
     def __init__(self, lead: int = 0, nbytes: int = 0, memory: np.ndarray | None = None) -> None:
         self._lead = lead
         self.data = np.empty(lead + nbytes + SLACK, np.uint8) if memory is None else memory
-        self.state = np.array([lead, 0, 0, 0], np.uint64)
+        self.state = np.zeros(4, np.uint64)
+        self.state[0] = lead
 
     @classmethod
     def of(cls, data: np.ndarray) -> BitString:
@@ -53,7 +54,7 @@ class BitString:
     @property
     def nbits(self) -> int:
         """Number of bits, including the lead."""
-        return 8 * int(self.state[0]) + int(self.state[2])
+        return 8 * self.state.item(0) + self.state.item(2)
 
     def grow(self, nbytes: int = 0) -> None:
         """Make room for `nbytes` more bytes, or for the bytes without room if they are more."""
@@ -65,7 +66,7 @@ class BitString:
 
     def reserve(self, nbytes: int) -> None:
         """Ensure that there is room for `nbytes` more bytes."""
-        if self.data.size < int(self.state[0]) + nbytes + SLACK:
+        if self.data.size < self.state.item(0) + nbytes + SLACK:
             self.grow(nbytes)
 
     def skip(self, nbytes: int) -> None:
@@ -139,7 +140,7 @@ def written(
         Bit offset of each part, by the part's first element.
     """
     parts = pool.run(lambda start, stop: (start, task(start, stop)), n, unit)
-    nbits = sum(string.nbits for _, string in parts)
+    nbits = sum([string.nbits for _, string in parts])
     if before_join is not None:
         try:
             before_join(nbits)

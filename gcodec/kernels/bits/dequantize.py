@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from gcodec.kernels.numeric.arithmetic import copy_block
-from gcodec.runtime.cover import cover, store_of, streams, to_cache_line
+from gcodec.runtime.cover import cover, head_of, store_of, streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import ADD, BLOCK, SIGN, STREAM, Emitter, block, fence, floats, lanes
@@ -94,7 +94,7 @@ def dequantize(
     add : float32, optional
         Factor of the values to add; each product is rounded before it is added.
     """
-    head = to_cache_line(out, code.per_byte)
+    head = head_of(out, code.per_byte)
     store, scale = store_of(add, streams(out[head:]))
     loop = _loop(code._replace(shift=0))  # kernels get the shift
     numbers = code.left_shift(0), level

@@ -17,7 +17,7 @@ from gcodec.kernels.numeric.words import words_of
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
-from gcodec.runtime.memory import aligned_empty
+from gcodec.runtime.memory import empty_beside
 
 _GROUP = 8  # codes of any width whose fields fill whole bytes
 
@@ -93,7 +93,7 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
     (layout.nbytes(n),) uint8 array
     """
     layout._check()
-    out = aligned_empty(layout.nbytes(codes.size), np.uint8)
+    out = empty_beside(layout.nbytes(codes.size), np.uint8, None)
     pack_to(codes, layout, out)
     return out
 
@@ -142,7 +142,7 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
     layout._check()
     check_length(8 * data.size, 8 * layout.nbytes(n))
     size = layout._field_bytes(n)
-    codes, data = aligned_empty(n, np.uint8), np.ascontiguousarray(data)
+    codes, data = empty_beside(n, np.uint8, None), np.ascontiguousarray(data)
     if layout.strided:
         _check_zero(data, size)
         for field in range(8 // layout.width):

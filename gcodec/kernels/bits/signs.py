@@ -12,7 +12,7 @@ from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, kernel
 from gcodec.runtime.lanes import Emitter, block, doubles, floats
-from gcodec.runtime.memory import aligned_empty
+from gcodec.runtime.memory import empty_beside
 
 SIGNS = FieldLayout(width=1)
 
@@ -34,7 +34,7 @@ def quantize(x: np.ndarray, squares: bool) -> tuple[np.ndarray, float]:
     total : float
         Sum in float64, in the fixed order; not finite if any element is not finite.
     """
-    out = aligned_empty(SIGNS.nbytes(x.size), np.uint8)
+    out = empty_beside(SIGNS.nbytes(x.size), np.uint8, None)
     sums = np.empty(-(-x.size // TILE), np.float64)
     loop: Kernel = _squares if squares else _magnitudes
 

@@ -70,9 +70,9 @@ class PlaneForm(NamedTuple):
     scales: ScaleArrays | None = None
 
     @property
-    def arguments(self) -> tuple[np.uint8, np.ndarray, np.ndarray, int, int]:
+    def arguments(self) -> tuple[int, np.ndarray, np.ndarray, int, int]:
         """Arguments of kernels: escape, scales of rows and columns, width, and unit."""
-        return np.uint8(self.escape), *(self.scales or NO_SCALES), self.unit
+        return self.escape, *(self.scales or NO_SCALES), self.unit
 
 
 def lowered_range(plane: PlaneSums, scales: np.ndarray, unit: int) -> tuple[int, int] | None:
@@ -236,13 +236,12 @@ def join_planes(
     escape, *scales, unit = form.arguments
     streaming = streaming and out.ctypes.data % STREAMED == 0
     counts, planes = group_arguments(out.itemsize, coded)
-    room, valid = np.empty(TILE, np.uint8), np.empty(1, np.int64)
-    groups = counts, escape, orders()[1], planes
-    _joined(out.itemsize, form.shift)(
-        *(first, others, stride, *scales, unit, start, room, *groups, streaming, out, valid)
+    room, groups = np.empty(TILE, np.uint8), (counts, escape, orders()[1], planes)
+    valid = _joined(out.itemsize, form.shift)(
+        *(first, others, stride, *scales, unit, start, room, *groups, streaming, out)
     )
-    if valid[0] < counts.size:
-        raise wrong_group(start // TILE + int(valid[0]))
+    if valid < counts.size:
+        raise wrong_group(start // TILE + valid)
 
 
 def wrong_group(group: int) -> Corrupt:
@@ -442,8 +441,7 @@ def _joined(itemsize: int, shift: int) -> Kernel:
 
     @kernel(
         "in uint8[], in uint8[], int64, in uint8[], in uint8[], int64, int64, int64, out uint8[], "
-        f"in uint16[], uint8, in uint64[], out uint8[], boolean, out uint{8 * itemsize}[], "
-        "out int64[]",
+        f"in uint16[], uint8, in uint64[], out uint8[], boolean, out uint{8 * itemsize}[]",
         variant=f"{itemsize} {shift}",
     )
     def join_planes(
@@ -462,15 +460,13 @@ def _joined(itemsize: int, shift: int) -> Kernel:
         planes,
         streaming,
         out,
-        valid,
     ):
         # first.size == out.size; room.size is TILE, the size of a group. rows.size is 0 if no byte
         # is lowered, and counts.size is 0 if no element is left out, or the number of groups. The
         # other planes have as many elements as `first`, or as the sum of the counts: others.size
-        # >= (itemsize - 2) * stride + their size. See `join_coded` for the other arrays; valid[0]
-        # becomes the number of groups up to the first one whose count is wrong.
-        place, is_whole = 0, rows.size == 0 and counts.size == 0
-        valid[0] = 0
+        # >= (itemsize - 2) * stride + their size. See `join_coded` for the other arrays. Returns
+        # the number of groups up to the first one whose count is wrong.
+        valid, place, is_whole = np.int64(0), 0, rows.size == 0 and counts.size == 0
         if is_whole:
             join(first, others, stride, out, streaming)
         for at in range(0, 0 if is_whole else out.size, TILE):
@@ -490,8 +486,9 @@ def _joined(itemsize: int, shift: int) -> Kernel:
             ):
                 break
             place += count
-            valid[0] += 1
+            valid += 1
         if streaming:
             fence()
+        return valid
 
     return join_planes

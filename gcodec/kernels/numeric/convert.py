@@ -8,6 +8,7 @@ zero gets the same bits.
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
@@ -52,7 +53,11 @@ class ConvertedArray:
     def __init__(self, source: np.ndarray, dtype: str, *, finite: bool = False) -> None:
         self.source, self.dtype, self.finite = source, dtype, finite
         self.size = source.size
-        self._own = threading.local()
+
+    @functools.cached_property
+    def _own(self) -> threading.local:
+        """The buffer of each thread."""
+        return threading.local()
 
     def __getitem__(self, places: slice | np.ndarray) -> np.ndarray:
         """Return the float32 values of a contiguous slice, or at (k,) positions."""
@@ -200,7 +205,7 @@ def add_rounded(x: np.ndarray, dtype: str, scale: np.float32, out: np.ndarray) -
 @dispatched("gcodec.kernels.numeric.convert_cuda")
 def round_number(value: float, dtype: str) -> np.float32:
     """Round a number to float32, and the result to `dtype`."""
-    return round_to(np.full(1, value, np.float32), dtype)[0]
+    return round_to(np.array([value], np.float32), dtype)[0]
 
 
 def _segments(convert: Kernel, source: np.ndarray, out: np.ndarray) -> np.ndarray:

@@ -24,6 +24,8 @@ from gcodec.runtime.memory import Drainable, contents, release
 _SPARE = 1.01  # factor by which the estimated size of a string is raised
 _LEAST_ESTIMATED = 1 << 16  # words whose size is estimated by the lengths of a table
 
+_NO_WIDE = np.empty(0, np.uint64)
+
 SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
 
 
@@ -162,7 +164,7 @@ def read(
         # Fresh memory for each chunk would cost too much.
         room = min(chunk, stop - start)
         symbols = np.empty(room if out is None else 0, np.uint8)
-        wide = np.empty(room * code.wide, np.uint64)
+        wide = np.empty(room, np.uint64) if code.wide else _NO_WIDE
         for at in range(start, stop, chunk):
             upto = min(at + chunk, stop)
             bounds, mask = coded.part(at, upto, step)

@@ -85,13 +85,13 @@ def read_blocks(
 @functools.lru_cache(maxsize=256)
 def _prepared(code: PrefixCode | TableCode) -> tuple[Any, ...]:
     """Return the kernel that reads a code, its numbers and its tables."""
-    tables = read_runs(code), read_singles(code)
-    return _reader(code.family, code.look), code.numbers, *tables
+    look = code.look
+    return _reader(code.family, look), code.numbers, read_runs(code, look), read_singles(code)
 
 
 def check(status: np.ndarray, chained: bool) -> None:
     """Raise the error that a kernel reported by a number below 0 and a bit of the string."""
-    error, at = int(status[0]), int(status[1])
+    error, at = status[:2].tolist()
     if error < 0 and chained:
         raise Corrupt(f"the seek table or the payload is wrong: no block holds bit {at}")
     if error == TRUNCATED:

@@ -130,29 +130,42 @@ class TableCode(NamedTuple):
         return np.array([0, self.parameter, self.top, 0, 0], np.uint64)
 
     @property
+    def _occurring(self) -> list[tuple[int, int]]:
+        """Each length from 1 to LONGEST, and the number of symbols with a word of that length."""
+        return [(length, self.nbits.count(length)) for length in range(1, LONGEST + 1)]
+
+    @property
     def parameter(self) -> int:
         """1 if the code is incomplete, so that some bits begin no word; 0 otherwise."""
-        return int(room_left(self.lengths) != 0)
+        taken = sum(count << LONGEST - length for length, count in self._occurring)
+        return int(taken != 1 << LONGEST)
 
     @property
     def look(self) -> Look:
         """Layout of the table of a reader: for long words a large window with small entries."""
         mean = self.mean_nbits
         if mean < 4.5:
-            return LOOKS[1 if self.lengths.max() > 11 else 0]
+            return LOOKS[1 if LONGEST in self.nbits else 0]
         return LOOKS[2 if mean < 6.5 else 3]
 
     @property
     def mean_nbits(self) -> float:
         """Mean bits of a word, for the distribution of symbols that is optimal for the code."""
-        nbits = self.lengths[self.lengths > 0].astype(float)
-        return float((nbits * 0.5**nbits).sum())
+        return sum(count * length * 0.5**length for length, count in self._occurring)
 
     def words(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the words of the symbols below `size`, and their lengths; 0 without a word."""
-        bits, nbits = np.zeros(SYMBOLS, np.uint64), np.zeros(SYMBOLS, np.int64)
-        _fill_words(self.lengths, bits, nbits)
+        bits, nbits = _words_of(self)
         return bits[:size], nbits[:size]
+
+
+@functools.lru_cache(maxsize=16)  # the tables of a reader or a writer need them one after another
+def _words_of(code: TableCode) -> tuple[np.ndarray, np.ndarray]:
+    """Return the words of all symbols, and their lengths, read-only; see `TableCode.words`."""
+    bits, nbits = np.zeros(SYMBOLS, np.uint64), np.zeros(SYMBOLS, np.int64)
+    _fill_words(code.lengths, bits, nbits)
+    bits.flags.writeable = nbits.flags.writeable = False
+    return bits, nbits
 
 
 @dispatched("gcodec.kernels.prefix.table_code_cuda")
@@ -202,6 +215,19 @@ def put_lengths(lengths: np.ndarray, alphabet: np.ndarray, string: BitString) ->
     """
     string.reserve(alphabet.size // 2 + 1)
     _put_lengths(lengths, alphabet, string.data, string.state)
+
+
+def words_nbits(lengths: np.ndarray, counts: np.ndarray) -> int:
+    """Return the bits of all words, given the (n,) uint8 lengths and int64 counts of symbols."""
+    return int(_words_nbits(lengths, counts))
+
+
+@kernel("in uint8[], in int64[]")
+def _words_nbits(lengths, counts):
+    total = np.int64(0)
+    for symbol in range(min(lengths.size, counts.size)):
+        total += counts[symbol] * np.int64(lengths[symbol])
+    return total
 
 
 @kernel("in uint8[], in uint8[], out uint8[], out uint64[]", vectorized=False)
@@ -266,12 +292,13 @@ class ByteTables(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def byte_tables(code: TableCode) -> ByteTables:
     """Return the tables of a writer."""
-    bits, nbits = code.words(SYMBOLS)
-    top = int(np.flatnonzero(nbits).max(initial=0))
-    digit = 2 if top < 4 else 4 if top < 16 else 8
-    singles, groups = np.empty(SYMBOLS, np.uint64), np.empty(SYMBOLS, np.uint64)
-    _fill_places(bits, nbits, 8, singles)
-    _fill_places(bits, nbits, digit, groups)
+    words, singles = code.words(SYMBOLS), np.empty(SYMBOLS, np.uint64)
+    _fill_places(*words, 8, singles)
+    count = len(code.nbits.rstrip(b"\0"))  # no larger symbol has a word
+    if count > 16:
+        return ByteTables(singles, singles, 8)
+    digit, groups = 2 if count <= 4 else 4, np.empty(SYMBOLS, np.uint64)
+    _fill_places(*words, digit, groups)
     return ByteTables(singles, groups, digit)
 
 

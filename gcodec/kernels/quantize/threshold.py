@@ -15,11 +15,11 @@ import numpy as np
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import FieldLayout, check_padding
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
-from gcodec.runtime.cover import cover, streams, to_cache_line
+from gcodec.runtime.cover import cover, head_of, streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats, lanes
-from gcodec.runtime.memory import aligned_empty
+from gcodec.runtime.memory import empty_beside
 
 TWO_BIT = FieldLayout(width=2, align=4)
 ONE_BIT = FieldLayout(width=1, align=4)
@@ -55,10 +55,10 @@ def quantize(
     """
     n, width = x.size, layout.width
     residual, decay, left, *_ = update or (x, np.float32(0), x)
-    head = to_cache_line(left, 8 // width)
+    head = head_of(left, 8 // width)
     stream = update is not None and not update.is_in_place and streams(left[head:])
     loop, numbers = _quantizer(width, stream), (decay, threshold, level)
-    out = aligned_empty(layout.nbytes(n), np.uint8)
+    out = empty_beside(layout.nbytes(n), np.uint8, None)
     out[-(-n * width // 8) :] = 0
 
     def blocks(start: int, stop: int) -> None:
