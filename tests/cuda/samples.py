@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 from shim import ORDERS
-from sweeps import LONG, thinned
+from sweeps import in_turn, thinned
 
 from gcodec.runtime.device import Device
 
@@ -35,17 +35,13 @@ def third_of(gpu: Device, all_values: Sequence[_T], every: int = 1) -> list[_T]:
     return thinned(all_values, every)[ORDERS.index(order) :: len(ORDERS)]
 
 
-def in_turn(cases: Iterable[object]) -> list[Any]:
+def orders_in_turn(cases: Sequence[object]) -> list[Any]:
     """Return values of `gpu` and of a parameter with many cases, whose kernels are the same.
 
     Unless the run is long, the orders of the shim take turns. A device runs all cases.
     """
-    pairs: list[Any] = []
-    for number, case in enumerate(cases):
-        orders = ORDERS if LONG else ORDERS[number % len(ORDERS) :][:1]
-        pairs += [(order, case) for order in orders]
-        pairs.append(pytest.param("gpu", case, marks=pytest.mark.gpu))
-    return pairs
+    on_device = [pytest.param("gpu", case, marks=pytest.mark.gpu) for case in cases]
+    return [(order, case) for case, order in in_turn(cases, ORDERS)] + on_device
 
 
 def gradient(n: int, seed: int = 0) -> np.ndarray:

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from checks import block_codec_agrees, frames_agree
-from samples import LARGE, arbitrary_floats, gradient, in_turn, same, third_of
+from samples import LARGE, arbitrary_floats, gradient, orders_in_turn, same, third_of
 
 import gcodec
 from gcodec.kernels.quantize import microscale
@@ -90,7 +90,7 @@ SPECS += [
 ]
 
 
-@pytest.mark.parametrize(("gpu", "spec"), in_turn(SPECS), indirect=["gpu"])
+@pytest.mark.parametrize(("gpu", "spec"), orders_in_turn(SPECS), indirect=["gpu"])
 def test_codec(gpu: Device, spec: str) -> None:
     block_codec_agrees(gpu, spec, seed=5)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from samples import arbitrary_floats, gradient, in_turn, same
+from samples import arbitrary_floats, gradient, orders_in_turn, same
 from strings import agree, outcome
 
 import gcodec
@@ -37,7 +37,7 @@ def sample(n: int) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize(("gpu", "spec"), in_turn(SPECS), indirect=["gpu"])
+@pytest.mark.parametrize(("gpu", "spec"), orders_in_turn(SPECS), indirect=["gpu"])
 def test_frames(gpu: Device, spec: str) -> None:
     for n in (0, 1, 5001):
         x = sample(n)
