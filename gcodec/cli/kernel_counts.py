@@ -12,23 +12,23 @@ from typing import Any
 COUNTS = {
     "raw": (1, 1),
     "qsgd": (6, 10),
-    "qsgd:code=auto": (25, 30),
+    "qsgd:code=auto": (26, 31),
     "mxnet-2bit": (2, 4),
     "mxnet-2bit:form=auto": (26, 33),
     "mxnet-1bit": (2, 3),
     "terngrad": (3, 5),
     "minmax": (2, 3),
     "sign": (2, 3),
-    "minifloat": (30, 37),
+    "minifloat": (31, 38),
     "minifloat:code=none": (7, 9),
     "microscale": (2, 3),
     "microscale:format=nvfp4": (3, 4),
-    "microscale:code=auto": (17, 24),
+    "microscale:code=auto": (18, 25),
     "blockwise": (1, 2),
-    "blockwise:code=auto": (8, 13),
+    "blockwise:code=auto": (9, 14),
     "blockwise:kind=meanstd16": (3, 4),
-    "sparseloco": (11, 16),
-    "topk": (9, 11),
+    "sparseloco": (12, 17),
+    "topk": (10, 12),
     "randomk": (6, 7),
     "dct8": (6, 9),
     "powersgd": (4, 6),
@@ -38,7 +38,7 @@ COUNTS = {
 }
 """Kernels that encode, and that encode and decode, by codec."""
 
-CANDIDATES = 109
+CANDIDATES = 110
 """Kernels of ``gcodec inspect`` with a budget, which tries every codec."""
 
 
