@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from hypothesis import settings
+
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -27,3 +29,8 @@ def in_turn(cases: Iterable[T], others: Sequence[U]) -> list[tuple[T, U]]:
     if LONG:
         return list(itertools.product(cases, others))
     return list(zip(cases, itertools.cycle(others)))
+
+
+def examples(number: int, in_long_run: int = 1000) -> settings:
+    """Return settings of Hypothesis with a number of examples, and another one in a long run."""
+    return settings(max_examples=in_long_run if LONG else number)

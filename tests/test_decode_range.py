@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies as gs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sweeps import examples
 
 import gcodec
 from gcodec import Corrupt, Frame, LimitExceeded, Limits, ParameterError
@@ -65,7 +66,7 @@ def with_damage(frame: Frame, at: int) -> Frame:
 
 
 @given(st.data())
-@settings(max_examples=80)
+@examples(80)
 def test_bits_equal_the_slice_of_decode(data: st.DataObject) -> None:
     codec, dtype = data.draw(gs.codecs()), data.draw(gs.dtypes())
     x = gs.as_dtype(data.draw(gs.gradients(codec)), dtype)
@@ -238,7 +239,7 @@ def test_wrong_lengths_in_the_seek_table() -> None:
 
 
 @given(st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_damaged_tables_give_correct_values_or_an_error(data: st.DataObject) -> None:
     log2_block = data.draw(st.sampled_from([5, 11, 16, 17, 18]))
     frame = frame_of(log2_block)

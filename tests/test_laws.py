@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies as gs
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from reference import frame as reference_frame
 from reference import halves
-from sweeps import LONG, in_turn, thinned
+from sweeps import LONG, examples, in_turn, thinned
 
 import gcodec
 from gcodec.arrays.source import inspect
@@ -51,7 +51,7 @@ def symbols_equal(a: Any, b: Any) -> bool:
 
 
 @given(st.data())
-@settings(max_examples=100)
+@examples(100)
 def test_unpack_inverts_pack(data: st.DataObject) -> None:
     codec = data.draw(gs.codecs())
     x = data.draw(gs.gradients(codec, large=True))
@@ -87,7 +87,7 @@ def test_decoded_bits_determine_the_frame(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=100)
+@examples(100)
 def test_frame_round_trip(data: st.DataObject) -> None:
     codec = data.draw(gs.codecs())
     dtype = data.draw(gs.dtypes())
@@ -368,7 +368,7 @@ def test_spliced_frames_are_refused(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=200), st.booleans())
-@settings(max_examples=200)
+@examples(200)
 def test_arbitrary_bytes(data: bytes, begin_well: bool) -> None:
     if begin_well:
         data = b"GCF\x01" + data
@@ -394,7 +394,7 @@ _dims = st.sampled_from([0, 1, 2, 3, 16, 2**31, 2**40, 2**62, 2**63, 2**64 - 1])
     payload=st.binary(max_size=70),
     spare=st.sampled_from([0, 0, 1, 3, 7]),
 )
-@settings(max_examples=300)
+@examples(300)
 @example(1, 1, [0, 2**62], b"", b"", b"", 0)
 @example(1, 1, [0, 2**64 - 1], b"", b"", b"", 0)
 @example(1, 4, [1], b"", b"", b"\x01\0\x80\x7f", 0)
@@ -424,7 +424,7 @@ def test_arbitrary_fields_with_right_checksums(
 
 
 @given(st.data())
-@settings(max_examples=120)
+@examples(120)
 def test_arbitrary_bare_payloads(data: st.DataObject) -> None:
     codec = data.draw(gs.codecs()).encode(f32(1, -2)).codec
     n = data.draw(gs.sizes())
@@ -476,7 +476,7 @@ TWO_BIT = [codec for codec in gs.CODECS if codec.name == "mxnet-2bit"]
 
 
 @given(st.sampled_from(TWO_BIT), st.data())
-@settings(max_examples=100)
+@examples(100)
 def test_two_bit_levels_and_error(codec: Codec, data: st.DataObject) -> None:
     x = data.draw(gs.gradients(codec, large=True))
     payload = codec.encode(x)
@@ -575,7 +575,7 @@ def test_encoding_is_idempotent(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150)
+@examples(150)
 def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
     codec = data.draw(gs.codecs())
     dtype = data.draw(gs.dtypes())
@@ -661,7 +661,7 @@ def test_automatic_threshold_refuses_before_the_residual_changes() -> None:
 
 
 @given(st.data())
-@settings(max_examples=100)
+@examples(100)
 def test_out_and_like(data: st.DataObject) -> None:
     codec = data.draw(gs.codecs())
     dtype = data.draw(gs.dtypes())
@@ -700,7 +700,7 @@ SCALES = [1.0, -1.0, 0.0, -0.0, 0.5, 1 / 3, 0.3, 3.0, 1e-30, 1e38, math.inf, mat
 
 
 @given(st.data())
-@settings(max_examples=100)
+@examples(100)
 def test_decode_add_is_the_composition(data: st.DataObject) -> None:
     codec = data.draw(gs.codecs())
     dtype = data.draw(gs.dtypes())

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies as gs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from sweeps import thinned
+from sweeps import examples, thinned
 
 import gcodec
 from gcodec.arrays.source import NUMPY_DTYPES
@@ -52,7 +52,7 @@ def encoded(specs: Sequence[str], n: int, dtype: Any = np.float32) -> list[bytes
 
 
 @given(st.data())
-@settings(max_examples=80)
+@examples(80)
 def test_law_of_sums(data: st.DataObject) -> None:
     """Codecs, dtypes, scales, the length of the parts and the alignment of `out` are arbitrary."""
     n = data.draw(gs.sizes())

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import blockwise as reference
-from sweeps import LONG, thinned
+from sweeps import examples, thinned
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError, Truncated
@@ -36,7 +36,7 @@ CODED = [spec for spec in SPECS if reference.WIDE not in spec]
 ROWS = ("blockwise:kind=fp8,block=0", "blockwise:kind=meanstd16,block=0")
 
 # Of each setting, of which there are many.
-few_examples = settings(max_examples=200 if LONG else 10)
+few_examples = examples(10, 200)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

@@ -8,10 +8,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import microscale as reference
-from sweeps import LONG, thinned
+from sweeps import examples, thinned
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError, Truncated
@@ -25,7 +25,7 @@ SPECS = [f"microscale:format={name},scale={rule}" for name in MX for rule in RUL
 SPECS += ["microscale:format=nvfp4"]
 
 # Of each setting, of which there are many.
-few_examples = settings(max_examples=200 if LONG else 10)
+few_examples = examples(10, 200)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

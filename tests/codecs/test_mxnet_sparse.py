@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import agree, outcome
 from reference import crc32c, leb128, positions, seek, universal
 from reference import frame as reference_frame
 from reference import mxnet_sparse as reference
 from reference.positions import CODES
-from sweeps import LONG
+from sweeps import LONG, examples
 
 import gcodec
 from gcodec.payload import Payload
@@ -194,7 +194,7 @@ def test_every_short_payload(index: str) -> None:
 
 
 @given(st.data(), st.sampled_from(CODES), st.integers(0, 10**6))
-@settings(max_examples=1000 if LONG else 100)
+@examples(100)
 def test_damaged_payloads(data: st.DataObject, index: str, seed: int) -> None:
     n = data.draw(st.sampled_from([1, 16, 40, 300]))
     rng = random.Random(seed)

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies as gs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import bits, outcome
 from reference import frame as reference_frame
 from reference import qsgd as reference
 from reference import universal
 from reference.qsgd import Setting
-from sweeps import LONG, thinned
+from sweeps import LONG, examples, thinned
 
 import gcodec
 from gcodec.payload import Payload
@@ -138,7 +138,7 @@ def test_all_settings(code: str, form: str) -> None:
     st.sampled_from(["l2", "max"]),
     gs.seeds(),
 )
-@settings(max_examples=1000 if LONG else 60)
+@examples(60)
 def test_any_gradient(
     data: st.DataObject, pair: tuple[str, str], s: int, bucket: int, norm: str, seed: int
 ) -> None:
@@ -291,7 +291,7 @@ def test_fill(setting: Setting, rices: tuple[int, ...]) -> None:
 
 
 @given(st.data(), st.sampled_from(reference.ALL), st.sampled_from(LEVELS), st.integers(0, 99))
-@settings(max_examples=1000 if LONG else 80)
+@examples(80)
 def test_damaged_payloads(data: st.DataObject, pair: tuple[str, str], s: int, number: int) -> None:
     """Both agree on payloads with a few bits flipped, cut off, or appended."""
     n = data.draw(st.sampled_from([1, 5, 40, 130]))

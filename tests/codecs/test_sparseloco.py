@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import sparseloco as reference
-from sweeps import LONG
+from sweeps import examples
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError, Truncated
@@ -54,7 +54,7 @@ def parameters(draw: st.DrawFn) -> reference.Setting:
 
 
 @given(tensors(), parameters(), st.sampled_from([6.0, 1.0, 0.01, 1e30]))
-@settings(max_examples=1000 if LONG else 80)
+@examples(80)
 def test_oracle(x: np.ndarray, setting: reference.Setting, sigmas: float) -> None:
     codec = codec_of(setting, sigmas=sigmas)
     payload = codec.encode(x)
@@ -67,7 +67,7 @@ def test_oracle(x: np.ndarray, setting: reference.Setting, sigmas: float) -> Non
 
 
 @given(tensors(), parameters(), st.sampled_from(["rice", "rans"]))
-@settings(max_examples=1000 if LONG else 40)
+@examples(40)
 def test_free_codes(x: np.ndarray, setting: reference.Setting, index: str) -> None:
     """Parameters and frequencies are up to an encoder, so the oracle only reads these codes."""
     setting = setting._replace(index=index)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import strategies as gs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from sweeps import LONG
+from sweeps import examples
 
 import gcodec
 from gcodec.payload import Payload
@@ -29,7 +29,7 @@ def largest_positions(x: np.ndarray, k: int) -> list[int]:
 
 
 @given(st.data())
-@settings(max_examples=1000 if LONG else 60)
+@examples(60)
 def test_largest_elements_are_sent(data: st.DataObject) -> None:
     n = data.draw(st.sampled_from([0, 1, 2, 5, 64, 100, 1000]))
     levels = data.draw(st.sampled_from([1, 2, 5, 10**6]))  # few levels, many ties
@@ -125,7 +125,7 @@ def test_unsent_elements_stay_in_the_residual(value: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_contraction(data: st.DataObject) -> None:
     codec = gcodec.parse(data.draw(st.sampled_from(["topk:k=5", "topk:ratio=0.3", "topk"])))
     x = data.draw(gs.gradients(codec)).astype(np.float64)

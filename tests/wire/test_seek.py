@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import strategies as gs
 import unary
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import crc32c, leb128
 from reference import frame as reference
-from sweeps import LONG, thinned
+from sweeps import LONG, examples, thinned
 from unary import PREAMBLE, WORDS, levels
 
 import gcodec
@@ -592,7 +592,7 @@ def test_tags_cover_the_table() -> None:
 
 
 @given(st.data())
-@settings(max_examples=1000 if LONG else 100)
+@examples(100)
 def test_arbitrary_sections(data: st.DataObject) -> None:
     """A frame with an arbitrary section is refused, or decodes as without a table."""
     form = data.draw(st.sampled_from(list(SPECS)))
