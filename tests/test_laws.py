@@ -529,7 +529,9 @@ def test_laws_of_error(data: st.DataObject) -> None:
     x = data.draw(gs.gradients(codec, modest=True))
     wide = x.astype(np.float64)
     energy = float(wide @ wide)
-    seeds = range(1 if deterministic(codec, x) else 300)
+    # A value near a level is rarely rounded to the other one: few draws then look deterministic.
+    stochastic = codec.unbiased or not deterministic(codec, x)
+    seeds = range(300 if stochastic else 1)
     draws = np.array([codec.decode(codec.encode(x, seed=s), x.shape) for s in seeds], np.float64)
     errors = ((draws - wide) ** 2).sum(axis=1)
     rounding = 1 + 1e-5
@@ -545,7 +547,7 @@ def test_laws_of_error(data: st.DataObject) -> None:
     if codec.unbiased:
         bias = np.abs(draws.mean(axis=0) - wide)
         noise = 7 * draws.std(axis=0) / math.sqrt(len(draws))
-        reach = missed * np.ptp(draws) if draws.size else 0
+        reach = missed * np.ptp(np.append(draws, 0))
         assert np.all(bias <= noise + reach + 1e-5 * math.sqrt(energy))
 
 
