@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from gcodec.entropy import rans
+from gcodec.entropy.context.byte_scales import Sample
 from gcodec.entropy.rans import entropy_nbits
 from gcodec.kernels.context.byte_sums import rounded_scales
 
@@ -45,3 +47,18 @@ def test_scales_equal_their_formula() -> None:
             scales[counts == 0] = 0
             result = rounded_scales((sums, counts), quantum, one, unit)
             assert np.array_equal(result, scales.astype(np.uint8))
+
+
+@pytest.mark.parametrize(("unit", "quantum"), [(1, 4), (8, 1)])
+def test_bytes_of_octaves_are_lowered_by_scales_of_octaves(unit: int, quantum: int) -> None:
+    rng = np.random.default_rng(3)
+    exponents = 127 / unit + np.repeat(rng.uniform(-4, 4, 512), 128) + rng.normal(0, 1, 512 * 128)
+    symbols = np.floor(unit * exponents).astype(np.uint8)
+    plain = entropy_nbits(np.bincount(symbols, minlength=256))
+    lowering = Sample(symbols, 1.0, unit).lowering(symbols.shape, plain)
+    assert lowering is not None
+    scales = lowering.scales
+    assert scales.layout == (128, 0, quantum)
+    assert np.all(scales.rows % quantum == 0)
+    assert np.unique(scales.rows).size > 4
+    assert entropy_nbits(lowering.counts) + lowering.nbits < 0.9 * plain

@@ -98,10 +98,13 @@ class Sample(NamedTuple):
         for layout in layouts_of(shape, self.symbols.size):
             if layout.width >= self.times * self.symbols.size:
                 continue
+            coarse = layout._replace(quantum=_PER_OCTAVE)  # whole octaves take fewer bits
+            if self.unit == 1 and not layout.group:  # parts of octaves would lower no byte
+                layout = coarse
             lowered = self._lowered(layout)
             nbits, own = self.times * lowered.nbits, self.lists_nbits(*lowered.lists_nbits)
-            if own > _COARSE * plain:  # scales of whole octaves take fewer bits
-                layout = layout._replace(quantum=_PER_OCTAVE)
+            if own > _COARSE * plain and layout != coarse:
+                layout = coarse
                 lowered = self._lowered(layout)
                 own = self.lists_nbits(*lowered.lists_nbits)
             if nbits + own < plain - plain / _LOWERED_SHARE:
