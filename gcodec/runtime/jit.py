@@ -21,10 +21,6 @@ from typing import Any
 from gcodec.runtime.build_id import KERNELS
 from gcodec.runtime.device import device_of, no_twin
 
-_SCALARS = (
-    *("float32", "float64", "boolean"),
-    *("uint8", "uint16", "uint32", "uint64", "int32", "int64"),
-)
 _PACKAGE = "gcodec.kernels."
 _LOCK = threading.RLock()
 _FACTORIES: list[tuple[Any, Callable[[], Iterable[tuple[Any, ...]]]]] = []

@@ -100,6 +100,24 @@ def test_filters_are_transformed_independently(sizes: tuple[int, int, int]) -> N
         assert bits(x) == bits(together)
 
 
+def test_the_end_of_a_tensor_is_independent_of_large_filters() -> None:
+    """Sums of large filters stay in a buffer; they are not added up again, which may overflow."""
+    a, b, c = sizes = (2, 15, 2)
+    matrices = tuple(basis(n).tobytes() for n in sizes)
+    # After two axes these filters are as large as after one, with the signs of a row of the basis.
+    # If the latter axis is transformed again, rows from 2 on add up to more than float32 holds.
+    y = np.sign(basis(b)[:, 1]) * (np.arange(b) > 1)
+    x = np.zeros((1 + (1 << 11) // (a * b * c), a, b, c), np.float32)
+    x[:-1, 0] = 3.3e38 * np.outer(basis(b) @ y / np.abs(basis(b) @ y).max(), basis(c)[:, 0])
+    x[-1] = np.random.default_rng(0).standard_normal((a, b, c))
+    alone = np.empty_like(x)
+    for filter_, out in zip(x, alone, strict=True):
+        small_transform.transform(filter_.reshape(-1), sizes, matrices, out.reshape(-1))
+    assert np.isfinite(alone).all()
+    small_transform.transform(x.reshape(-1), sizes, matrices, x.reshape(-1))
+    assert bits(x) == bits(alone)
+
+
 @pytest.mark.parametrize("shape", NO_FILTERS, ids=str)
 def test_tensors_without_filters_are_not_transformed(shape: tuple[int, ...]) -> None:
     assert FilterTransform.of(shape) is None and ecsq.taps(shape) is None

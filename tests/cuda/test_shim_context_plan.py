@@ -9,7 +9,7 @@ import pytest
 from samples import third_of
 from shim import ShimDevice
 
-from gcodec.entropy.context import symbol_coder
+from gcodec.entropy.context import device, symbol_coder
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import one_wait
@@ -100,3 +100,16 @@ def test_samples(gpu: Device) -> None:
         pytest.skip("once is enough, as it takes a while")
     for shape in ((4000, 300), (1100, 40, 5, 3), (600_000,)):
         agree(gpu, levels(shape, 0.7, 0.8), shape)
+
+
+@pytest.mark.parametrize("log2_times", [0, 16, 21])
+def test_the_bits_of_counts(gpu: Device, log2_times: int) -> None:
+    """Bits grow as counts do, also where the bits times n exceed 64 bits."""
+    shape, times = (40, 57), 1 << log2_times
+    n = 40 * 57
+    symbols = gpu.to_device(levels(shape, 60.0, 0.0))
+    scales = device.counted(device.best_scales(symbols, symbols, shape), symbols)
+    once = int(device.planned(scales, n, (), sample=0).nbits)
+    counts = gpu.to_device(gpu.to_host(scales.counts) * np.uint64(times))
+    many = device.planned(scales._replace(counts=counts), n * times, (), sample=0)
+    assert int(many.nbits) == pytest.approx(once * times, rel=0.1)

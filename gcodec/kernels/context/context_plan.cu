@@ -340,7 +340,9 @@ extern "C" __global__ void __launch_bounds__(SYMBOLS)
 #pragma unroll 1
     for (i64 k = 1; k < tables; ++k)
         if (nbits[k] < nbits[best]) best = k;
-    i64 cost = nbits[best] * n / seen, own = ends[3] * n / seen + ends[4];
+    i64 cost = nbits[best], own = ends[3];
+    if (seen < n) cost = cost * n / seen, own = own * n / seen;  // `seen` is small
+    own += ends[4];
     bool sent = cost >= WORTH && cost >= WORTH * ends[2] && own < cost;
     if (sent) {
         cost = own;

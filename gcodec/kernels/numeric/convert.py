@@ -22,7 +22,7 @@ from gcodec.runtime.lanes import ROUNDED
 from gcodec.runtime.memory import aligned_empty, bits_float, float_bits
 from gcodec.runtime.reuse import result_beside
 
-_U13, _U16, _U31 = np.uint32(13), np.uint32(16), np.uint32(31)
+_U13, _U16 = np.uint32(13), np.uint32(16)
 _ONE = np.uint32(1)
 _ABS = np.uint32(0x7FFFFFFF)
 _INFINITY = np.uint32(0x7F800000)

@@ -32,6 +32,11 @@ __device__ __forceinline__ bool less_equal(u32 a, u32 b) {
     return !is_nan(a) && !is_nan(b) && order_of(a) <= order_of(b);
 }
 
+// 2^exponent, a normal number.
+__device__ __forceinline__ f64 power_of_two(i64 exponent) {
+    return __longlong_as_double((exponent + 1023) << 52);
+}
+
 // float32 to float64, exactly, given its bits.
 __device__ __forceinline__ f64 widened(u32 bits) {
     if (bits & EXPONENT) return (f64)float_of(bits);

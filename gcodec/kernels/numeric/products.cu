@@ -11,10 +11,6 @@ static const int RANKS = 4;  // rows of factors that are multiplied at a time
 static const int VALUE_NBITS = 24, FACTOR_NBITS = 16;
 static const f64 DEPENDENT = 0x1p-40;  // relative square of a row that depends on preceding rows
 
-__device__ __forceinline__ f64 power_of_two(i64 exponent) {
-    return __longlong_as_double((exponent + 1023) << 52);
-}
-
 // The exponent e of a float32 from 2^(e - 1) to below 2^e, given its bits; 0 for zero.
 __device__ __forceinline__ int exponent_of(u32 top) {
     return top >> 23 ? (int)(top >> 23) - 126 : top ? 32 - __clz((int)top) - 149 : 0;

@@ -4,6 +4,8 @@
 // codes come from a quotient, as on the host. A table has the values of all 256 bytes, with sign and
 // scale.
 #include "kernels/numeric/floats.cuh"
+#include "kernels/quantize/code_words.cuh"
+#include "runtime/report.cuh"
 
 static const i64 TOGETHER = 8;  // elements that a thread takes at once, from a multiple of 8 on
 static const int MOST_STEPS = 7;
@@ -65,28 +67,8 @@ extern "C" __global__ void __launch_bounds__(256)
     points[k] = is_code ? multiply_bits(scale, levels[size]) | (k & sign ? SIGN_BIT : 0) : 0;
 }
 
-// Codes of elements i to i + 7, two in a byte or a byte each; those after the last are 0. `out` is
-// aligned to 8 bytes.
-__device__ __forceinline__ void store_pairs(u8* out, i64 i, i64 n, const u32* codes) {
-    u32 word = 0;
-    for (int k = 0; k < 4; ++k) word |= (codes[2 * k] << 4 | codes[2 * k + 1]) << 8 * k;
-    if (i + TOGETHER <= n) {
-        *(u32*)(out + i / 2) = word;
-        return;
-    }
-    for (i64 k = 0; k < 4; ++k)
-        if (i + 2 * k < n) out[i / 2 + k] = (u8)(word >> 8 * k);
-}
-__device__ __forceinline__ void store_bytes(u8* out, i64 i, i64 n, const u32* codes) {
-    u64 word = 0;
-    for (int k = 0; k < 8; ++k) word |= (u64)codes[k] << 8 * k;
-    if (i + TOGETHER <= n) {
-        *(u64*)(out + i) = word;
-        return;
-    }
-    for (i64 k = 0; k < TOGETHER; ++k)
-        if (i + k < n) out[i + k] = (u8)codes[k];
-}
+// The place of the k-th code in a word of eight, two in a byte, high half first, or a byte each.
+__device__ __forceinline__ int place_of(int k, bool pairs) { return pairs ? 4 * (k ^ 1) : 8 * k; }
 
 // The code of an element with its sign; code 0 has no sign.
 template <class Rule>
@@ -120,7 +102,9 @@ __device__ __forceinline__ void quantize(const u32* x, const u32* kept, u32* lef
             codes[k] = signed_code(rule, values[k], width);
             if (adds) memory[k] = subtract_bits(values[k], table[codes[k]]);  // a byte: below 256
         }
-        PAIRS ? store_pairs(out, i, n, codes) : store_bytes(out, i, n, codes);
+        u64 word = 0;
+        for (int k = 0; k < TOGETHER; ++k) word |= (u64)codes[k] << place_of(k, PAIRS);
+        store_codes(out, PAIRS ? i / 2 : i, PAIRS ? (n + 1) / 2 : n, PAIRS ? 4 : 8, word);
         if (adds) store_eight(left, i, n, memory);
     }
     for (int step = 16; step; step /= 2)
@@ -142,21 +126,11 @@ extern "C" __global__ void __launch_bounds__(256)
         quantize<false>(x, kept, left, n, adds, decay, quotients, width, points, out, top);
 }
 
-// Codes of elements i to i + 7, zeros after the last; the bytes may begin anywhere.
-__device__ __forceinline__ void load_codes(const u8* bytes, i64 i, i64 n, bool pairs, u32* codes) {
-    const u8* first = bytes + (pairs ? i / 2 : i);
-    if (i + TOGETHER <= n && ((u64)first & 3) == 0) {
-        u32 low = ((const u32*)first)[0], high = pairs ? 0 : ((const u32*)first)[1];
-        for (int k = 0; k < TOGETHER; ++k)
-            codes[k] = pairs ? low >> (8 * (k / 2) + (k & 1 ? 0 : 4)) & 15
-                             : (k < 4 ? low : high) >> 8 * (k & 3) & 255;
-        return;
-    }
-    for (int k = 0; k < TOGETHER; ++k) {
-        if (i + k >= n) codes[k] = 0;
-        else if (pairs) codes[k] = bytes[(i + k) / 2] >> (k & 1 ? 0 : 4) & 15;
-        else codes[k] = bytes[i + k];
-    }
+// The codes of elements i to i + 7; those after the last byte are 0.
+__device__ __forceinline__ void unpack(const u8* bytes, i64 i, i64 nbytes, bool pairs, u32* codes) {
+    u64 word = load_codes(bytes, pairs ? i / 2 : i, nbytes, pairs ? 4 : 8);
+    for (int k = 0; k < TOGETHER; ++k)
+        codes[k] = (u32)(word >> place_of(k, pairs)) & (pairs ? 15 : 255);
 }
 
 // Decodes n codes, two in a byte if `pairs`: writes their values, or adds `times` the values to out.
@@ -167,24 +141,23 @@ extern "C" __global__ void __launch_bounds__(256)
     copy_table(points, table);
     for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {
         u32 values[TOGETHER];
-        load_codes(bytes, i, n, pairs, values);
+        unpack(bytes, i, pairs ? (n + 1) / 2 : n, pairs, values);
         for (int k = 0; k < TOGETHER; ++k) values[k] = table[values[k]];  // a byte: below 256
         store_eight(out, i, n, values, times, add);
     }
 }
 
-// Lowers `first` to the number of the first invalid code. With pairs, n may count the half of a byte
-// after the last code.
+// Reports the first invalid code, as its number times 256 plus the code. With pairs, the half of a byte
+// after the last code counts.
 extern "C" __global__ void __launch_bounds__(256)
-    first_wrong(const u8* __restrict__ bytes, i64 n, bool pairs, u32 sign, u32 top, u64* first) {
-    u64 own = ~0ull;
+    first_wrong(const u8* __restrict__ bytes, i64 nbytes, bool pairs, u32 sign, u32 top, u64* wrong) {
+    i64 n = pairs ? 2 * nbytes : nbytes;
     for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {
         u32 codes[TOGETHER];
-        load_codes(bytes, i, n, pairs, codes);
+        unpack(bytes, i, nbytes, pairs, codes);
         for (int k = 0; k < TOGETHER; ++k) {
-            u32 size = codes[k] & (sign - 1);
-            if (size > top || codes[k] == sign || codes[k] >= 2 * sign) own = min(own, (u64)(i + k));
+            u32 code = codes[k], size = code & (sign - 1);
+            if (size > top || code == sign || code >= 2 * sign) report(wrong, (i + k) << 8 | code);
         }
     }
-    if (own != ~0ull) atomicMin(first, own);
 }

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gcodec.kernels.bits.pack_cuda import launch_check_padding
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.float_format import MiniFloat
@@ -19,12 +20,17 @@ from gcodec.kernels.quantize.minifloat import (
     per_byte,
 )
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding, word
-from gcodec.runtime.deferred import Deferred, fetch_later
+from gcodec.runtime.cuda_grid import (
+    THREADS,
+    device_with,
+    launch_striding,
+    raise_reported,
+    word,
+)
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import Device
 
 _EACH = 8  # elements of a thread
-_NONE = (1 << 64) - 1
 _Scale = float | np.float32 | Deferred
 
 
@@ -55,24 +61,13 @@ def dequantize_tensor(
 
 def check(codes: Array, n: int, fmt: MiniFloat) -> None:
     """Raise `Corrupt` unless the bytes are n valid codes."""
-    device, pair = device_with(codes), per_byte(fmt)
-    count = codes.size * pair
-    first = device.to_device(np.array([_NONE], np.uint64))
-    rule = pair == 2, 1 << fmt.width - 1, fmt.top
-    _launch(device, "first_wrong", count, codes, count, *rule, first)
-    words = device.empty(9, np.uint8)
-    words[:8] = first.view(np.uint8)
-    words[8:] = codes[-1:] if codes.size else 0
-
-    def raise_error(result: np.ndarray) -> None:
-        at, last = int(result[:8].view(np.uint64)[0]), int(result[8])
-        if at != _NONE:
-            byte = int(device.to_host(codes[at // pair :][:1])[0])
-            raise code_error(at, byte if pair == 1 else byte & 15 if at % 2 else byte >> 4)
-        if n % pair and last & 15:
-            raise half_error(codes.size - 1)
-
-    fetch_later(device, words, raise_error)
+    device, pairs = device_with(codes), per_byte(fmt) == 2
+    wrong = device.zeros(2, np.uint64)
+    rule = pairs, 1 << fmt.width - 1, fmt.top
+    _launch(device, "first_wrong", codes.size * per_byte(fmt), codes, codes.size, *rule, wrong)
+    if pairs:
+        launch_check_padding(codes, 4 * n, "msb", wrong[1:])
+    raise_reported(device, wrong, lambda report: code_error(*divmod(report, 256)), half_error)
 
 
 class _Rule(NamedTuple):

@@ -295,11 +295,6 @@ __device__ __forceinline__ f64 rounded(f64 scale, const Search* search, f64 most
     return __ddiv_rn(widened(narrowed(bounded)), search->unit);
 }
 
-// 2^exponent, a normal number.
-__device__ __forceinline__ f64 power_of_two(i64 exponent) {
-    return __longlong_as_double((exponent + 1023) << 52);
-}
-
 // 2^log, by roots of 2.
 __device__ f64 power_of(f64 log, const f64* roots) {
     f64 whole = floor(log), fraction = __dsub_rn(log, whole), power = 1.0;

@@ -119,12 +119,12 @@ def _transform(x, a, b, c, weights, one, two, out):
     tile = _TILE // size * size
     for start in range(0, x.size, tile):
         count = min(tile, x.size - start)
-        values, inside, after = x[start : start + count], one[size:], one[size + count :]
+        values, inside = x[start : start + count], one[size:]
         for i in range(values.size):
             inside[i] = values[i]
         # A remainder of the preceding tile might overflow float32 and then be multiplied by 0.
-        for i in range(after.size if count < tile else 0):
-            after[i] = np.float32(0)
+        for i in range(size + count, one.size if count < tile else 0):
+            one[i] = two[i] = np.float32(0)
         row, stride = 0, 1
         for axis in range(3):
             n = c if axis == 0 else b if axis == 1 else a
