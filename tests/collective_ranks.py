@@ -177,20 +177,22 @@ def automatic() -> dict[str, Any]:
     logger = logging.getLogger("gcodec.torch")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    training = Training("sign", collective="auto", inside=dist.get_world_size())
+    options: dict[str, Any] = {"collective": "auto", "is_frozen": True}
+    training = Training("sign", inside=dist.get_world_size(), **options)
     before = training.state.collective, training.state.state_dict()
     for step in range(3):
         training.step(step)
-    logger.removeHandler(handler)
-    again = Training("sign", collective="auto")
+    announced = [*messages]
+    again = Training("sign", **options)
     again.state.load_state_dict(training.state.state_dict())
     groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
     own = groups[dist.get_rank()]
     alone = Training("sign", collective="auto", process_group=own, start_iter=0)
     alone.step(0)
+    logger.removeHandler(handler)
     return {
-        "alone": alone.state.collective,
-        "messages": messages,
+        "alone": [alone.state.collective, *messages[len(announced) :]],
+        "messages": announced,
         "collectives": [before[0], training.state.collective, again.state.collective],
         "keys": sorted(before[1]),
         "digest": training.digest(),
@@ -259,7 +261,7 @@ def restart() -> dict[str, Any]:
     states = [torch.load(str(path).format(rank), weights_only=True) for rank in range(4)]
     expected, results = owed(states), []
     pair = dist.new_group([0, 1])
-    for collective in ("gather", "two-phase") if dist.get_rank() < 2 else ():
+    for collective in ("gather", "two-phase", "auto") if dist.get_rank() < 2 else ():
         again = Training("topk:ratio=0.05", collective=collective, process_group=pair)
         again.state.load_state_dicts(states)
         with warnings.catch_warnings(record=True) as caught:

@@ -447,10 +447,10 @@ class DdpState:
         if totals.gradient_nbytes > first.gradient_nbytes:
             totals = _Totals(*map(operator.sub, totals, first))
         nbytes, sent, received, encode, decode = totals
-        place = self._chosen_place()
-        members = place.nodes
-        if members == 1 or self.settings.collective == "factors":
+        place = self._place
+        if place is None or place.nodes == 1 or self.settings.collective == "factors":
             return math.nan
+        members = place.nodes
         dense = nbytes / place.inside
         if not place.two_phase:
             return 8 * break_even(dense, sent, encode, decode / members, members=members)
@@ -510,8 +510,12 @@ class DdpState:
             place = self._place
             if place is not None and (place.two_phase or place.inside > 1):
                 state[_PLACE] = torch.tensor(place)
-            for prefix, coder in zip(("", _SERVER), self._coders(), strict=False):
-                arrays = coder.state_dict()
+            phases: Sequence[Mapping[str, np.ndarray]]
+            phases = [coder.state_dict() for coder in self._coders()]
+            if self._restored:  # the advisor has not chosen a collective yet
+                flat = self._place_of(False, False)
+                phases = redistribute(self._restored, flat, self._names.shapes())
+            for prefix, arrays in zip(("", _SERVER), phases, strict=False):
                 state |= {prefix + key: torch.from_numpy(array) for key, array in arrays.items()}
             return state
 
@@ -537,6 +541,7 @@ class DdpState:
             raise ParameterError.of(f"state[{_PLACE!r}]", saved.place, allowed)
 
         def load() -> None:
+            self._restored = ()
             for coder, arrays in zip(self._coders(), (saved.worker, saved.server), strict=False):
                 coder.load_state_dict(arrays)
 
@@ -761,15 +766,14 @@ class DdpState:
             return self._dense
         nodes = self._nodes
         several = nodes is not None and nodes.nodes > 1 and nodes.inside.size > 1
-        values = sum(map(math.prod, self._names.shapes().values()))
         self._choice = choose_collective(
             measure_coding(parts),
-            values,
+            self._names.trainable_size,
             self._communicator,
             nodes.inside if nodes and several else None,
             nodes.between if nodes and several else None,
         )
-        announce(dist.get_rank(), "ddp_hook", self._choice)
+        announce(self._communicator.rank, "ddp_hook", self._choice)
         self._restore()
         return self._exchange
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from gcodec.advisor import Link  # noqa: E402
 from gcodec.errors import ParameterError  # noqa: E402
 from gcodec.torch import choice  # noqa: E402
 from gcodec.torch.exchange import Place, SavedState, redistribute  # noqa: E402
+from gcodec.torch.nodes import find_nodes  # noqa: E402
 from gcodec.training.collectives import share_of  # noqa: E402
 
 PAIR = (
@@ -101,10 +104,10 @@ def test_advisor_chooses_once_and_says_why(pair: Ranks) -> None:
         before, chosen, again = rank["collectives"]
         assert before == "auto"
         assert chosen == again
-        assert rank["alone"] == "gather"
+        assert rank["alone"] == ["gather", "ddp_hook: collective gather: there is one rank"]
         assert rank["keys"] == ["iteration", "rank", "size"]
         assert f"sign, {chosen}, step 3" in rank["text"]
-        assert message.startswith(f"ddp_hook: collective {chosen}: a step of 3,615 values takes ")
+        assert message.startswith(f"ddp_hook: collective {chosen}: a step of 2,995 values takes ")
     assert "MB/s" in message
 
 
@@ -330,6 +333,23 @@ def test_redistribution_keeps_what_is_owed(
             f"step:{k}" for k in expected
         }
         assert all(worker[f"residual:{key}"].shape == x.shape for key, x in expected.items())
+
+
+@pytest.mark.parametrize(("own", "place"), [([0, 5], 0), ([2, 3], 2), ([5, 0], 2), ([3, 2], 0)])
+def test_nodes_in_any_order_of_ranks(
+    own: list[int], place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank averages the share of its place between nodes, where groups sort their ranks."""
+    rank, nodes = own[0], [[0, 5], [1, 4], [2, 3]]
+
+    def apart(ranks: list[int], *options: Any) -> SimpleNamespace:
+        return SimpleNamespace(rank=sorted(ranks).index(rank))
+
+    monkeypatch.setattr("gcodec.torch.nodes.TorchCommunicator", SimpleNamespace(apart=apart))
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
+    texts = [json.dumps(node).encode() for node in nodes]
+    world = SimpleNamespace(ranks=list(range(6)), all_gather=lambda text: texts)
+    assert find_nodes(cast(Any, world), sorted(own), None, "gloo").node == place
 
 
 def test_residuals_of_other_parameters_are_refused() -> None:
