@@ -263,6 +263,8 @@ def restart() -> dict[str, Any]:
     pair = dist.new_group([0, 1])
     for collective in ("gather", "two-phase", "auto") if dist.get_rank() < 2 else ():
         again = Training("topk:ratio=0.05", collective=collective, process_group=pair)
+        strange = [{**state, "residual:x": torch.ones(3)} for state in states]
+        refused = refusal_of(again.state.load_state_dicts, strange)
         again.state.load_state_dicts(states)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -279,6 +281,7 @@ def restart() -> dict[str, Any]:
         results.append(
             {
                 "kept": all(np.allclose(now[n], expected[n], 1e-5, 1e-7) for n in expected),
+                "refused": refused,
                 "some": all(x.any() for x in expected.values()),
                 "warned": [str(w.message) for w in caught],
                 "digest": again.digest(),

@@ -588,19 +588,17 @@ class DdpState:
                 "lost",
                 stacklevel=2,
             )
-        self._restored = [saved for _, saved in parsed]
-        self._worker.submit(self._restore).result()
+        self._worker.submit(self._restore, [saved for _, saved in parsed]).result()
         self._begin_at(first["iteration"])
 
-    def _restore(self) -> None:
-        """Use the states of another run, once the collective is known."""
+    def _restore(self, states: Sequence[SavedState]) -> None:
+        """Use the states of another run, or keep them until the collective is known."""
         place = self._place
-        if place is None or not self._restored:
-            return
-        arrays = redistribute(self._restored, place, self._names.shapes())
+        flat = self._place_of(False, False)
+        arrays = redistribute(states, place or flat, self._names.shapes())
+        self._restored = states if place is None else ()
         for coder, own in zip(self._coders(), arrays, strict=False):
             coder.load_state_dict(own)
-        self._restored = ()
 
     def _begin_at(self, iteration: int) -> None:
         self.iteration, self._is_open, self._is_finite = iteration, False, True
@@ -774,7 +772,8 @@ class DdpState:
             nodes.between if nodes and several else None,
         )
         announce(self._communicator.rank, "ddp_hook", self._choice)
-        self._restore()
+        if self._restored:
+            self._restore(self._restored)
         return self._exchange
 
 

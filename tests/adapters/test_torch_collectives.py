@@ -147,6 +147,7 @@ def test_restart_with_other_ranks_keeps_what_is_owed(four: Ranks) -> None:
         assert result["some"]
         assert result["kept"]
         assert result["iteration"] == 5
+        assert str(result["refused"]).startswith("state='residual:x': must be the residual of a")
         assert result["warned"] == [
             "ddp_hook: the states of ranks [3] are missing; what they had not sent is lost"
         ]
@@ -358,6 +359,9 @@ def test_residuals_of_other_parameters_are_refused() -> None:
     for shapes in ({"x": (4,)}, {"y": (3,)}):
         with pytest.raises(ParameterError, match="residual:x"):
             redistribute([state], place, shapes)
+    state = SavedState(place, {"residual:x": np.ones(3)}, {})
+    with pytest.raises(ParameterError, match="'residual:x': must be with a step count"):
+        redistribute([state], place, {"x": (3,)})
 
 
 def test_shares_cover_a_tensor() -> None:
