@@ -188,10 +188,14 @@ def automatic() -> dict[str, Any]:
     groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
     own = groups[dist.get_rank()]
     alone = Training("sign", collective="auto", process_group=own, start_iter=0)
-    alone.step(0)
+    arrays = {"residual:x": torch.ones(3), "step:x": torch.tensor(1)}
+    strange = alone.state.state_dict() | arrays | {"place": torch.tensor([0, 2, 0, 1, 0])}
+    refused = refusal_of(alone.state.load_state_dict, strange)
+    alone.step(0)  # chooses a collective all the same
     logger.removeHandler(handler)
     return {
         "alone": [alone.state.collective, *messages[len(announced) :]],
+        "refused": refused,
         "messages": announced,
         "collectives": [before[0], training.state.collective, again.state.collective],
         "keys": sorted(before[1]),

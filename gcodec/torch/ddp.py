@@ -532,11 +532,13 @@ class DdpState:
         """
         counters, saved = _parsed(state)
         check_same_rank(counters, *self._rank_and_size(), f"; {_ALL_STATES}")
+        choice_before = self._choice
         if self.settings.collective == "auto" and (saved.worker or saved.server):
             choice = Choice(saved.place.inside > 1, bool(saved.place.two_phase), "as before")
             self._choice = self._choice or choice
         place = self._place
         if place is not None and place != saved.place and (saved.worker or saved.server):
+            self._choice = choice_before
             allowed = f"{place}, as for the collective of this hook; {_ALL_STATES}"
             raise ParameterError.of(f"state[{_PLACE!r}]", saved.place, allowed)
 
