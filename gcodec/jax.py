@@ -128,7 +128,7 @@ def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
         Codec and its parameters; see `gcodec.parse`.
     seed : int or integer array
         Seed for stochastic rounding; see `gcodec.encode`. An array, such as the step count, may
-        be traced.
+        be traced. Without x64, an array of JAX has at most 32 bits.
 
     Returns
     -------
@@ -147,7 +147,7 @@ def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
     [1.75, -1.25]
     """
     codec = parse_encoder(codec)
-    _check_seed(seed)
+    seed = _seed_operand(seed)
 
     def on_host(values: Any, seed: Any) -> np.ndarray:
         frame = _encode(values, codec, seed)
@@ -194,7 +194,7 @@ def encode_padded(x: Any, codec: CodecLike, *, seed: Any = 0) -> tuple[jax.Array
     (dtype('uint8'), True)
     """
     codec = parse_encoder(codec)
-    _check_seed(seed)
+    seed = _seed_operand(seed)
     dtype, shape = _dtype("x", x).name, np.shape(x)
     if dtype not in FLOATS and not (codec.accepts_integers and dtype in INTEGERS):
         dtype = "float32"  # other dtypes fail in the callback
@@ -253,16 +253,27 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
 
 
 def _encode(values: Any, codec: Codec, seed: Any) -> bytes:
-    return api.encode(np.asarray(values), codec, seed=int(seed), nonfinite="propagate")
+    """Return the frame of values, given an integer or the words of `_seed_operand`."""
+    words = np.asarray(seed).reshape(-1).tolist()
+    number = sum(word << 32 * index for index, word in enumerate(words))
+    return api.encode(np.asarray(values), codec, seed=number, nonfinite="propagate")
 
 
-def _check_seed(seed: Any) -> None:
-    """Raise `ParameterError` unless the seed is an integer; its value may not be known yet."""
+def _seed_operand(seed: Any) -> Any:
+    """Return an operand of a callback for a seed, or raise `ParameterError`.
+
+    Without x64, JAX has no integers of 64 bits. A seed that is known is therefore returned as two
+    words, the lower one first; an array of JAX, whose value may not be known yet, as it is.
+    """
     dtype = getattr(seed, "dtype", None)
-    if dtype is None:
-        check_seed(seed)
-    elif not jax.dtypes.issubdtype(dtype, np.integer) or np.shape(seed):
-        raise ParameterError.of("seed.dtype", str(dtype), "that of an integer of no dimension")
+    if dtype is not None:
+        if not jax.dtypes.issubdtype(dtype, np.integer) or np.shape(seed):
+            raise ParameterError.of("seed.dtype", str(dtype), "that of an integer of no dimension")
+        if isinstance(seed, jax.Array):
+            return seed
+        seed = int(seed)
+    number = check_seed(seed)
+    return np.array([number & 0xFFFFFFFF, number >> 32], np.uint32)
 
 
 def _dtype(name: str, x: Any) -> np.dtype[Any]:

@@ -7,6 +7,7 @@ Needs the extra ``nvflare``.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -93,7 +94,7 @@ class FrameEncoder(DXOFilter):
             for name, array in dxo.data.items():
                 if not isinstance(array, np.ndarray):
                     continue
-                if array.dtype.kind != "f":
+                if not _is_float(array.dtype):
                     frames[name] = encode(array, "raw", name=name)
                 elif has_feedback:
                     frames[name] = step.compress(name, array)
@@ -138,7 +139,8 @@ class FrameDecoder(DXOFilter):
     def __init__(self, max_norm: float | None = None, max_elements: int = 2**28) -> None:
         super().__init__(_KINDS, _KINDS)
         self._max_norm = math.inf if max_norm is None else check_positive("max_norm", max_norm)
-        self._limits = Limits(max_elements=max_elements)
+        limits = Limits(max_elements=max_elements)
+        self._limits = dataclasses.replace(limits, max_bytes=8 * max_elements)
 
     def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO | None:
         """Return a DXO with arrays in place of frames; None, for no change, if it has no frames.

@@ -177,20 +177,26 @@ def automatic() -> dict[str, Any]:
     logger = logging.getLogger("gcodec.torch")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    training = Training("sign", collective="auto", inside=dist.get_world_size())
+    options: dict[str, Any] = {"collective": "auto", "is_frozen": True}
+    training = Training("sign", inside=dist.get_world_size(), **options)
     before = training.state.collective, training.state.state_dict()
     for step in range(3):
         training.step(step)
-    logger.removeHandler(handler)
-    again = Training("sign", collective="auto")
+    announced = [*messages]
+    again = Training("sign", **options)
     again.state.load_state_dict(training.state.state_dict())
     groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
     own = groups[dist.get_rank()]
     alone = Training("sign", collective="auto", process_group=own, start_iter=0)
-    alone.step(0)
+    arrays = {"residual:x": torch.ones(3), "step:x": torch.tensor(1)}
+    strange = alone.state.state_dict() | arrays | {"place": torch.tensor([0, 2, 0, 1, 0])}
+    refused = refusal_of(alone.state.load_state_dict, strange)
+    alone.step(0)  # chooses a collective all the same
+    logger.removeHandler(handler)
     return {
-        "alone": alone.state.collective,
-        "messages": messages,
+        "alone": [alone.state.collective, *messages[len(announced) :]],
+        "refused": refused,
+        "messages": announced,
         "collectives": [before[0], training.state.collective, again.state.collective],
         "keys": sorted(before[1]),
         "digest": training.digest(),
@@ -259,8 +265,10 @@ def restart() -> dict[str, Any]:
     states = [torch.load(str(path).format(rank), weights_only=True) for rank in range(4)]
     expected, results = owed(states), []
     pair = dist.new_group([0, 1])
-    for collective in ("gather", "two-phase") if dist.get_rank() < 2 else ():
+    for collective in ("gather", "two-phase", "auto") if dist.get_rank() < 2 else ():
         again = Training("topk:ratio=0.05", collective=collective, process_group=pair)
+        strange = [{**state, "residual:x": torch.ones(3)} for state in states]
+        refused = refusal_of(again.state.load_state_dicts, strange)
         again.state.load_state_dicts(states)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -277,6 +285,7 @@ def restart() -> dict[str, Any]:
         results.append(
             {
                 "kept": all(np.allclose(now[n], expected[n], 1e-5, 1e-7) for n in expected),
+                "refused": refused,
                 "some": all(x.any() for x in expected.values()),
                 "warned": [str(w.message) for w in caught],
                 "digest": again.digest(),

@@ -71,6 +71,7 @@ class Training:
 
     def __init__(self, spec: Any = SPEC, *, named: bool = True, **options: Any) -> None:
         self.net = Net().to(options.pop("dtype", torch.float32))
+        self.net.unused.requires_grad_(not options.pop("is_frozen", False))
         self.ddp = DistributedDataParallel(
             self.net,
             bucket_cap_mb=0.005,
@@ -397,6 +398,7 @@ def keys() -> dict[str, Any]:
     return {
         "alone": alone.state.iteration,
         "replayed": len(tags[0] & tags[1]),
+        "pays_below": str(dense.state.pays_below),  # before the advisor chooses
         "same": plain.digest() == keyed.digest(),
         "more": keyed.state.sent_nbytes > plain.state.sent_nbytes,
         "shown": KEY.decode() in shown,
@@ -608,6 +610,10 @@ def communicator(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
         "sum": values.tolist(),
         "exchange": members.exchange(partner, messages[own]) == messages[partner],
         "broadcast": [members.broadcast(messages[own], r) == messages[r] for r in range(size)],
+        "refused": [
+            refusal_of(members.exchange, size, b""),
+            refusal_of(members.broadcast, b"", size),
+        ],
     }
 
 
@@ -635,7 +641,7 @@ def communicator_nccl() -> dict[str, Any]:
 
 def stalled() -> dict[str, Any]:
     """Let one rank stop responding; the other rank must fail after the timeout."""
-    training = Training(timeout=6)
+    training = Training(timeout=np.int64(6))
     training.step(0)
     done = Path(sys.argv[3]) / "done"
     if dist.get_rank() == 1:

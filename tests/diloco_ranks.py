@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -75,7 +76,7 @@ def digest(values: dict[str, torch.Tensor]) -> str:
 def overlap() -> dict[str, Any]:
     """Exchange two fragments while training goes on, save in between, and resume."""
     join("store", RANK, SIZE)
-    worker = Worker(fragments=2, overlap=1, mixing=0.25)
+    worker = Worker(fragments=np.int64(2), overlap=1, mixing=0.25)
     outers, wrong = [], []
     for step in range(10):
         worker.local_step(step)

@@ -384,6 +384,7 @@ def arguments() -> dict[str, Any]:
         {"decay": 2},
         {"seed": -1},
         {"exclude": 5},
+        {"replicas": 5},
     ]
     wrong = [
         c

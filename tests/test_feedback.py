@@ -473,6 +473,12 @@ def test_invalid_state_dict_changes_nothing(state: dict[str, Any]) -> None:
     assert state_of(feedback) == before
 
 
+def test_dtype_of_residuals_is_named() -> None:
+    state = {"residual:w": np.zeros(3), "step:w": np.array(1)}
+    with pytest.raises(ParameterError, match="state='residual:w': must be residual:NAME of float"):
+        Feedback("sign").load_state_dict(state)
+
+
 # --- refusals -----------------------------------------------------------------------------------
 
 

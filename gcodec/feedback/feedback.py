@@ -601,7 +601,7 @@ class Feedback:
         steps: dict[str, int] = {}
         priors: dict[str, tuple[Frame, Symbols]] = {}
         is_valid = isinstance(state, Mapping) and all(isinstance(key, str) for key in state)
-        allowed = "residual:NAME, step:NAME or prior:NAME of a state_dict"
+        allowed = "residual:NAME of float32, step:NAME of an integer, or prior:NAME of bytes"
         for key, value in state.items() if is_valid else [(repr(state), None)]:
             try:
                 array = np.asarray(value)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from gcodec.arrays.large_bytes import joined
 from gcodec.errors import ParameterError
-from gcodec.wire.kinds import check_between
+from gcodec.wire.kinds import check_between, check_integer
 
 _LENGTH_NBYTES = 8
 _SPARE_NBYTES = 64  # head of a recurring message: 9/8 of the last longest one and these bytes
@@ -104,7 +104,7 @@ class TorchCommunicator:
         if not dist.is_initialized():
             raise ParameterError("group: call torch.distributed.init_process_group first")
         if timeout is not None:
-            check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
+            timeout = check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
         if isinstance(group, dist.ProcessGroup):
             group = dist.get_process_group_ranks(group)
         apart = dist.new_group(
@@ -197,7 +197,7 @@ class TorchCommunicator:
 
     def exchange(self, to: int, message: bytes) -> bytes:
         """Swap messages with one member, which must call this method too."""
-        if to == self.rank:
+        if self._member("to", to) == self.rank:
             return message
         length = torch.tensor([len(message)], device=self._device)
         received_length = torch.empty_like(length)
@@ -208,6 +208,7 @@ class TorchCommunicator:
 
     def broadcast(self, message: bytes, root: int = 0) -> bytes:
         """Return the message of rank `root`; the messages of all other ranks are ignored."""
+        self._member("root", root)
         length = torch.tensor([len(message)], device=self._device)
         self._broadcast(length, root)
         is_root = self.rank == root
@@ -244,6 +245,10 @@ class TorchCommunicator:
     def knows(self, slot: str) -> bool:
         """Return whether an exchange of this slot has taken place, so that its length is known."""
         return slot in self._head_nbytes
+
+    def _member(self, name: str, rank: int) -> int:
+        """Return the rank of a member, or raise `ParameterError`; gloo crashes for other ranks."""
+        return check_integer(name, rank, 0, self.size - 1, f"a rank below {self.size}")
 
     def _head_of(self, slot: str | None, head_nbytes: int) -> int:
         return head_nbytes if slot is None else self._head_nbytes.get(slot, head_nbytes)

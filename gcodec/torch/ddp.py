@@ -447,10 +447,10 @@ class DdpState:
         if totals.gradient_nbytes > first.gradient_nbytes:
             totals = _Totals(*map(operator.sub, totals, first))
         nbytes, sent, received, encode, decode = totals
-        place = self._chosen_place()
-        members = place.nodes
-        if members == 1 or self.settings.collective == "factors":
+        place = self._place
+        if place is None or place.nodes == 1 or self.settings.collective == "factors":
             return math.nan
+        members = place.nodes
         dense = nbytes / place.inside
         if not place.two_phase:
             return 8 * break_even(dense, sent, encode, decode / members, members=members)
@@ -510,8 +510,12 @@ class DdpState:
             place = self._place
             if place is not None and (place.two_phase or place.inside > 1):
                 state[_PLACE] = torch.tensor(place)
-            for prefix, coder in zip(("", _SERVER), self._coders(), strict=False):
-                arrays = coder.state_dict()
+            phases: Sequence[Mapping[str, np.ndarray]]
+            phases = [coder.state_dict() for coder in self._coders()]
+            if self._restored:  # the advisor has not chosen a collective yet
+                flat = self._place_of(False, False)
+                phases = redistribute(self._restored, flat, self._names.shapes())
+            for prefix, arrays in zip(("", _SERVER), phases, strict=False):
                 state |= {prefix + key: torch.from_numpy(array) for key, array in arrays.items()}
             return state
 
@@ -528,15 +532,18 @@ class DdpState:
         """
         counters, saved = _parsed(state)
         check_same_rank(counters, *self._rank_and_size(), f"; {_ALL_STATES}")
+        choice_before = self._choice
         if self.settings.collective == "auto" and (saved.worker or saved.server):
             choice = Choice(saved.place.inside > 1, bool(saved.place.two_phase), "as before")
             self._choice = self._choice or choice
         place = self._place
         if place is not None and place != saved.place and (saved.worker or saved.server):
+            self._choice = choice_before
             allowed = f"{place}, as for the collective of this hook; {_ALL_STATES}"
             raise ParameterError.of(f"state[{_PLACE!r}]", saved.place, allowed)
 
         def load() -> None:
+            self._restored = ()
             for coder, arrays in zip(self._coders(), (saved.worker, saved.server), strict=False):
                 coder.load_state_dict(arrays)
 
@@ -583,19 +590,17 @@ class DdpState:
                 "lost",
                 stacklevel=2,
             )
-        self._restored = [saved for _, saved in parsed]
-        self._worker.submit(self._restore).result()
+        self._worker.submit(self._restore, [saved for _, saved in parsed]).result()
         self._begin_at(first["iteration"])
 
-    def _restore(self) -> None:
-        """Use the states of another run, once the collective is known."""
+    def _restore(self, states: Sequence[SavedState]) -> None:
+        """Use the states of another run, or keep them until the collective is known."""
         place = self._place
-        if place is None or not self._restored:
-            return
-        arrays = redistribute(self._restored, place, self._names.shapes())
+        flat = self._place_of(False, False)
+        arrays = redistribute(states, place or flat, self._names.shapes())
+        self._restored = states if place is None else ()
         for coder, own in zip(self._coders(), arrays, strict=False):
             coder.load_state_dict(own)
-        self._restored = ()
 
     def _begin_at(self, iteration: int) -> None:
         self.iteration, self._is_open, self._is_finite = iteration, False, True
@@ -761,16 +766,16 @@ class DdpState:
             return self._dense
         nodes = self._nodes
         several = nodes is not None and nodes.nodes > 1 and nodes.inside.size > 1
-        values = sum(map(math.prod, self._names.shapes().values()))
         self._choice = choose_collective(
             measure_coding(parts),
-            values,
+            self._names.trainable_size,
             self._communicator,
             nodes.inside if nodes and several else None,
             nodes.between if nodes and several else None,
         )
-        announce(dist.get_rank(), "ddp_hook", self._choice)
-        self._restore()
+        announce(self._communicator.rank, "ddp_hook", self._choice)
+        if self._restored:
+            self._restore(self._restored)
         return self._exchange
 
 

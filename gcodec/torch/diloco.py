@@ -215,7 +215,8 @@ class DiLoCo:
         self._optimizer = outer_optimizer
         held = {p for group in outer_optimizer.param_groups for p in group["params"]}
         if held != set(self._parameters.values()):
-            raise ParameterError("outer_optimizer: must hold exactly the parameters of the model")
+            allowed = "must hold exactly the parameters of the model that require gradients"
+            raise ParameterError(f"outer_optimizer: {allowed}")
         globs = selection.globs_of([self._policy])
         selection.warn_of_unmatched("DiLoCo", globs, self._parameters)
         self._fragments = _fragments_of(self._parameters, fragments)
@@ -328,15 +329,14 @@ class DiLoCo:
     def _finish(self) -> None:
         """Wait for the first exchange, and take its outer step."""
         flight = self._flights[0]
-        place = f"DiLoCo: outer step {self.outer_step}, fragment {flight.fragment}"
         try:
             flight.done.result()
         except Refused as refused:
             del self._flights[0]
             flight.coder.rollback()
-            raise GcodecError(f"{place}: {refused}") from None
+            raise _failure(self.outer_step, flight, refused) from None
         except Exception as error:
-            self._failure = GcodecError(f"{place}: {error}")
+            self._failure = _failure(self.outer_step, flight, error)
             raise self._failure from error
         self._take_outer_step(flight)
         flight.coder.commit()
@@ -460,7 +460,11 @@ class DiLoCo:
             "groups": state["param_groups"],
             "tensors": [[name, str(x.dtype), list(x.shape)] for name, x in tensors],
         }
-        text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), np.uint8)
+        try:
+            text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), np.uint8)
+        except TypeError as error:  # such as a learning rate that is a tensor
+            allowed = "its settings must be numbers, texts, and lists of them"
+            raise ParameterError(f"outer_optimizer: {allowed}: {error}") from error
         arrays = [("header", text), *((name, _bytes_of(tensor)) for name, tensor in tensors)]
         return joined([encode(array, "raw", name=name, key=key) for name, array in arrays])
 
@@ -513,10 +517,16 @@ class DiLoCo:
         -------
         dict
             Plain values and tensors, which ``torch.load(weights_only=True)`` accepts.
+
+        Raises
+        ------
+        GcodecError
+            If an exchange has failed; see `step`.
         """
         in_flight = []
-        for flight in self._flights:
-            flight.done.result()
+        for step, flight in enumerate(self._flights, self.outer_step):
+            if error := flight.done.exception():
+                raise _failure(step, flight, error) from error
             means = {part.name: torch.from_numpy(part.values.copy()) for part in flight.parts}
             in_flight.append([flight.fragment, flight.apply_at, means])
         arrays = {} if self._feedback is None else self._feedback.state_dict()
@@ -593,7 +603,7 @@ def _fragments_of(
     parameters: Mapping[str, torch.Tensor], fragments: int | Sequence[Sequence[str]]
 ) -> list[list[str]]:
     """Return the names of the parameters of each fragment."""
-    if isinstance(fragments, int) and not isinstance(fragments, bool):
+    if isinstance(fragments, (int, np.integer)) and not isinstance(fragments, bool):
         allowed = f"an integer from 1 to {len(parameters)}, the number of parameters"
         count = check_integer("fragments", fragments, 1, max(len(parameters), 1), allowed)
         total = sum(p.numel() for p in parameters.values())
@@ -617,6 +627,11 @@ def _fragments_of(
         if matches != 1:
             raise ParameterError(f"fragments: {name!r} must be in one of them, not in {matches}")
     return parts
+
+
+def _failure(step: int, flight: _Flight, error: BaseException) -> GcodecError:
+    """Return the error of an outer step whose exchange has failed."""
+    return GcodecError(f"DiLoCo: outer step {step}, fragment {flight.fragment}: {error}")
 
 
 def _digest(message: bytes) -> str:

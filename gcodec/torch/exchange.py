@@ -490,6 +490,8 @@ def redistribute(
                         raise ParameterError.of(
                             f"state['residual:{key}'].shape", residual.shape, str(share.shape)
                         )
+                    if f"step:{key}" not in arrays:
+                        raise ParameterError.of("state", f"residual:{key}", "with a step count")
                     share += residual * scale
                     count = max(count, int(arrays[f"step:{key}"]))
                     unread[id(arrays)].discard(f"residual:{key}")

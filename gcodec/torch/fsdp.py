@@ -190,6 +190,9 @@ class FsdpComm:
         policy = policies["codec"]
         if replicas is not None and policy is None:
             raise ParameterError("replicas: must come with a codec for gradients")
+        if replicas is not None and not isinstance(replicas, dist.ProcessGroup):
+            allowed = "a ProcessGroup of which this process is a member, or None"
+            raise ParameterError.of("replicas", replicas, allowed)
         checked = Feedback("raw", decay=decay, seed=seed)
         seed, decay = checked.seed, checked.decay
         self._settings = {"feedback": feedback, "decay": decay, "seed": seed}

@@ -48,6 +48,11 @@ class ParameterNames:
         """Return the shapes of the known parameters by name."""
         return {name: tuple(p.shape) for name, p in self._parameters.items()}
 
+    @property
+    def trainable_size(self) -> int:
+        """Number of elements of the known parameters that require gradients."""
+        return sum(p.numel() for p in self._parameters.values() if p.requires_grad)
+
     def _add(self, parameter: torch.Tensor, name: str) -> None:
         if self._parameters.setdefault(name, parameter) is not parameter:
             raise ParameterError(f"model: two parameters have the name {name!r}")
@@ -70,15 +75,21 @@ def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def trainable_parameters(
     model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
 ) -> dict[str, torch.Tensor]:
-    """Return the parameters that have gradients, by name, which must have one of `FLOATS`."""
+    """Return the parameters that require gradients, by name, which must have one of `FLOATS`.
+
+    A parameter with several names, such as a tied weight, has the first one only.
+    """
     pairs = model.items() if isinstance(model, Mapping) else model
     trainable: dict[str, torch.Tensor] = {}
+    names: dict[torch.Tensor, str] = {}  # by identity
     for name, parameter in _named_parameters(pairs):
         if not parameter.requires_grad:
             continue
         if parameter.dtype not in FLOATS:
             allowed = "float32, float16 or bfloat16"
             raise ParameterError.of(f"{name}.dtype", parameter.dtype, allowed)
+        if names.setdefault(parameter, name) != name:
+            continue
         if trainable.setdefault(name, parameter) is not parameter:
             raise ParameterError(f"model: two parameters have the name {name!r}")
     return trainable

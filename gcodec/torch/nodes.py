@@ -23,7 +23,7 @@ class Nodes(NamedTuple):
     Attributes
     ----------
     local, node, nodes : int
-        Number of this rank in its node, number of the node, and number of nodes.
+        Number of this rank in its node, its rank in the group between nodes, and number of nodes.
     inside, between : TorchCommunicator
         Group of this node, and of the ranks with the same number in all nodes.
     """
@@ -93,8 +93,7 @@ def find_nodes(
             f"inside: the nodes must have equally many ranks and cover the group; they are {shown}"
         )
     rank = dist.get_rank()
-    node = nodes.index(tuple(own))
     local = list(own).index(rank)
     inside = TorchCommunicator.apart(list(own), timeout, backend)
     between = TorchCommunicator.apart([each[local] for each in nodes], timeout)
-    return Nodes(local, node, len(nodes), inside, between)
+    return Nodes(local, between.rank, len(nodes), inside, between)

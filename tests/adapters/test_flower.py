@@ -396,6 +396,20 @@ def test_arrays_of_either_byte_order_are_updated() -> None:
     assert reply.content["arrays"]["count"].numpy().tolist() == [4]
 
 
+def test_limits_bound_what_others_have_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Default limits bound neither the server's own arrays nor updates of these arrays."""
+    most = START["weight"].nbytes
+    monkeypatch.setattr("gcodec.limits.DEFAULT_LIMITS", gcodec.Limits(max_bytes=most - 1))
+    mod = gcodec.flower.FrameMod("topk:ratio=1", limits=gcodec.Limits(max_bytes=most))
+    grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 1), codec="raw")
+    values = rounds(grid)["weight"]
+    np.testing.assert_allclose(values, START["weight"] + drift(1, "weight"), atol=1e-6)
+    (error,) = errors_of(
+        gcodec.flower.FrameMod("sign"), lambda grid: gcodec.flower.FrameGrid(grid, codec="raw")
+    )
+    assert f"the server's message: the frame needs {most} bytes" in error
+
+
 def errors_of(mod: Any, grid: Callable[[Grid], Grid]) -> list[str]:
     local = LocalGrid(client_app(mod), 1)
     record = RecordDict(
@@ -461,7 +475,9 @@ def test_client_without_the_mod_sends_plain_arrays() -> None:
     np.testing.assert_array_equal(rounds(grid)["weight"], START["weight"])
 
 
-@pytest.mark.parametrize("options", [{"key": "text"}, {"feedback": 1}, {"decay": 2}, {"seed": -1}])
+@pytest.mark.parametrize(
+    "options", [{"key": "text"}, {"feedback": 1}, {"decay": 2}, {"seed": -1}, {"limits": 5}]
+)
 def test_invalid_arguments_of_the_mod(options: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match=next(iter(options))):
         gcodec.flower.FrameMod("sign", **options)

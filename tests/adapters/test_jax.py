@@ -110,7 +110,21 @@ def test_callback_errors_are_reported() -> None:
         gcodec.jax.decode_padded(buffer, 11, sample()).block_until_ready()
 
 
-@pytest.mark.parametrize("seed", [3.5, -1, True, "1"])
+@pytest.mark.parametrize("seed", [2**31, 2**64 - 1, np.uint64(2**40 + 5), np.array(2**40)])
+def test_seeds_of_64_bits(seed: Any) -> None:
+    """JAX itself has no integers of 64 bits, unless x64 is enabled."""
+    frame = gcodec.encode(sample(), SPEC, seed=int(seed))
+    buffer, length = gcodec.jax.encode_padded(sample(), SPEC, seed=seed)
+    assert bytes(np.asarray(buffer)[: int(length)]) == frame
+    for call in (lambda f: f, jax.jit, jax.vmap):
+        x = sample()[None] if call is jax.vmap else sample()
+        decoded = call(lambda x: gcodec.jax.roundtrip(x, SPEC, seed=seed))(x)
+        assert np.array_equal(decoded.reshape(3, 4), gcodec.decode(frame))
+    slope = jax.grad(lambda x: gcodec.jax.roundtrip(x, SPEC, seed=seed).sum())(sample())
+    assert np.array_equal(slope, np.ones((3, 4)))
+
+
+@pytest.mark.parametrize("seed", [3.5, -1, True, "1", np.int32(-1), 2**64])
 def test_non_integer_seed_is_refused(seed: Any) -> None:
     """Refuse 3.5, also if it is traced, instead of truncating it to 3."""
     for call in (gcodec.jax.roundtrip, gcodec.jax.encode_padded):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,24 @@ def test_weights_have_no_feedback() -> None:
         values = decoded(sent(encoder, DataKind.WEIGHTS))
         expected = gcodec.decode(gcodec.encode(UPDATE, "topk:ratio=0.1"))
         np.testing.assert_array_equal(values["weight"], expected)
+
+
+def test_differences_in_bfloat16_have_feedback() -> None:
+    encoder, memory = gcodec.nvflare.FrameEncoder("sign"), gcodec.Feedback("sign")
+    update = UPDATE.astype(BFLOAT16)
+    for _ in range(2):
+        arrived = sent(encoder, weight=update)
+        frame = memory.compress("weight", update)
+        assert from_shareable(arrived).data["weight"] == frame
+        np.testing.assert_array_equal(decoded(arrived)["weight"], gcodec.decode(frame))
+
+
+def test_largest_size_bounds_elements_of_any_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default bound on bytes allows fewer elements than a caller may ask for."""
+    limits = functools.partial(gcodec.Limits, max_bytes=64)
+    monkeypatch.setattr("gcodec.nvflare.Limits", limits)
+    arrived = sent(gcodec.nvflare.FrameEncoder("raw"))
+    np.testing.assert_array_equal(decoded(arrived, max_elements=1200)["weight"], UPDATE)
 
 
 def test_refused_result_keeps_the_residuals() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from gcodec.advisor import Link  # noqa: E402
 from gcodec.errors import ParameterError  # noqa: E402
 from gcodec.torch import choice  # noqa: E402
 from gcodec.torch.exchange import Place, SavedState, redistribute  # noqa: E402
+from gcodec.torch.nodes import find_nodes  # noqa: E402
 from gcodec.training.collectives import share_of  # noqa: E402
 
 PAIR = (
@@ -101,10 +104,11 @@ def test_advisor_chooses_once_and_says_why(pair: Ranks) -> None:
         before, chosen, again = rank["collectives"]
         assert before == "auto"
         assert chosen == again
-        assert rank["alone"] == "gather"
+        assert rank["alone"] == ["gather", "ddp_hook: collective gather: there is one rank"]
+        assert rank["refused"].startswith("state['place']=Place(local=0, inside=2, ")
         assert rank["keys"] == ["iteration", "rank", "size"]
         assert f"sign, {chosen}, step 3" in rank["text"]
-        assert message.startswith(f"ddp_hook: collective {chosen}: a step of 3,615 values takes ")
+        assert message.startswith(f"ddp_hook: collective {chosen}: a step of 2,995 values takes ")
     assert "MB/s" in message
 
 
@@ -144,6 +148,7 @@ def test_restart_with_other_ranks_keeps_what_is_owed(four: Ranks) -> None:
         assert result["some"]
         assert result["kept"]
         assert result["iteration"] == 5
+        assert str(result["refused"]).startswith("state='residual:x': must be the residual of a")
         assert result["warned"] == [
             "ddp_hook: the states of ranks [3] are missing; what they had not sent is lost"
         ]
@@ -332,12 +337,32 @@ def test_redistribution_keeps_what_is_owed(
         assert all(worker[f"residual:{key}"].shape == x.shape for key, x in expected.items())
 
 
+@pytest.mark.parametrize(("own", "place"), [([0, 5], 0), ([2, 3], 2), ([5, 0], 2), ([3, 2], 0)])
+def test_nodes_in_any_order_of_ranks(
+    own: list[int], place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank averages the share of its place between nodes, where groups sort their ranks."""
+    rank, nodes = own[0], [[0, 5], [1, 4], [2, 3]]
+
+    def apart(ranks: list[int], *options: Any) -> SimpleNamespace:
+        return SimpleNamespace(rank=sorted(ranks).index(rank))
+
+    monkeypatch.setattr("gcodec.torch.nodes.TorchCommunicator", SimpleNamespace(apart=apart))
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
+    texts = [json.dumps(node).encode() for node in nodes]
+    world = SimpleNamespace(ranks=list(range(6)), all_gather=lambda text: texts)
+    assert find_nodes(cast(Any, world), sorted(own), None, "gloo").node == place
+
+
 def test_residuals_of_other_parameters_are_refused() -> None:
     place = Place(0, 1, 0, 1, 0)
     state = SavedState(place, {"residual:x": np.ones(3), "step:x": np.array(1)}, {})
     for shapes in ({"x": (4,)}, {"y": (3,)}):
         with pytest.raises(ParameterError, match="residual:x"):
             redistribute([state], place, shapes)
+    state = SavedState(place, {"residual:x": np.ones(3)}, {})
+    with pytest.raises(ParameterError, match="'residual:x': must be with a step count"):
+        redistribute([state], place, {"x": (3,)})
 
 
 def test_shares_cover_a_tensor() -> None:

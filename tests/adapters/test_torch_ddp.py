@@ -125,7 +125,7 @@ def test_state_dict_during_a_step(pair: Callable[[str], list[Any]]) -> None:
 def test_authenticated_messages(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("keys"):
         assert (rank["same"], rank["more"], rank["shown"]) == (True, True, False)
-        assert (rank["alone"], rank["replayed"]) == (1, 0)
+        assert (rank["alone"], rank["replayed"], rank["pays_below"]) == (1, 0, "nan")
         assert "does not bear the tag of this key" in rank["wrong"]
         expected = "ddp_hook: the ranks differ: keyed=True on rank 0, False on rank 1"
         assert rank["missing"] == expected
@@ -209,6 +209,7 @@ def check_communicator(seen: Any, size: int) -> None:
         "to": True,
         "exchange": True,
         "broadcast": [True] * size,
+        "refused": [f"{name}={size}: must be a rank below {size}" for name in ("to", "root")],
     }
 
 

@@ -249,6 +249,8 @@ def test_worker_that_missed_an_outer_step_receives_it() -> None:
             own.diloco.step()
 
     run(2, train, workers)
+    with pytest.raises(GcodecError, match="outer step 0, fragment 0: the cable is cut"):
+        workers[1].diloco.state_dict()
     assert not equal(workers[0].values(), workers[1].values())
     run(2, lambda c, own: own.diloco.regroup(c), workers)
     assert equal(workers[0].values(), workers[1].values())
@@ -500,6 +502,16 @@ def test_optimizer_of_other_parameters() -> None:
         gcodec.torch.DiLoCo(network(), optimizer, "sign", every=2, communicator=communicator)
 
     with pytest.raises(ParameterError, match="outer_optimizer: must hold exactly"):
+        run(1, worker)
+
+
+def test_settings_of_the_optimizer_must_be_plain() -> None:
+    def worker(communicator: Any) -> None:
+        model = network()
+        optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(1.0))
+        gcodec.torch.DiLoCo(model, optimizer, "sign", every=2, communicator=communicator)
+
+    with pytest.raises(ParameterError, match="outer_optimizer: its settings must be numbers"):
         run(1, worker)
 
 

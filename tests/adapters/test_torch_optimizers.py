@@ -164,6 +164,34 @@ def test_half_precision_and_unused_parameters() -> None:
     assert Simulator(2).run(worker) == [True] * 2
 
 
+@pytest.mark.parametrize("kind", ["dgc", "adam", "diloco"])
+def test_tied_weights_take_one_step(kind: str) -> None:
+    def worker(communicator: Any) -> list[dict[str, np.ndarray]]:
+        results = []
+        for is_deduplicated in (True, False):
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Linear(9, 9), torch.nn.Linear(9, 9))
+            model[1].weight = model[0].weight
+            named = list(model.named_parameters(remove_duplicate=is_deduplicated))
+            if kind == "diloco":
+                outer = torch.optim.SGD(model.parameters(), lr=1.0)
+                options = {"every": 2, "min_numel": 64, "communicator": communicator}
+                owner = gcodec.torch.DiLoCo(named, outer, "qsgd:s=1", **options)
+            else:
+                owner = make(kind, named, communicator)
+            for step in range(4):
+                model.zero_grad()
+                model(torch.full((2, 9), step + 1.0)).square().mean().backward()
+                if kind == "diloco":
+                    torch.optim.SGD(model.parameters(), lr=0.1).step()
+                owner.step()
+            results.append(values(model))
+        return results
+
+    for expected, actual in Simulator(1).run(worker):
+        assert equal(expected, actual)
+
+
 class Elsewhere(torch.Tensor):
     """Tensor that, like one on a CUDA device, has no array of NumPy before it is copied."""
 
