@@ -23,6 +23,7 @@ from gcodec.wire.primitives import ITEMSIZE
 MEMORY = 64 << 20  # bytes in addition to the tensor, as float32 and as returned
 START, PER = 0.05, 20e-9  # seconds, and seconds per element and per eight bytes
 TERM = 1e-9  # transform: seconds per element and per point of its chunk
+PRODUCT = 5e-10  # factors: seconds per product
 LARGEST = 1 << 20  # bytes of an input
 SPECS = (
     *("raw", "qsgd:form=dense", "qsgd:form=sparse", "qsgd:code=huffman", "qsgd:code=rans"),
@@ -43,7 +44,8 @@ SPECS = (
     *("topk:ratio=0.1,index=rans", "topk:ratio=0.1,index=huffman", "topk:k=3,value=int8"),
     *("randomk", "randomk:value=sign,ratio=0.5", "dct8", "dct8:chunk=1,k=1", "dct8:index=rice"),
     *("dct8:chunk=1,k=1,values=float32", "dct8:chunk=4096,k=4096,values=affine8"),
-    *("ecsq", "ecsq:nmse=0.3", "ecsq:trellis=yes"),
+    *("ecsq", "ecsq:nmse=0.3", "ecsq:trellis=yes", "powersgd:rank=64"),
+    "lowrank:rank=200,step=30",
 )
 
 
@@ -81,11 +83,12 @@ def bounds(short: bool, seed: int = 0) -> Figure:
 
 def cost_of(data: bytes) -> Cost:
     """Decode an input a few times; return the cost."""
-    n = itemsize = terms = 0
+    n = itemsize = terms = products = 0
     with contextlib.suppress(gcodec.FormatError):
         frame = gcodec.Frame.from_bytes(data)
         n, itemsize = frame.size, ITEMSIZE[frame.dtype]
         terms = n * sum(frame.codec.chunk if frame.codec.name == "dct8" else ())
+        products = frame.codec.products(n)
     tensor = n * 4 + (n * itemsize if itemsize != 4 else 0)
     _try_decode(data)  # compiles kernels, makes tables
     tracemalloc.start()
@@ -94,7 +97,7 @@ def cost_of(data: bytes) -> Cost:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    allowed = START + PER * (n + 8 * len(data)) + TERM * terms
+    allowed = START + PER * (n + 8 * len(data)) + TERM * terms + PRODUCT * products
     seconds = min(_try_decode(data) for _ in range(2))
     return Cost(max(peak - tensor, 0), seconds / allowed)
 
@@ -135,6 +138,8 @@ def _large(spec: str) -> bytes:
     while True:
         x = np.random.default_rng(1).standard_normal(n, np.float32)
         x[: n // 2 : 3] *= 100
+        if "rank" in spec:
+            x = x.reshape(1024, -1)
         frame = gcodec.encode(x, spec, name="w")
         if len(frame) <= LARGEST:
             return frame

@@ -417,7 +417,7 @@ class Codec(Parameters):
         )
 
     def _check_encodes(self) -> None:
-        """Raise `ParameterError` if the codec does not encode a tensor by itself."""
+        """Raise `ParameterError` if the codec encodes no tensor, or none by itself."""
         if self.needs_base:
             advice = "use gcodec.encode_patch(new, base=old)"
             raise ParameterError(f"codec: {self} needs a base; {advice}")

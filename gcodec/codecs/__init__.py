@@ -84,7 +84,8 @@ def parse_encoder(spec: str | Mapping[str, Any] | Codec) -> Codec:
     Raises
     ------
     ParameterError
-        If the spec is invalid, or the codec needs a base, as ``patch`` does.
+        If the spec is invalid; if the codec needs a base, as ``patch`` does; or if it lacks a
+        parameter, as ``lowrank:rank=3`` lacks a step.
     """
     codec = parse(spec)
     codec._check_encodes()

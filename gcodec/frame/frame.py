@@ -330,6 +330,7 @@ class Frame(_Secret):
         header.check_shape(head.shape, start + 8)
         name = head.decoded_name()
         codec, scalars = head.codec_and_scalars(dtype)
+        codec = codec._with_shape(head.shape)
         limits.check_products("the frame", codec.products(n))
         seek = None if head.seek is None else head.seek.table(codec.seek_count(n))
         payload = Payload(codec, scalars, payload_data, head.nbits, seek)

@@ -152,8 +152,15 @@ def test_contradictory_parameters_are_refused(spec: str, message: str) -> None:
 
 
 def test_rank_without_step_is_refused() -> None:
-    with pytest.raises(gcodec.ParameterError, match="step='auto': must be a number where rank"):
-        gcodec.encode(matrix_of(20, 30), "lowrank:rank=3")
+    codec = gcodec.parse("lowrank:rank=3")  # it decodes messages whose step the caller knows
+    for use in (
+        lambda: gcodec.Feedback(codec),
+        lambda: gcodec.Policy([{"codec": "lowrank:rank=3"}]),
+        lambda: gcodec.encode(matrix_of(20, 30), codec),
+        lambda: codec.quantize(matrix_of(20, 30)),
+    ):
+        with pytest.raises(gcodec.ParameterError, match="step='auto': must be a number where"):
+            use()
 
 
 def test_symbols_with_other_centroids_are_refused() -> None:

@@ -204,6 +204,17 @@ def test_products_beyond_float32_are_refused() -> None:
             gcodec.encode(x, "powersgd")
 
 
+def test_frames_beyond_the_limit_of_products_are_refused() -> None:
+    x, products = matrix(40, 50, 3), 3 * 40 * 50
+    limits = gcodec.Limits(max_products=products - 1)
+    frame = gcodec.encode(x, "powersgd:rank=3")
+    assert gcodec.decode(frame, limits=gcodec.Limits(max_products=products)).shape == x.shape
+    with pytest.raises(gcodec.LimitExceeded, match=f"needs {products} products"):
+        gcodec.decode(frame, limits=limits)
+    values = gcodec.encode(x, "powersgd:rank=50")  # factors would have more values than x
+    assert np.array_equal(gcodec.decode(values, limits=limits), x)
+
+
 def test_nonfinite_values_are_refused() -> None:
     codec = gcodec.parse("powersgd:rank=1")
     payload = codec.encode(matrix(4, 4, 1))

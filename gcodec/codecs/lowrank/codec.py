@@ -128,6 +128,10 @@ class LowRank(Codec):
 
     # --- quantize
 
+    def _check_encodes(self) -> None:
+        if self.rank != "auto" and self.step == "auto":
+            raise ParameterError.of("step", self.step, "a number where rank is given")
+
     def _quantize(
         self, values: np.ndarray, seed: int, prior: LowRankSymbols | None
     ) -> LowRankSymbols:
@@ -140,6 +144,7 @@ class LowRank(Codec):
         self, values: np.ndarray, seed: int, prior: LowRankSymbols | None, *, keeps_levels: bool
     ) -> Candidate:
         """Return the shortest message that meets the target; see `Encoder`."""
+        self._check_encodes()
         statistics = resolved(moments(values))
         check_top(statistics.largest, values)
         shape = self._bound_shape(values.size)
@@ -150,8 +155,6 @@ class LowRank(Codec):
         rank = None if self.rank == "auto" else int(self.rank)
         if isinstance(self.step, float):
             return encoder.at_step(self.step, rank)
-        if rank is not None:
-            raise ParameterError.of("step", self.step, "a number where rank is given")
         return encoder.at_bits(self.bits) if self.bits else encoder.at_error(self.nmse)
 
     def _dequantize(self, symbols: LowRankSymbols, out: np.ndarray) -> None:

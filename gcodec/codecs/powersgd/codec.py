@@ -87,6 +87,10 @@ class PowerSGD(Codec):
         """Return the bits of the values, which factors never exceed."""
         return 32 * n
 
+    def products(self, n: int) -> int:
+        """Return the rank times the number of elements, where factors are sent."""
+        return 0 if self._sizes(n) is None else self.rank * n
+
     def _quantize(
         self, values: np.ndarray, seed: int, prior: PowerSGDSymbols | None
     ) -> PowerSGDSymbols:
