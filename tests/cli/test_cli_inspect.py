@@ -124,6 +124,16 @@ def test_names_are_escaped_in_text_and_exact_in_json(tmp_path):
     assert {row["name"] for row in inspected(path)["files"][0]["tensors"]} == set(EVIL)
 
 
+def test_dtypes_are_escaped(tmp_path):
+    """A header of .npy can contain any text as its dtype."""
+    text = b"{'descr': '\x1b[31m\n', 'fortran_order': False, 'shape': (3,), }"
+    path = tmp_path / "evil.npy"
+    path.write_bytes(b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text)
+    shown = run("inspect", path).stdout
+    assert "\x1b" not in shown and len(shown.splitlines()) == 5
+    assert shown.count(r"\x1b[31m\n") == 3
+
+
 def test_color_is_for_terminals_and_never_from_names(tmp_path):
     path = dump(tmp_path, **{"\x1b[31mevil": np.array([1, np.nan], np.float32)})
     coloured = run("inspect", path, env={"FORCE_COLOR": "1", "COLUMNS": "200"}).stdout
