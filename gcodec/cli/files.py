@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 import tempfile
@@ -285,8 +286,8 @@ def check_replaceable(targets: Sequence[Path], force: bool) -> None:
 
 
 def _file(path: Path) -> Path:
-    """Return the path of a file, such as ./-, in a form that differs from `STREAM`."""
-    return path.absolute() if path == STREAM else path
+    """Return the path of a file with its own name, such as ./- or a folder that is named by .."""
+    return Path(os.path.abspath(path)) if path.name in ("", "..") or path == STREAM else path
 
 
 def _with_suffix(path: Path, suffix: str) -> Path:
