@@ -365,7 +365,7 @@ def test_codecs_refuses_an_unknown_name():
     assert "one of raw" in run("codecs", "nope", code=2).stderr
 
 
-def test_sparse_tensors_are_passed_over_with_a_note(tmp_path):
+def test_sparse_tensors_are_passed_over_with_a_note(tmp_path, monkeypatch):
     path = ROOT / "tests" / "dumps" / "sparse.pt"
     message = "passed over embedding.coo: its layout is 'torch.sparse_coo', and not dense\n"
     result = run("inspect", path)
@@ -378,6 +378,14 @@ def test_sparse_tensors_are_passed_over_with_a_note(tmp_path):
     shown = run("encode", path, "-c", "sign", "-o", tmp_path / "y.gcf", "--json").stdout
     assert json.loads(shown)["files"][0]["omitted"].keys() == {"embedding.coo", "csr"}
     assert "csr" in run("compare", path, tmp_path / "x.gcf").stderr
+    monkeypatch.setattr(timing, "_MIN_SECONDS", 0.0)
+    bench = ["bench", path, "-c", "sign", "--rounds", "1"]
+    words = "--step-time 1ms --nodes 2 --between 1MB/s -c sign --machine epyc-zen4".split()
+    for args in (bench, ["advise", path, *words]):
+        assert message in run(*args).stderr
+        assert message not in run(*args, "-L", "dense").stderr
+    assert message.rstrip() in json_of(*bench)["notes"]
+    assert json_of("advise", path, *words)["source"]["omitted"].keys() == {"embedding.coo", "csr"}
 
 
 def test_folder_of_a_distributed_checkpoint(tmp_path, monkeypatch):
