@@ -380,12 +380,13 @@ def test_sparse_tensors_are_passed_over_with_a_note(tmp_path, monkeypatch):
     assert "csr" in run("compare", path, tmp_path / "x.gcf").stderr
     monkeypatch.setattr(timing, "_MIN_SECONDS", 0.0)
     bench = ["bench", path, "-c", "sign", "--rounds", "1"]
-    words = "--step-time 1ms --nodes 2 --between 1MB/s -c sign --machine epyc-zen4".split()
-    for args in (bench, ["advise", path, *words]):
+    link = ["--nodes", "2", "--between", "1MB/s", "--machine", "epyc-zen4"]
+    advise = ["advise", path, "--step-time", "1ms", *link, "-c", "sign"]
+    for args in (bench, advise):
         assert message in run(*args).stderr
         assert message not in run(*args, "-L", "dense").stderr
     assert message.rstrip() in json_of(*bench)["notes"]
-    assert json_of("advise", path, *words)["source"]["omitted"].keys() == {"embedding.coo", "csr"}
+    assert json_of(*advise)["source"]["omitted"].keys() == {"embedding.coo", "csr"}
 
 
 def test_folder_of_a_distributed_checkpoint(tmp_path, monkeypatch):
