@@ -114,12 +114,18 @@ def original(name: str) -> Path:
     ParameterError
         If there is no file of this name, or the name is that of another format.
     """
-    inside = find([name]) if Path(name).is_dir() else []
-    path = inside[0] if len(inside) == 1 else existing(name)
+    inside = inputs([name], ".safetensors file", _is_original) if Path(name).is_dir() else []
+    if len(inside) > 1:
+        raise ParameterError(f"{name}: contains {len(inside)} .safetensors files: pass one")
+    path = inside[0] if inside else existing(name)
     other = next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
     if other not in ("", INDEX_SUFFIX, ".safetensors"):
         raise ParameterError(f"{name}: must be a .safetensors file, or the index of a model")
     return path
+
+
+def _is_original(path: Path) -> bool:
+    return path.name.lower().endswith((".safetensors", INDEX_SUFFIX))
 
 
 def existing(name: str) -> Path:
