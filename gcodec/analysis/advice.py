@@ -12,7 +12,7 @@ from gcodec import advisor
 from gcodec.advisor import Law, law_of
 from gcodec.advisor.machines import Machine
 from gcodec.analysis import stats
-from gcodec.analysis.groups import selects
+from gcodec.analysis.groups import omissions, selects
 from gcodec.analysis.host import processor
 from gcodec.analysis.samples import Sample, doubt, draw_sample, load_sample
 from gcodec.analysis.settings import Settings
@@ -112,7 +112,7 @@ def measure_dump(path: Path, settings: Settings) -> tuple[Source, list[MeasuredC
                     for results, trial in zip(trials, measured, strict=True):
                         results.append((sample, trial))
                 advance(size)
-        omitted = {n: why for n, why in dump.omitted.items() if selects(settings.layers, n)}
+        omitted = omissions(dump, settings.layers)
     bits = [8 * primitives.ITEMSIZE[entry.dtype] for entry in floats]
     mean = math.fsum(n * width for n, width in zip(sizes, bits, strict=True)) / sum(sizes)
     skipped = len(entries) - len(floats)

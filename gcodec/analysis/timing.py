@@ -19,7 +19,7 @@ from gcodec.advisor.links import break_even
 from gcodec.advisor.machines import CodingSpeed
 from gcodec.analysis import stats
 from gcodec.analysis.dissect import Dissection
-from gcodec.analysis.groups import selects
+from gcodec.analysis.groups import omissions, selects
 from gcodec.analysis.samples import Sample, doubt, draw_sample, load_sample
 from gcodec.analysis.settings import Progress, Settings
 from gcodec.analysis.synthetic import parse_synthetic
@@ -240,7 +240,7 @@ def load_step(path: Path, settings: Settings) -> Step:
             entries, share = _representative(entries, max_values), max_values
         samples = [load_sample(dump, entry, share, settings.seed) for entry in entries]
         samples = [x._replace(values=np.ascontiguousarray(x.values)) for x in samples]
-        omitted = {n: why for n, why in dump.omitted.items() if selects(settings.layers, n)}
+        omitted = omissions(dump, settings.layers)
         return Step(samples, total, len(selected) - len(floats), omitted)
 
 
