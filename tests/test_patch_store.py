@@ -279,10 +279,10 @@ def test_damaged_files_are_noticed_and_avoided(tmp_path: Path) -> None:
     damage(tmp_path / "000000000002-000000000003.patch.gcf")
     assert_same(store.catch_up(own.tree, 1, 3).tree, steps[3])  # from the anchor of step 3
     damage(tmp_path / "000000000003.anchor.gcf")
-    with pytest.raises(gcodec.FormatError):
+    with pytest.raises(gcodec.FormatError, match=r"^000000000002-000000000003\.patch\.gcf: fr"):
         store.catch_up(own.tree, 1, 3)
     assert_same(store.load(2).tree, steps[2])
-    with pytest.raises(gcodec.FormatError):
+    with pytest.raises(gcodec.FormatError, match=r"^000000000003\.anchor\.gcf: frame"):
         gcodec.PatchStore(tmp_path).load()
     # A writer that cannot read the last step publishes an anchor.
     gcodec.PatchStore(tmp_path).publish(6, steps[5])

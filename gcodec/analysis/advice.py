@@ -12,7 +12,7 @@ from gcodec import advisor
 from gcodec.advisor import Law, law_of
 from gcodec.advisor.machines import Machine
 from gcodec.analysis import stats
-from gcodec.analysis.groups import selects
+from gcodec.analysis.groups import omissions, selects
 from gcodec.analysis.host import processor
 from gcodec.analysis.samples import Sample, doubt, draw_sample, load_sample
 from gcodec.analysis.settings import Settings
@@ -69,12 +69,18 @@ class Source(NamedTuple):
         Bits of an uncompressed value.
     skipped : int
         Number of tensors that are no gradients.
+    nonfinite : int
+        Number of measured values that were NaN or Inf, and are taken as 0.
+    omitted : dict of str to str
+        Tensors that the reader passes over, and the reasons.
     """
 
     name: str
     values: int
     bits: float
-    skipped: int = 0
+    skipped: int
+    nonfinite: int
+    omitted: dict[str, str]
 
 
 def measure_dump(path: Path, settings: Settings) -> tuple[Source, list[MeasuredCodec]]:
@@ -89,6 +95,7 @@ def measure_dump(path: Path, settings: Settings) -> tuple[Source, list[MeasuredC
     """
     codecs = settings.codecs
     trials: list[list[tuple[Sample, Trial | str]]] = [[] for _ in codecs]
+    nonfinite = 0
     with open_dump(path, limits=settings.limits) as dump:
         entries = [entry for entry in dump.entries if selects(settings.layers, entry.name)]
         floats = [entry for entry in entries if entry.dtype in primitives.FLOATS]
@@ -100,13 +107,16 @@ def measure_dump(path: Path, settings: Settings) -> tuple[Source, list[MeasuredC
                 if size:
                     sample = load_sample(dump, entry, settings.max_values, settings.seed)
                     measured = [attempt(sample, codec) for codec in codecs]
+                    nonfinite += sample.nonfinite
                     sample = sample._replace(values=np.empty(0))  # free the memory
                     for results, trial in zip(trials, measured, strict=True):
                         results.append((sample, trial))
                 advance(size)
+        omitted = omissions(dump, settings.layers)
     bits = [8 * primitives.ITEMSIZE[entry.dtype] for entry in floats]
     mean = math.fsum(n * width for n, width in zip(sizes, bits, strict=True)) / sum(sizes)
-    source = Source(path.name, sum(sizes), mean, len(entries) - len(floats))
+    skipped = len(entries) - len(floats)
+    source = Source(path.name, sum(sizes), mean, skipped, nonfinite, omitted)
     return source, list(map(_combined, codecs, trials))
 
 
@@ -135,7 +145,8 @@ def measure_synthetic(text: str, settings: Settings) -> tuple[Source, list[Measu
         for codec in settings.codecs:
             measured.append(_combined(codec, [(sample, attempt(sample, codec))]))
             advance(1)
-    return Source(f"{text}, of rms {SYNTHETIC_RMS:g}", sample.size, 32), measured
+    name = f"{text}, of rms {SYNTHETIC_RMS:g}"
+    return Source(name, sample.size, 32, skipped=0, nonfinite=0, omitted={}), measured
 
 
 def measure_machine(source: str, settings: Settings) -> Machine:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from gcodec.policy import matches_any
-from gcodec.tensorfiles.entries import Entry
+from gcodec.tensorfiles.entries import Dump, Entry
 
 _NUMBER = re.compile(r"(?<![^./])\d+(?![^./])")  # a whole part of a dotted name, or of a path
 
@@ -61,3 +61,8 @@ def selects(layers: tuple[str, ...], name: str) -> bool:
     wanted = [glob for glob in layers if not glob.startswith("!")]
     unwanted = [glob[1:] for glob in layers if glob.startswith("!")]
     return (not wanted or matches_any(name, wanted)) and not matches_any(name, unwanted)
+
+
+def omissions(dump: Dump, layers: tuple[str, ...]) -> dict[str, str]:
+    """Return the selected tensors that the reader of a dump passes over, and the reasons."""
+    return {name: why for name, why in dump.omitted.items() if selects(layers, name)}

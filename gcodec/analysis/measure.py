@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gcodec.analysis import fits, rates, stats
 from gcodec.analysis.candidates import Budget, all_settings, probe, shortlist, try_all
-from gcodec.analysis.groups import grouped, pattern_of, selects
+from gcodec.analysis.groups import grouped, omissions, pattern_of, selects
 from gcodec.analysis.samples import Sample, load_sample, without_nonfinite
 from gcodec.analysis.settings import Settings
 from gcodec.analysis.trials import Trial, attempt, joint_rms, total_cost, weighted_mean
@@ -182,7 +182,7 @@ def measure(path: Path, settings: Settings) -> DumpStats:
     """
     with open_dump(path, limits=settings.limits) as dump:
         tensors = measure_tensors(dump, settings)
-        omitted = {n: why for n, why in dump.omitted.items() if selects(settings.layers, n)}
+        omitted = omissions(dump, settings.layers)
         return DumpStats(path, dump.format, dump.files, dump.metadata, tensors, omitted)
 
 

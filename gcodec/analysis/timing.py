@@ -19,7 +19,7 @@ from gcodec.advisor.links import break_even
 from gcodec.advisor.machines import CodingSpeed
 from gcodec.analysis import stats
 from gcodec.analysis.dissect import Dissection
-from gcodec.analysis.groups import selects
+from gcodec.analysis.groups import omissions, selects
 from gcodec.analysis.samples import Sample, doubt, draw_sample, load_sample
 from gcodec.analysis.settings import Progress, Settings
 from gcodec.analysis.synthetic import parse_synthetic
@@ -192,12 +192,15 @@ class Step(NamedTuple):
     total : int
         Number of values of all selected tensors.
     skipped : int
-        Number of tensors that are no floats.
+        Number of selected tensors that are no floats.
+    omitted : dict of str to str
+        Selected tensors that the reader passes over, and the reasons.
     """
 
     samples: list[Sample]
     total: int
     skipped: int
+    omitted: dict[str, str]
 
 
 def load_step(path: Path, settings: Settings) -> Step:
@@ -224,8 +227,9 @@ def load_step(path: Path, settings: Settings) -> Step:
     """
     max_values = settings.max_values
     with open_dump(path, limits=settings.limits) as dump:
-        floats = [entry for entry in dump.entries if entry.dtype in primitives.FLOATS]
-        entries = [e for e in floats if selects(settings.layers, e.name) and 0 not in e.shape]
+        selected = [entry for entry in dump.entries if selects(settings.layers, entry.name)]
+        floats = [entry for entry in selected if entry.dtype in primitives.FLOATS]
+        entries = [entry for entry in floats if 0 not in entry.shape]
         if not entries:
             layers = settings.layers
             verdict = f"matches --layers {' '.join(layers)}" if layers else "contains values"
@@ -236,7 +240,8 @@ def load_step(path: Path, settings: Settings) -> Step:
             entries, share = _representative(entries, max_values), max_values
         samples = [load_sample(dump, entry, share, settings.seed) for entry in entries]
         samples = [x._replace(values=np.ascontiguousarray(x.values)) for x in samples]
-        return Step(samples, total, len(dump.entries) - len(floats))
+        omitted = omissions(dump, settings.layers)
+        return Step(samples, total, len(selected) - len(floats), omitted)
 
 
 def _representative(entries: list[Entry], max_values: int) -> list[Entry]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 import tempfile
@@ -113,12 +114,18 @@ def original(name: str) -> Path:
     ParameterError
         If there is no file of this name, or the name is that of another format.
     """
-    inside = find([name]) if Path(name).is_dir() else []
-    path = inside[0] if len(inside) == 1 else existing(name)
+    inside = inputs([name], ".safetensors file", _is_original) if Path(name).is_dir() else []
+    if len(inside) > 1:
+        raise ParameterError(f"{name}: contains {len(inside)} .safetensors files: pass one")
+    path = inside[0] if inside else existing(name)
     other = next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
     if other not in ("", INDEX_SUFFIX, ".safetensors"):
         raise ParameterError(f"{name}: must be a .safetensors file, or the index of a model")
     return path
+
+
+def _is_original(path: Path) -> bool:
+    return path.name.lower().endswith((".safetensors", INDEX_SUFFIX))
 
 
 def existing(name: str) -> Path:
@@ -285,8 +292,8 @@ def check_replaceable(targets: Sequence[Path], force: bool) -> None:
 
 
 def _file(path: Path) -> Path:
-    """Return the path of a file, such as ./-, in a form that differs from `STREAM`."""
-    return path.absolute() if path == STREAM else path
+    """Return the path of a file with its own name, such as ./- or a folder that is named by .."""
+    return Path(os.path.abspath(path)) if path.name in ("", "..") or path == STREAM else path
 
 
 def _with_suffix(path: Path, suffix: str) -> Path:

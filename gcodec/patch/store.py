@@ -28,6 +28,7 @@ from gcodec.tensorfiles import structure
 from gcodec.tensorfiles.atomic import TEMPORARY, AtomicFiles
 from gcodec.tensorfiles.entries import MAX_ENTRIES
 from gcodec.tensorfiles.frame_file import TensorFile
+from gcodec.tensorfiles.frame_list import located
 from gcodec.tensorfiles.structure import STRUCTURE_NAME
 from gcodec.tensorfiles.tree import take_apart
 from gcodec.wire.kinds import check_integer
@@ -310,7 +311,8 @@ class PatchStore:
         for number, part in enumerate(parts):
             step, base, path = part
             try:
-                tree, arrays = self._tensors(path, step, base, arrays)
+                with located(path.name, default=None):
+                    tree, arrays = self._tensors(path, step, base, arrays)
             except ParameterError as error:
                 if isinstance(start, Snapshot) and not number:  # the caller's tensors
                     raise
@@ -331,7 +333,7 @@ class PatchStore:
             document = file.rebuild(decode)
         is_whole = isinstance(document, dict) and document.keys() == {"step", "base", "tree"}
         if not is_whole or (document["step"], document["base"]) != (step, base):
-            raise Corrupt(f"{path.name} contains another step")
+            raise Corrupt("the file contains another step")
         return document["tree"], new
 
     def _base(self, last: int) -> tuple[int, dict[str, np.ndarray]]:

@@ -244,10 +244,12 @@ def test_integer_and_nonfinite_tensors(tmp_path: Path) -> None:
     result = run(path, "--step-time", "1ms", "--nodes", "2", "--between", "1MB/s", "-c", "sign")
     assert result.stdout.startswith("500 values of 32 bits   2 nodes x 1 GPU")
     assert "skipped 1 tensor: no gradients" in result.stderr and "\x1b" not in result.output
+    assert "1 value NaN or Inf: taken as 0" in result.stderr
     advice = advised(
         path, "--step-time", "1ms", "--nodes", "2", "--between", "1MB/s", "-c", "sign"
     )
     assert 0.3 < advice["codecs"][0]["nmse"] < 0.5
+    assert (advice["source"]["tensors_left_out"], advice["source"]["nonfinite"]) == (1, 1)
 
 
 def test_codec_that_refuses_a_tensor_is_named(tmp_path: Path) -> None:

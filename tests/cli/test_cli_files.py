@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import ml_dtypes
@@ -567,6 +568,19 @@ def test_dash_in_a_folder_is_a_file(tmp_path, monkeypatch):
         in run("encode", source, "-c", "raw", "-o", "./-").stdout
     )
     assert "1 frame   20 values" in run("verify", "./-", input=b"").stdout
+
+
+@pytest.mark.parametrize(("inside", "source"), [("", "."), ("logs", "..")])
+def test_output_is_named_after_the_current_folder(tmp_path, monkeypatch, inside, source):
+    folder = tmp_path / "step-300"
+    shutil.copytree(ROOT / "tests" / "dumps" / "sharded", folder)
+    (folder / "logs").mkdir()
+    monkeypatch.chdir(folder / inside)
+    run("encode", source, "-c", "raw")
+    run("verify", tmp_path / "step-300.gcf")
+    run("encode", source, "-c", "raw", "-o", f"{tmp_path}/out/")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["step-300.gcf"]
+    assert run("inspect", source).stdout.startswith("step-300   distcp   ")
 
 
 def test_suggested_commands_run(tmp_path, monkeypatch):

@@ -124,6 +124,16 @@ def test_names_are_escaped_in_text_and_exact_in_json(tmp_path):
     assert {row["name"] for row in inspected(path)["files"][0]["tensors"]} == set(EVIL)
 
 
+def test_dtypes_are_escaped(tmp_path):
+    """A header of .npy can contain any text as its dtype."""
+    text = b"{'descr': '\x1b[31m\n', 'fortran_order': False, 'shape': (3,), }"
+    path = tmp_path / "evil.npy"
+    path.write_bytes(b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text)
+    shown = run("inspect", path).stdout
+    assert "\x1b" not in shown and len(shown.splitlines()) == 5
+    assert shown.count(r"\x1b[31m\n") == 3
+
+
 def test_color_is_for_terminals_and_never_from_names(tmp_path):
     path = dump(tmp_path, **{"\x1b[31mevil": np.array([1, np.nan], np.float32)})
     coloured = run("inspect", path, env={"FORCE_COLOR": "1", "COLUMNS": "200"}).stdout
@@ -355,7 +365,7 @@ def test_codecs_refuses_an_unknown_name():
     assert "one of raw" in run("codecs", "nope", code=2).stderr
 
 
-def test_sparse_tensors_are_passed_over_with_a_note(tmp_path):
+def test_sparse_tensors_are_passed_over_with_a_note(tmp_path, monkeypatch):
     path = ROOT / "tests" / "dumps" / "sparse.pt"
     message = "passed over embedding.coo: its layout is 'torch.sparse_coo', and not dense\n"
     result = run("inspect", path)
@@ -368,6 +378,15 @@ def test_sparse_tensors_are_passed_over_with_a_note(tmp_path):
     shown = run("encode", path, "-c", "sign", "-o", tmp_path / "y.gcf", "--json").stdout
     assert json.loads(shown)["files"][0]["omitted"].keys() == {"embedding.coo", "csr"}
     assert "csr" in run("compare", path, tmp_path / "x.gcf").stderr
+    monkeypatch.setattr(timing, "_MIN_SECONDS", 0.0)
+    bench = ["bench", path, "-c", "sign", "--rounds", "1"]
+    link = ["--nodes", "2", "--between", "1MB/s", "--machine", "epyc-zen4"]
+    advise = ["advise", path, "--step-time", "1ms", *link, "-c", "sign"]
+    for args in (bench, advise):
+        assert message in run(*args).stderr
+        assert message not in run(*args, "-L", "dense").stderr
+    assert message.rstrip() in json_of(*bench)["notes"]
+    assert json_of(*advise)["source"]["omitted"].keys() == {"embedding.coo", "csr"}
 
 
 def test_folder_of_a_distributed_checkpoint(tmp_path, monkeypatch):

@@ -134,6 +134,19 @@ def test_model_in_shards(tmp_path: Path) -> None:
     # A folder stands for the index in it.
     run("diff", old.parent, new.parent, "-o", tmp_path / "same.gcf")
     assert (tmp_path / "same.gcf").read_bytes() == (tmp_path / "s.gcf").read_bytes()
+    run("diff", old.parent, new.parent)
+    run("apply", new.parent / "m.gcf", old.parent, "-o", tmp_path / "again")
+    run("diff", new.parent, old.parent)  # although the new folder also contains the difference
+    other = tmp_path / "other"
+    other.mkdir()
+    for problem in (
+        "no .safetensors file here",
+        "contains 2 .safetensors files: pass one",
+    ):
+        refused = run("diff", other, new, "-o", tmp_path / "n.gcf", code=2)
+        assert refused.stderr == f"gcodec: {other}: {problem}\n"
+        for name in ("1.safetensors", "2.safetensors"):
+            (other / name).write_bytes(safetensors({}, 1))
     # An error leaves no folder, and none gets the name of a file.
     refused = run("apply", tmp_path / "s.gcf", new.parent, "-o", tmp_path / "wrong", code=2)
     assert "base has the digest" in refused.stderr

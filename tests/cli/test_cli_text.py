@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -25,11 +26,12 @@ def test_printable_escapes_control_characters():
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_commands_are_read_by_a_shell_as_they_were_joined():
     words = ["plain", "two words", "it's", "new\nline", "\x1b[31m", "a\\b\n", "'\t'", "$x", "é\n"]
+    words += ["\xa0a", "\u202e1", "\U000e0001", os.fsdecode(b"\xff\\"), "\\udcff\n"]
     joined = text.command(words)
     assert joined.isprintable()
     script = f"printf '%s\\0' {joined}"
     read = subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout
-    assert read.decode().split("\0")[:-1] == words
+    assert os.fsdecode(read).split("\0")[:-1] == words
 
 
 def test_shorten_keeps_both_ends():

@@ -76,7 +76,8 @@ def report(tmp_path_factory):
     tensors += [("few", np.ones(3, np.float32)), ("empty", np.zeros(0, np.float32))]
     tensors += [("zeros", np.zeros(50, np.float32)), ("steps", np.array(3))]
     write_dump(path, tensors, {"model": "</style><script>2</script>\x1b[2J"})
-    run("inspect", path, "--max-nmse", "0.1", "--report", target, "-q", "--seed", "5")
+    options = ["--max-nmse", "0.1000002", "--seed", "5", "--each", "--sort", "name"]
+    run("inspect", path, *options, "--report", target, "-q")
     return path, target
 
 
@@ -127,8 +128,8 @@ def test_page_contains_its_command(report):
     path, target = report
     text = html.unescape(target.read_text("utf-8"))
     assert hashlib.sha256(path.read_bytes()).hexdigest() in text
-    command = f"gcodec inspect {path} --max-nmse 0.1 --sample 65536 --seed 5 --report {target}"
-    assert command in text
+    options = "--max-nmse 0.1000002 --sample 65536 --seed 5 --each --sort name"
+    assert f"gcodec inspect {path} {options} --report {target}" in text
     for name in ("numpy", "numba", "scipy", "matplotlib", "Python", "seed", "processor"):
         assert f"<dt>{name}</dt><dd>" in text
     assert f"<dt>gcodec</dt><dd>{gcodec.__version__}</dd>" in text

@@ -70,6 +70,12 @@ def test_model_in_shards_comes_back_as_a_folder(tmp_path: Path) -> None:
         assert (tmp_path / "m" / path.name).read_bytes() == path.read_bytes()
     run("decode", tmp_path / "m.gcf", code=2)  # which would replace files
     run("decode", tmp_path / "m.gcf", "--force")
+    arrays = tmp_path / "m.npz"
+    run("decode", tmp_path / "m.gcf", "-o", arrays)
+    run("decode", tmp_path / "m.gcf", "-o", arrays, code=2)
+    run("decode", tmp_path / "m.gcf", "-o", arrays, "--force")
+    with np.load(arrays) as file:
+        assert set(file) == set(TENSORS)
 
 
 def test_tensors_can_still_be_converted(tmp_path: Path) -> None:

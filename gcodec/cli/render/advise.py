@@ -12,7 +12,14 @@ from rich.console import Console
 from gcodec import advisor
 from gcodec.analysis.advice import ClusterAdvice, Effect, MeasuredCodec
 from gcodec.cli.render import text
-from gcodec.cli.render.output import Column, Table, note, note_hidden, print_line
+from gcodec.cli.render.output import (
+    Column,
+    Table,
+    note,
+    note_hidden,
+    omission_notes,
+    print_line,
+)
 
 _LEVELS = {"inside": "inside nodes", "between": "between nodes"}
 _MEMBERS = {"inside": "GPU", "between": "node"}
@@ -26,7 +33,12 @@ def document(advice: ClusterAdvice) -> dict[str, Any]:
     cluster, work, training = advice.cluster, advice.work, advice.training
     machine = advice.machine
     return {
-        "source": {"name": advice.source.name, "tensors_left_out": advice.source.skipped},
+        "source": {
+            "name": advice.source.name,
+            "tensors_left_out": advice.source.skipped,
+            "nonfinite": advice.source.nonfinite,
+            "omitted": advice.source.omitted,
+        },
         "work": {
             "values": work.values,
             "bits_per_value": work.bits,
@@ -185,6 +197,10 @@ def show(advice: ClusterAdvice, console: Console, *, quiet: bool) -> None:
         note(f"codecs measured on {advice.source.name}")
     if advice.source.skipped:
         note(f"skipped {text.count(advice.source.skipped, 'tensor')}: no gradients")
+    for line in omission_notes(advice.source.omitted):
+        note(line)
+    if advice.source.nonfinite:
+        note(f"{text.count(advice.source.nonfinite, 'value')} NaN or Inf: taken as 0")
     if advice.machine is not None:
         note(f"coding speeds of {advice.machine.name}: {advice.machine.source}")
     others = (way.scheme for way in advice.advice.ways if way.scheme and not way.coding)

@@ -111,8 +111,10 @@ class Table(Generic[R]):
 
     def show(self, console: Console) -> list[str]:
         """Print the table; return the headers of the columns that did not fit."""
-        columns, body, footer = self.columns, self.body(), self.footer()
-        names = [printable(cells[0]) for cells in body]
+        columns, footer = self.columns, self.footer()
+        # Names and dtypes come from files, which can contain control characters.
+        body = [list(map(printable, cells)) for cells in self.body()]
+        names = [cells[0] for cells in body]
         headers = [column.header.split("\n") for column in columns]
         widths = [
             max(cell_len(text) for text in (*header, *(line[i] for line in (*body, *footer))))

@@ -33,7 +33,9 @@ _KINDS = ("header", "seek table", "table", "index", "sign", "level", "value", "n
 _LAST_KINDS = ("pad", "undecoded")
 
 
-def write_report(path: str, views: Sequence[DumpView], files: tuple[str, ...]) -> None:
+def write_report(
+    path: str, views: Sequence[DumpView], files: tuple[str, ...], arrangement: Sequence[str]
+) -> None:
     """Write the page about dumps.
 
     Parameters
@@ -44,6 +46,8 @@ def write_report(path: str, views: Sequence[DumpView], files: tuple[str, ...]) -
         The dumps, whose measurements include pictures.
     files : tuple of str
         File arguments of the command.
+    arrangement : sequence of str
+        Options of the command that arrange the rows.
 
     Raises
     ------
@@ -55,7 +59,7 @@ def write_report(path: str, views: Sequence[DumpView], files: tuple[str, ...]) -
     title = f"gcodec report: {', '.join(view.path.name for view in views)}"
     parts = [part for view in views for part in _section(view)]
     parts.append("<h2>How to reproduce this page</h2>\n<dl>")
-    for key, value in _reproduction(path, views, files):
+    for key, value in _reproduction(path, views, files, arrangement):
         parts.append(f"<dt>{escaped(key)}</dt><dd>{escaped(value)}</dd>")
     parts.append("</dl>")
     body, classes = _with_classes("\n".join(parts))
@@ -240,12 +244,12 @@ def _with_classes(body: str) -> tuple[str, str]:
 
 
 def _reproduction(
-    path: str, views: Sequence[DumpView], files: tuple[str, ...]
+    path: str, views: Sequence[DumpView], files: tuple[str, ...], arrangement: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield the facts that reproduce the page."""
     settings = views[0].settings
     size = settings.max_values
-    yield "command", text.command(_command(path, settings, files))
+    yield "command", text.command([*_command(settings, files), *arrangement, "--report", path])
     yield "seed", str(settings.seed)
     yield "sample", "all values" if size is None else f"{size:,} values of a tensor"
     for view in views:
@@ -263,14 +267,14 @@ def _reproduction(
     yield "processor", processor()
 
 
-def _command(path: str, settings: Settings, files: tuple[str, ...]) -> list[str]:
+def _command(settings: Settings, files: tuple[str, ...]) -> list[str]:
     words = ["gcodec", "inspect", *map(text.argument, files)]
     if settings.budget is not None:
         for option, bound in zip(("--max-nmse", "--max-bits"), settings.budget, strict=True):
-            words += [] if bound is None else [option, f"{bound:g}"]
+            words += [] if bound is None else [option, str(bound)]
     for codec in settings.codecs:
         words += ["-c", str(codec)]
     for glob in settings.layers:
         words += ["-L", glob]
     words += ["--full"] if settings.max_values is None else ["--sample", str(settings.max_values)]
-    return [*words, "--seed", str(settings.seed), "--report", path]
+    return [*words, "--seed", str(settings.seed)]

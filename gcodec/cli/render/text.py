@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -75,14 +76,20 @@ def argument(path: Path | str) -> str:
 
 
 def command(words: Iterable[str]) -> str:
-    """Join words to a command of a shell, which reads escaped characters between $' and '."""
+    """Join words to a command of a shell, which reads escaped bytes between $' and '."""
     return " ".join(map(_quoted, words))
 
 
 def _quoted(word: str) -> str:
     if word.isprintable():
         return shlex.quote(word)
-    return "$'" + escape(word.replace("\\", r"\\").replace("'", r"\'")) + "'"
+    # Bytes, because those of a name may be no text, and \xa0 is a byte rather than a character.
+    escaped = word.replace("\\", r"\\").replace("'", r"\'")
+    parts = (
+        c if c.isprintable() else "".join(f"\\x{byte:02x}" for byte in os.fsencode(c))
+        for c in escaped
+    )
+    return "$'" + "".join(parts) + "'"
 
 
 def gathered(pairs: Iterable[tuple[_Key, str]]) -> dict[_Key, list[str]]:

@@ -122,7 +122,7 @@ def command(
     from gcodec.analysis.timing import draw_step, load_step, time_codecs
     from gcodec.cli.files import one_dump
     from gcodec.cli.render.bench import BenchView
-    from gcodec.cli.render.output import note, progress, stdout
+    from gcodec.cli.render.output import note, omission_notes, progress, stdout
     from gcodec.codec import registered
     from gcodec.codecs import parse_encoder
 
@@ -145,6 +145,7 @@ def command(
         if step.skipped:
             tensors = count(step.skipped, "tensor")
             notes.append(f"skipped {tensors} of dtypes that codecs do not take")
+        notes += omission_notes(step.omitted)
         measured = sum(sample.values.size for sample in samples)
         if measured < step.total:
             part = f"{measured:,} of {step.total:,} values in {count(len(samples), 'tensor')}"

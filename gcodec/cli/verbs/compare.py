@@ -94,7 +94,7 @@ def _compare(
 ) -> ComparisonView | None:
     """Compare two files, one tensor of each in memory at a time; None if a file is unreadable."""
     from gcodec.analysis.compare import match
-    from gcodec.analysis.groups import selects
+    from gcodec.analysis.groups import omissions, selects
     from gcodec.cli.files import is_frames
     from gcodec.cli.render.compare import ComparisonView
     from gcodec.cli.render.output import progress
@@ -130,7 +130,7 @@ def _compare(
             [e for e in side if e.dtype != "uint8" or (e.name, e.size) not in nbytes]
             for side in comparable
         ]
-        skipped += [name for dump in dumps for name in dump.omitted if selects(layers, name)]
+        skipped += [name for dump in dumps for name in omissions(dump, layers)]
         pairs = match(*comparable)
         with progress(
             paths[1].name, sum(pair.size for pair in pairs), quiet=outcome.quiet

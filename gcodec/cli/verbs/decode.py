@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -45,15 +46,15 @@ def command(
 
     files.check_streams((source,), output, outcome.as_json)
     path, data = files.frames_file(source)
-    original = original_name(data)
+    is_npz = output is not None and output.lower().endswith(".npz") and not Path(output).is_dir()
+    original = None if is_npz else original_name(data)  # .npz contains the tensors alone
     target, is_folder = coding.target_of(path, output, original, force)
-    name = target.name.lower()
     is_named = is_folder or target == files.STREAM
-    if not is_named and not name.endswith((".safetensors", ".npz")):
+    if not is_named and not target.name.lower().endswith((".safetensors", ".npz")):
         raise ParameterError(f"{target}: OUT must be a file named .safetensors or .npz")
     document: dict[str, Any] = {"input": source, "output": str(target)}
     with outcome.of(path, in_frames=True):
-        if original is None or name.endswith(".npz"):
+        if original is None:
             document |= coding.convert(data, target, outcome.limits, key)
         else:
             document |= coding.restore(data, target, is_folder, force, outcome, key=key)

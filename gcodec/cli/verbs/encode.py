@@ -93,7 +93,7 @@ def command(
     which gcodec decode restores the same bytes, metadata and order included.
     """
     from gcodec.advisor.choose import Target
-    from gcodec.analysis.groups import selects
+    from gcodec.analysis.groups import omissions
     from gcodec.cli import coding, files
     from gcodec.cli.render.output import omission_notes
     from gcodec.tensorfiles.dumps import open_dump
@@ -110,7 +110,7 @@ def command(
             open_dump(files.tensors_file(readable), limits=outcome.limits) as dump,
         ):
             exact = coding.exact_codec(dump, policy, layers, nonfinite)
-            omitted = {n: why for n, why in dump.omitted.items() if selects(layers, n)}
+            omitted = omissions(dump, layers)
             if exact is not None:
                 entries, omitted = dump.entries, {}
                 frames = coding.exactly_encoded(dump, exact, outcome.limits)

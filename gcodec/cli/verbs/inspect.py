@@ -233,7 +233,9 @@ def command(
     if report is not None and views:
         from gcodec.cli.render.report import write_report
 
-        write_report(report, [view for view in views if isinstance(view, DumpView)], files)
+        arrangement = ["--each"] * each + ([] if order is None else ["--sort", order])
+        dumps = [view for view in views if isinstance(view, DumpView)]
+        write_report(report, dumps, files, arrangement)
     return outcome.code
 
 
