@@ -46,7 +46,7 @@ def command(source: str, base: str, output: str | None, force: bool, outcome: Ou
     base_path = files.original(base)
     original = original_name(data)
     if original is None:
-        raise ParameterError(f"{path}: is not a file that gcodec diff wrote")
+        raise ParameterError(f"{path}: is no file that gcodec diff wrote")
     target, is_folder = coding.target_of(path, output, original, force)
     if not is_folder and target != files.STREAM and target.suffix.lower() != ".safetensors":
         raise ParameterError(f"{target}: OUT must be a file named .safetensors")
