@@ -45,9 +45,12 @@ def bits(name: str, data: list[np.ndarray], share: float) -> str | None:
     for x in data:
         k = round(share * x.size)
         if k >= _LEAST:
-            selection = select.take_largest(x.reshape(-1), k)
-            assert selection is not None
-            indices = uniform(x.size, share) if name == "uniform" else selection[0]
+            if name == "uniform":  # the values of x are not set, and can be NaN
+                indices = uniform(x.size, share)
+            else:
+                selection = select.take_largest(x.reshape(-1), k)
+                assert selection is not None
+                indices = selection[0]
             each = [positions.write(indices, x.size, c, _FRONT)[1].nbits for c in (*CODES, "auto")]
             total, count, least = total + each, count + indices.size, least + limit(x.size, k)
     if not count:

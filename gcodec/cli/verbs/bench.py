@@ -116,8 +116,8 @@ def command(
     each codec in turn. All numbers are medians over rounds. Peak is the memory that encode or
     decode allocates beside the tensors, as Python counts it. "Pays below" is a link speed in
     Gbit/s. On slower links, two workers that exchange gradients gain if nothing overlaps: each of
-    them encodes a step, sends it, and decodes both messages, which is faster than to add up the
-    tensors.
+    them encodes a step, sends it, and decodes both messages, which is faster than sending and
+    adding up the tensors.
     """
     from gcodec.analysis.timing import draw_step, load_step, time_codecs
     from gcodec.cli.files import one_dump

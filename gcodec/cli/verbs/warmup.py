@@ -38,7 +38,7 @@ def command(codecs: tuple[str, ...], jobs: int | None, quiet: bool, as_json: boo
 
     Without this command, the first use of a codec compiles its kernels, which takes seconds,
     unless a wheel of gcodec carries them. The kernels that this command compiles are for the exact
-    processor. They are faster than those of a wheel, and later processes prefer them: run the
+    processor. They can be faster than those of a wheel, and later processes prefer them: run the
     command on the machine itself, or on one of the same kind. Kernels in the cache are not
     compiled again unless they are damaged. The cache is in GCODEC_CACHE_DIR, or in the user's
     cache directory. Machines with different processors can share it.
