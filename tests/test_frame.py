@@ -147,7 +147,17 @@ def test_bytes_likes(kind: Any) -> None:
     assert [frame.name for frame in gcodec.iter_frames(buffer)] == [None]
 
 
-@pytest.mark.parametrize("data", [None, 3, [1, 2], np.zeros((4, 4), np.uint8)[:, ::2]])
+RELEASED = memoryview(b"GCF")
+RELEASED.release()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(None, 3, [1, 2], RELEASED, np.zeros((4, 4), np.uint8)[:, ::2]),
+        *(np.zeros(4, dtype) for dtype in (ml_dtypes.bfloat16, "M8[s]")),
+    ],
+)
 def test_inputs_that_are_not_bytes(data: Any) -> None:
     for read in (gcodec.decode, gcodec.decode_many, gcodec.Frame.from_bytes):
         with pytest.raises(TypeError, match=r"^data is a .*: must be bytes-like, in one block$"):
