@@ -543,6 +543,12 @@ def test_default_limits_do_not_apply_if_an_array_fixes_the_shape(
     assert acc.sum() == 64
 
 
+def test_limits_may_be_integers_of_numpy() -> None:
+    frame = gcodec.encode(np.ones(9, np.float32), "raw")
+    assert gcodec.decode(frame, limits=Limits(np.prod((3, 3)), np.int32(36))).all()
+    refused(frame, LimitExceeded, limits=Limits(np.int64(8)))
+
+
 @pytest.mark.parametrize(
     "values",
     [
