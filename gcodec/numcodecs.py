@@ -25,6 +25,7 @@ from gcodec.codecs import parse_encoder
 from gcodec.errors import LimitExceeded, ParameterError
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
+from gcodec.wire.kinds import check_choice
 from gcodec.wire.primitives import FLOATS, INTEGERS
 
 
@@ -73,8 +74,8 @@ class GradientCodec(NumcodecsCodec):
         self.seed = check_seed(seed)
         check_nonfinite(nonfinite)
         self.nonfinite = nonfinite
-        if dtype is not None and dtype not in FLOATS:
-            raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)}, or None")
+        if dtype is not None:
+            check_choice("dtype", dtype, FLOATS)
         self.dtype = dtype
 
     def encode(self, buf: Any) -> bytes:
@@ -126,7 +127,7 @@ class GradientCodec(NumcodecsCodec):
         FormatError
             If the frame is damaged or is no frame.
         ParameterError
-            If `out` has another size.
+            If `out` has another size, or is read-only.
         TypeError
             If `out` has another byte order than this machine.
         """
@@ -135,6 +136,8 @@ class GradientCodec(NumcodecsCodec):
             return api.decode(data)
         target = ensure_ndarray(out)
         _check_byte_order(target, "out")
+        if not target.flags.writeable:
+            raise ParameterError("out is read-only: must be writable")
         most = max(target.nbytes, 1)
         try:
             values = api.decode(data, limits=Limits(most, most))
