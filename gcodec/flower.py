@@ -37,7 +37,7 @@ from gcodec.codec import CodecLike
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, derive_seed
 from gcodec.frame import Frame, check_key, tag_of
-from gcodec.limits import Limits
+from gcodec.limits import NO_LIMITS, Limits
 from gcodec.policy import Policy, PrefixedPolicy, policy_of
 from gcodec.wire.kinds import check_flag, check_positive
 
@@ -74,6 +74,8 @@ class FrameMod:
         Factor of the residual in each round; see `gcodec.Feedback`.
     seed : int
         Seed for stochastic rounding.
+    limits : Limits, optional
+        Bounds on each array of the server's messages; see `gcodec.Limits`.
 
     Raises
     ------
@@ -95,11 +97,13 @@ class FrameMod:
         feedback: bool = True,
         decay: float = 1.0,
         seed: int = 0,
+        limits: Limits | None = None,
     ) -> None:
         self._policy = policy_of(codec)
         self._key = check_key(key)
         self._has_feedback = check_flag("feedback", feedback)
         self._decay, self._seed = decay, seed
+        self._limits = Limits.or_default(limits)
         Feedback(self._policy, decay=decay, seed=seed)  # refuses invalid arguments
 
     def __call__(self, message: Message, context: Any, call_next: _Next) -> Message:
@@ -115,7 +119,7 @@ class FrameMod:
         node = int(context.node_id)
         try:
             key = _key_of(self._key, "server", nonce, node)
-            message.content = _plain_instruction(message.content, key)
+            message.content = _plain_instruction(message.content, key, self._limits)
         except FormatError as error:
             return _refusal(message, f"the server's message: {error}")
         received = _arrays_of(message.content)
@@ -361,7 +365,7 @@ class FrameGrid(Grid):
             seed = derive_seed(0, name=path, step=self._rounds)  # the same for all clients
             frame = encode(array, codec, seed=seed, name=path, key=key)
             frames[key_of_array] = _frame_array(array, frame)
-            arrays[key_of_array] = Frame.from_bytes(frame, key=key).decode()
+            arrays[key_of_array] = Frame.from_bytes(frame, limits=NO_LIMITS, key=key).decode()
         return _Encoded(record, ArrayRecord(frames), arrays)
 
     def _key_of_node(self, node: int) -> bytes | None:
@@ -471,7 +475,8 @@ class FrameGrid(Grid):
         else:
             limits = self._limits
             if base is not None:
-                limits = dataclasses.replace(limits, max_elements=max(base.size, 1))
+                bounds = {"max_elements": max(base.size, 1), "max_bytes": max(base.nbytes, 1)}
+                limits = dataclasses.replace(limits, **bounds)
             frame = Frame.from_bytes(array.data, limits=limits, key=key)
             if frame.name not in (_UPDATE + path, _VALUE + path):
                 raise Corrupt(f"{path!r} has a frame of {frame.name!r}")
@@ -515,7 +520,7 @@ def _tag_of_metrics(content: RecordDict, key: bytes) -> bytes:
     return tag_of(key, [b"gcodec.flower metrics", json.dumps(metrics, sort_keys=True).encode()])
 
 
-def _plain_instruction(content: RecordDict, key: bytes | None) -> RecordDict:
+def _plain_instruction(content: RecordDict, key: bytes | None, limits: Limits) -> RecordDict:
     """Return the records of a message to a client with plain arrays, without gcodec's record."""
     records: dict[str, Any] = dict(content)
     del records[_RECORD]
@@ -524,7 +529,7 @@ def _plain_instruction(content: RecordDict, key: bytes | None) -> RecordDict:
         for key_of_array, array in record.items():
             plain[key_of_array] = array
             if array.stype == _STYPE:
-                frame = Frame.from_bytes(array.data, key=key)
+                frame = Frame.from_bytes(array.data, limits=limits, key=key)
                 if frame.name != f"{_VALUE}{name}/{key_of_array}":
                     raise Corrupt(f"{key_of_array!r} has a frame of {frame.name!r}")
                 plain[key_of_array] = Array(np.asarray(frame.decode()))

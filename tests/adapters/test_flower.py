@@ -446,6 +446,27 @@ def test_client_refuses_to_send_what_no_frame_stores() -> None:
     assert "the client's reply: x has dtype complex64" in reply.error.reason
 
 
+@pytest.mark.parametrize("options", [{"key": KEY}, {"codec": "lossless"}])
+def test_arrays_may_exceed_the_default_limits(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gcodec.limits.DEFAULT_LIMITS", gcodec.Limits(16, 64))
+    key, limits = options.get("key"), gcodec.Limits(max_elements=1200)
+
+    def replies(mod: gcodec.flower.FrameMod) -> list[Message]:
+        grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 1), **options)
+        arrays = ArrayRecord({name: Array(x) for name, x in START.items()})
+        content = RecordDict({"arrays": arrays, "config": ConfigRecord()})
+        return list(grid.send_and_receive([Message(content, 1, "train")]))
+
+    (reply,) = replies(gcodec.flower.FrameMod("lossless", key=key, limits=limits))
+    np.testing.assert_allclose(
+        reply.content["arrays"]["weight"].numpy(), START["weight"] + drift(1, "weight"), 1e-6
+    )
+    (reply,) = replies(gcodec.flower.FrameMod("lossless", key=key))
+    assert "has 1200 elements, more than max_elements=16" in reply.error.reason
+
+
 def test_server_without_frames_sees_plain_arrays() -> None:
     assert errors_of(gcodec.flower.FrameMod("sign"), lambda grid: grid) == []
 
@@ -461,7 +482,9 @@ def test_client_without_the_mod_sends_plain_arrays() -> None:
     np.testing.assert_array_equal(rounds(grid)["weight"], START["weight"])
 
 
-@pytest.mark.parametrize("options", [{"key": "text"}, {"feedback": 1}, {"decay": 2}, {"seed": -1}])
+@pytest.mark.parametrize(
+    "options", [{"key": "text"}, {"feedback": 1}, {"decay": 2}, {"seed": -1}, {"limits": 5}]
+)
 def test_invalid_arguments_of_the_mod(options: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match=next(iter(options))):
         gcodec.flower.FrameMod("sign", **options)
