@@ -231,7 +231,8 @@ class FrameGrid(Grid):
     max_norm : float, optional
         Largest allowed L2 norm of an update. Default: any finite update is allowed.
     limits : Limits, optional
-        Bounds on arrays that the client did not receive; see `gcodec.Limits`.
+        Bounds on the arrays of a reply that the client did not receive, all together; see
+        `gcodec.Limits`.
 
     Attributes
     ----------
@@ -449,14 +450,17 @@ class FrameGrid(Grid):
         names = {name: set(record) for name, record in content.array_records.items()}
         if _is_training(sent.message) and names != {n: set(a) for n, a in sent.arrays.items()}:
             raise Corrupt("the reply has other arrays than the message")
-        squares = 0.0
+        squares, elements, nbytes = 0.0, 0, 0
         for name, record in content.array_records.items():
             plain = {}
             for key_of_array, array in record.items():
                 base = sent.arrays.get(name, {}).get(key_of_array)
                 values = self._values(f"{name}/{key_of_array}", array, base, key)
                 plain[key_of_array] = Array(values)
-                if base is not None and values.dtype.kind == "f":
+                if base is None:
+                    elements, nbytes = elements + values.size, nbytes + values.nbytes
+                    self._limits.check("the reply", elements, nbytes)
+                elif values.dtype.kind == "f":
                     difference = values.astype(np.float64) - base
                     squares += float((difference * difference).sum())
             records[name] = ArrayRecord(plain)

@@ -290,6 +290,27 @@ def test_damaged_or_hostile_reply_is_dropped(
     np.testing.assert_allclose(values, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(("count", "is_dropped"), [(1, False), (2, True)])
+def test_new_arrays_of_a_reply_are_bounded_together(count: int, is_dropped: bool) -> None:
+    """A short frame may contain a large array, and a reply to an evaluation may have many."""
+
+    def add_arrays(content: RecordDict) -> None:
+        frames = {}
+        for name in map(str, range(count)):
+            frame = gcodec.encode(np.ones(1000), "topk:k=1", name=f"value:new/{name}")
+            frames[name] = Array("float64", (1000,), "gcodec.frame", frame)
+        content["new"] = ArrayRecord(frames)
+
+    local = LocalGrid(client_app(gcodec.flower.FrameMod("sign")), 1, of_node(1, add_arrays))
+    grid = gcodec.flower.FrameGrid(local, limits=gcodec.Limits(1500, 8000))
+    arrays = ArrayRecord({name: Array(x) for name, x in START.items()})
+    content = RecordDict({"arrays": arrays, "config": ConfigRecord()})
+    list(grid.send_and_receive([Message(content, 1, "evaluate")]))
+    reasons = [reason for _, reason in grid.dropped]
+    assert is_dropped == any("the reply has 2000 elements" in reason for reason in reasons)
+    assert len(reasons) == is_dropped
+
+
 def test_dropped_update_is_sent_again() -> None:
     """The client's residual returns to what it was, so the server misses one round only."""
     mod = gcodec.flower.FrameMod("topk:ratio=0.1")
