@@ -93,7 +93,7 @@ class FrameEncoder(DXOFilter):
             for name, array in dxo.data.items():
                 if not isinstance(array, np.ndarray):
                     continue
-                if array.dtype.kind != "f":
+                if not _is_float(array.dtype):
                     frames[name] = encode(array, "raw", name=name)
                 elif has_feedback:
                     frames[name] = step.compress(name, array)

@@ -47,6 +47,14 @@ def test_frames_are_decoded_with_feedback() -> None:
         assert values["text"] == "kept"
 
 
+def test_bfloat16_is_compressed_with_feedback() -> None:
+    encoder, memory = gcodec.nvflare.FrameEncoder("sign"), gcodec.Feedback("sign")
+    for _ in range(2):
+        dxo = DXO(DataKind.WEIGHT_DIFF, {"weight": UPDATE.astype(BFLOAT16)})
+        frame = encoder.process_dxo(dxo, None, FLContext()).data["weight"]
+        assert frame == memory.compress("weight", UPDATE.astype(BFLOAT16))
+
+
 def test_weights_have_no_feedback() -> None:
     encoder = gcodec.nvflare.FrameEncoder(gcodec.Policy({"*": "topk:ratio=0.1"}))
     for _ in range(2):
