@@ -28,6 +28,8 @@ from gcodec.limits import Limits
 from gcodec.wire.kinds import check_choice
 from gcodec.wire.primitives import FLOATS, INTEGERS
 
+_LIMITS = Limits(max_elements=2**31, max_bytes=2**31)  # of chunks, which Zarr reads without `out`
+
 
 class GradientCodec(NumcodecsCodec):
     """Numcodecs codec that stores each chunk as a frame.
@@ -91,9 +93,13 @@ class GradientCodec(NumcodecsCodec):
             If the codec does not support the dtype or its byte order, or the buffer has no dtype
             and `dtype` is None.
         ValueError
-            If the memory is not contiguous; or a `ParameterError`, see `gcodec.encode`.
+            If the memory is not contiguous; or a `ParameterError`, for more than 2 GiB or as for
+            `gcodec.encode`.
         """
         array = ensure_ndarray(buf)
+        if array.nbytes > _LIMITS.max_bytes:
+            allowed = f"at most {_LIMITS.max_bytes}, which `decode` accepts"
+            raise ParameterError.of("buf.nbytes", array.nbytes, allowed)
         _check_byte_order(array, "buf")  # a frame does not store it, and Zarr 2 relies on it
         if array.dtype.kind in "OMm":
             allowed = "values" if self._keeps_every_bit else "floating-point values"
@@ -133,7 +139,7 @@ class GradientCodec(NumcodecsCodec):
         """
         data = ensure_bytes(buf)
         if out is None:
-            return api.decode(data)
+            return api.decode(data, limits=_LIMITS)
         target = ensure_ndarray(out)
         _check_byte_order(target, "out")
         if not target.flags.writeable:

@@ -100,6 +100,16 @@ def test_numcodecs_buffers_without_dtype() -> None:
     assert codec.decode(codec.encode(np.asfortranarray(X))).tobytes() == X.tobytes("F")
 
 
+def test_numcodecs_reads_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zarr 2 passes neither limits nor `out`."""
+    codec, chunk = GradientCodec("lossless"), np.zeros(1000, np.int8)
+    monkeypatch.setattr("gcodec.limits.DEFAULT_LIMITS", gcodec.Limits(max_elements=999))
+    assert codec.decode(codec.encode(chunk)).size == 1000
+    monkeypatch.setattr("gcodec.numcodecs._LIMITS", gcodec.Limits(max_bytes=999))
+    with pytest.raises(ParameterError, match=r"^buf\.nbytes=1000: must be at most 999"):
+        codec.encode(chunk)
+
+
 # --- Zarr ---------------------------------------------------------------------------------------
 
 
