@@ -75,7 +75,7 @@ class FrameMod:
     seed : int
         Seed for stochastic rounding.
     limits : Limits, optional
-        Bounds on arrays that the server sends as frames; see `gcodec.Limits`.
+        Bounds on each array of the server's messages; see `gcodec.Limits`.
 
     Raises
     ------
@@ -100,10 +100,10 @@ class FrameMod:
         limits: Limits | None = None,
     ) -> None:
         self._policy = policy_of(codec)
-        self._limits = Limits.or_default(limits)
         self._key = check_key(key)
         self._has_feedback = check_flag("feedback", feedback)
         self._decay, self._seed = decay, seed
+        self._limits = Limits.or_default(limits)
         Feedback(self._policy, decay=decay, seed=seed)  # refuses invalid arguments
 
     def __call__(self, message: Message, context: Any, call_next: _Next) -> Message:
@@ -119,7 +119,7 @@ class FrameMod:
         node = int(context.node_id)
         try:
             key = _key_of(self._key, "server", nonce, node)
-            message.content = _plain_instruction(message.content, self._limits, key)
+            message.content = _plain_instruction(message.content, key, self._limits)
         except FormatError as error:
             return _refusal(message, f"the server's message: {error}")
         received = _arrays_of(message.content)
@@ -231,7 +231,8 @@ class FrameGrid(Grid):
     max_norm : float, optional
         Largest allowed L2 norm of an update. Default: any finite update is allowed.
     limits : Limits, optional
-        Bounds on arrays that the client did not receive; see `gcodec.Limits`.
+        Bounds on the arrays of a reply that the client did not receive, all together; see
+        `gcodec.Limits`.
 
     Attributes
     ----------
@@ -449,14 +450,17 @@ class FrameGrid(Grid):
         names = {name: set(record) for name, record in content.array_records.items()}
         if _is_training(sent.message) and names != {n: set(a) for n, a in sent.arrays.items()}:
             raise Corrupt("the reply has other arrays than the message")
-        squares = 0.0
+        squares, elements, nbytes = 0.0, 0, 0
         for name, record in content.array_records.items():
             plain = {}
             for key_of_array, array in record.items():
                 base = sent.arrays.get(name, {}).get(key_of_array)
                 values = self._values(f"{name}/{key_of_array}", array, base, key)
                 plain[key_of_array] = Array(values)
-                if base is not None and values.dtype.kind == "f":
+                if base is None:
+                    elements, nbytes = elements + values.size, nbytes + values.nbytes
+                    self._limits.check("the reply", elements, nbytes)
+                elif values.dtype.kind == "f":
                     difference = values.astype(np.float64) - base
                     squares += float((difference * difference).sum())
             records[name] = ArrayRecord(plain)
@@ -520,7 +524,7 @@ def _tag_of_metrics(content: RecordDict, key: bytes) -> bytes:
     return tag_of(key, [b"gcodec.flower metrics", json.dumps(metrics, sort_keys=True).encode()])
 
 
-def _plain_instruction(content: RecordDict, limits: Limits, key: bytes | None) -> RecordDict:
+def _plain_instruction(content: RecordDict, key: bytes | None, limits: Limits) -> RecordDict:
     """Return the records of a message to a client with plain arrays, without gcodec's record."""
     records: dict[str, Any] = dict(content)
     del records[_RECORD]

@@ -66,7 +66,9 @@ def encode(
     >>> gcodec.jax.decode(frame).shape
     (2, 3)
     """
-    host = x if isinstance(x, jax.core.Tracer) else jax.device_get(x)
+    host: Any = x
+    if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and not x.is_deleted():
+        host = jax.device_get(x)
     return api.encode(host, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
 
 
@@ -100,7 +102,7 @@ def decode(
     Raises
     ------
     FormatError, ParameterError
-        See `gcodec.decode`.
+        See `gcodec.decode`. Without x64, also a `ParameterError` for integers beyond 32 bits.
 
     Examples
     --------
@@ -110,7 +112,13 @@ def decode(
     'bfloat16'
     """
     array = api.decode(frame, like=like, limits=limits, key=key)
-    return array if like is not None else jax.device_put(array, device)
+    if like is not None:
+        return array
+    held = jax.dtypes.canonicalize_dtype(array.dtype)
+    if array.dtype.name in INTEGERS and (array != array.astype(held)).any():
+        allowed = f"integers of {held.name}, since JAX has x64 disabled"
+        raise ParameterError.of("frame.dtype", array.dtype.name, allowed)
+    return jax.device_put(array, device)
 
 
 def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
@@ -147,7 +155,7 @@ def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
     [1.75, -1.25]
     """
     codec = parse_encoder(codec)
-    seed = _seed_operand(seed)
+    seed = _checked_seed(seed)
 
     def on_host(values: Any, seed: Any) -> np.ndarray:
         frame = _encode(values, codec, seed)
@@ -194,7 +202,7 @@ def encode_padded(x: Any, codec: CodecLike, *, seed: Any = 0) -> tuple[jax.Array
     (dtype('uint8'), True)
     """
     codec = parse_encoder(codec)
-    seed = _seed_operand(seed)
+    seed = _checked_seed(seed)
     dtype, shape = _dtype("x", x).name, np.shape(x)
     if dtype not in FLOATS and not (codec.accepts_integers and dtype in INTEGERS):
         dtype = "float32"  # other dtypes fail in the callback
@@ -253,27 +261,29 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
 
 
 def _encode(values: Any, codec: Codec, seed: Any) -> bytes:
-    """Return the frame of values, given an integer or the words of `_seed_operand`."""
-    words = np.asarray(seed).reshape(-1).tolist()
-    number = sum(word << 32 * index for index, word in enumerate(words))
+    words = np.asarray(seed)  # see `_checked_seed`
+    number = int(words[0]) << 32 | int(words[1]) if words.ndim else int(words)
     return api.encode(np.asarray(values), codec, seed=number, nonfinite="propagate")
 
 
-def _seed_operand(seed: Any) -> Any:
-    """Return an operand of a callback for a seed, or raise `ParameterError`.
+def _checked_seed(seed: Any) -> Any:
+    """Return a seed for a callback: an array of JAX as it is, others as two words of 32 bits.
 
-    Without x64, JAX has no integers of 64 bits. A seed that is known is therefore returned as two
-    words, the lower one first; an array of JAX, whose value may not be known yet, as it is.
+    JAX passes an integer of Python to a callback as int32. The value of an array may not be known
+    yet.
+
+    Raises
+    ------
+    ParameterError
+        If the seed is no integer, or is out of range.
     """
     dtype = getattr(seed, "dtype", None)
-    if dtype is not None:
-        if not jax.dtypes.issubdtype(dtype, np.integer) or np.shape(seed):
-            raise ParameterError.of("seed.dtype", str(dtype), "that of an integer of no dimension")
-        if isinstance(seed, jax.Array):
-            return seed
-        seed = int(seed)
-    number = check_seed(seed)
-    return np.array([number & 0xFFFFFFFF, number >> 32], np.uint32)
+    if dtype is not None and (not jax.dtypes.issubdtype(dtype, np.integer) or np.shape(seed)):
+        raise ParameterError.of("seed.dtype", str(dtype), "that of an integer of no dimension")
+    if isinstance(seed, jax.Array):
+        return seed
+    number = check_seed(seed if dtype is None else int(seed))
+    return np.array(divmod(number, 1 << 32), np.uint32)
 
 
 def _dtype(name: str, x: Any) -> np.dtype[Any]:

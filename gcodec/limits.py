@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
+from numbers import Integral
 
 from gcodec.errors import LimitExceeded, ParameterError
 
@@ -48,8 +49,9 @@ class Limits:
         """Refuse bounds that are not positive numbers."""
         for name in ("max_elements", "max_bytes", "max_products"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
                 raise ParameterError.of(name, value, "an integer of at least 1")
+            object.__setattr__(self, name, int(value))  # which may be NumPy's
         ratio: object = self.max_ratio
         if ratio is not None and (
             not isinstance(ratio, (int, float))

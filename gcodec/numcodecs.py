@@ -25,7 +25,10 @@ from gcodec.codecs import parse_encoder
 from gcodec.errors import LimitExceeded, ParameterError
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
+from gcodec.wire.kinds import check_choice
 from gcodec.wire.primitives import FLOATS, INTEGERS
+
+_LIMITS = Limits(max_elements=2**31, max_bytes=2**31)  # of chunks, which Zarr reads without `out`
 
 
 class GradientCodec(NumcodecsCodec):
@@ -73,8 +76,8 @@ class GradientCodec(NumcodecsCodec):
         self.seed = check_seed(seed)
         check_nonfinite(nonfinite)
         self.nonfinite = nonfinite
-        if dtype is not None and dtype not in FLOATS:
-            raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)}, or None")
+        if dtype is not None:
+            check_choice("dtype", dtype, FLOATS)
         self.dtype = dtype
 
     def encode(self, buf: Any) -> bytes:
@@ -90,9 +93,13 @@ class GradientCodec(NumcodecsCodec):
             If the codec does not support the dtype or its byte order, or the buffer has no dtype
             and `dtype` is None.
         ValueError
-            If the memory is not contiguous; or a `ParameterError`, see `gcodec.encode`.
+            If the memory is not contiguous; or a `ParameterError`, for more than 2 GiB or as for
+            `gcodec.encode`.
         """
         array = ensure_ndarray(buf)
+        if array.nbytes > _LIMITS.max_bytes:
+            allowed = f"at most {_LIMITS.max_bytes}, which `decode` accepts"
+            raise ParameterError.of("buf.nbytes", array.nbytes, allowed)
         _check_byte_order(array, "buf")  # a frame does not store it, and Zarr 2 relies on it
         if array.dtype.kind in "OMm":
             allowed = "values" if self._keeps_every_bit else "floating-point values"
@@ -126,15 +133,17 @@ class GradientCodec(NumcodecsCodec):
         FormatError
             If the frame is damaged or is no frame.
         ParameterError
-            If `out` has another size.
+            If `out` has another size, or is read-only.
         TypeError
             If `out` has another byte order than this machine.
         """
         data = ensure_bytes(buf)
         if out is None:
-            return api.decode(data)
+            return api.decode(data, limits=_LIMITS)
         target = ensure_ndarray(out)
         _check_byte_order(target, "out")
+        if not target.flags.writeable:
+            raise ParameterError("out is read-only: must be writable")
         most = max(target.nbytes, 1)
         try:
             values = api.decode(data, limits=Limits(most, most))

@@ -147,7 +147,17 @@ def test_bytes_likes(kind: Any) -> None:
     assert [frame.name for frame in gcodec.iter_frames(buffer)] == [None]
 
 
-@pytest.mark.parametrize("data", [None, 3, [1, 2], np.zeros((4, 4), np.uint8)[:, ::2]])
+RELEASED = memoryview(b"GCF")
+RELEASED.release()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(None, 3, [1, 2], RELEASED, np.zeros((4, 4), np.uint8)[:, ::2]),
+        *(np.zeros(4, dtype) for dtype in (ml_dtypes.bfloat16, "M8[s]")),
+    ],
+)
 def test_inputs_that_are_not_bytes(data: Any) -> None:
     for read in (gcodec.decode, gcodec.decode_many, gcodec.Frame.from_bytes):
         with pytest.raises(TypeError, match=r"^data is a .*: must be bytes-like, in one block$"):
@@ -531,6 +541,12 @@ def test_default_limits_do_not_apply_if_an_array_fixes_the_shape(
     acc = np.zeros(64, np.float32)
     gcodec.decode_add(frame, acc)
     assert acc.sum() == 64
+
+
+def test_limits_may_be_integers_of_numpy() -> None:
+    frame = gcodec.encode(np.ones(9, np.float32), "raw")
+    assert gcodec.decode(frame, limits=Limits(np.prod((3, 3)), np.int32(36))).all()
+    refused(frame, LimitExceeded, limits=Limits(np.int64(8)))
 
 
 @pytest.mark.parametrize(

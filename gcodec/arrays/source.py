@@ -460,7 +460,7 @@ def writable_bytes(out: Any, name: str) -> memoryview:
         target = buffer.cast("B")
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: {error}") from error
-    if buffer.format == "O":
+    if any("O" in part for part in buffer.format.split(":")[::2]):  # without names of fields
         raise TypeError(f"{name} contains Python objects: must be a buffer of numbers")
     if target.readonly:
         raise ParameterError(f"{name} is read-only: must be writable")

@@ -148,10 +148,11 @@ def decode(
     if columns is not None:
         allowed = f"an integer from 1 to {_MAX_COLUMNS}"
         columns = check_integer("columns", columns, 1, _MAX_COLUMNS, allowed)
-    if isinstance(rows, (bytes, bytearray, memoryview)):
+    if not hasattr(type(rows), "__array__"):
+        flat = object_bytes(rows, "rows")
         if columns is None:
             raise ParameterError("columns: must be passed for bytes, which do not store it")
-        flat, width = object_bytes(rows), fused_rows.row_nbytes(columns, bits, half)
+        width = fused_rows.row_nbytes(columns, bits, half)
         if flat.size % width:
             raise Truncated(f"{flat.size} bytes are not whole rows of {width} bytes")
         array = flat.reshape(-1, width)
@@ -185,8 +186,6 @@ def _format(bits: int, scale_dtype: str | None) -> tuple[int, bool]:
 
 
 def _rows_array(rows: object) -> np.ndarray:
-    if not hasattr(type(rows), "__array__"):
-        raise TypeError(f"rows is a {type(rows).__name__}: must be a uint8 array or bytes-like")
     try:
         array = np.asarray(rows)
     except (TypeError, ValueError, RuntimeError) as error:

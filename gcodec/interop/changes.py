@@ -107,6 +107,14 @@ def _differ(new: Pattern, old: Pattern) -> np.ndarray:
     return np.asarray(new.bits != old.bits)
 
 
+def check_names(new: Tensors) -> None:
+    """Raise TypeError unless an argument is a mapping whose keys are texts."""
+    check_mapping("new", new)
+    for name in new:
+        if not isinstance(name, str):
+            raise TypeError(f"new has the key {name!r}: must be a str, the name of a tensor")
+
+
 def changes_of(
     new: Tensors,
     base: Tensors,
@@ -128,9 +136,9 @@ def changes_of(
     ParameterError
         If a tensor has no base of its dtype and shape.
     TypeError
-        If an argument is no mapping; see also `pattern_of`.
+        If an argument is no mapping, or a name is no text; see also `pattern_of`.
     """
-    check_mapping("new", new)
+    check_names(new)
     for name, x in new.items():
         pattern = pattern_of(x, f"new[{name!r}]", peer)
         old = equal_base_of(base, name, peer, pattern.dtype, pattern.shape)
@@ -171,8 +179,8 @@ def to_frames(new: Tensors, base: Tensors) -> bytes:
     return b"".join(encode_patch(x, base[name], name=name) for name, x in new.items())
 
 
-def from_frames(data: bytes | bytearray | memoryview, base: Tensors) -> dict[str, np.ndarray]:
-    """Return the new tensors of patches.
+def from_frames(data: bytes | bytearray | memoryview, base: Tensors) -> Tensors:
+    """Return the new tensors of patches, in the libraries of their bases.
 
     Raises
     ------
@@ -181,12 +189,12 @@ def from_frames(data: bytes | bytearray | memoryview, base: Tensors) -> dict[str
     ParameterError
         If a base is missing or is another tensor.
     """
-    new: dict[str, np.ndarray] = {}
+    new: dict[str, Any] = {}
     for frame in api.iter_frames(object_bytes(data).data, limits=NO_LIMITS):
         name = frame.name
         if name is None or not frame.codec.needs_base:
             raise Unsupported("the message contains frames that are no patches of named tensors")
         if name in new:
             raise Corrupt(f"{name!r} occurs twice")
-        new[name] = np.asarray(apply_patch(frame, _named(base, name)))
+        new[name] = apply_patch(frame, _named(base, name))
     return new

@@ -42,6 +42,7 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.arrays.nonfinite import check_finite
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
@@ -57,6 +58,7 @@ from gcodec.interop.objects import (
     size_error,
 )
 from gcodec.kernels.numeric import convert
+from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.wire.kinds import check_choice, check_integer
@@ -90,15 +92,18 @@ def encode(
     Raises
     ------
     ParameterError
-        If an argument is out of range, or `x` contains NaN or Inf as float16.
+        If an argument is out of range, or `x` contains NaN, Inf or a value that exceeds float16.
     TypeError
         If `x` is not an array of floats, or is on a device.
     """
     tensor = host_tensor(x, "deepspeed")
     shape = tensor.shape
     codec = _codec(bits, groups, math.prod(shape))
-    halves = convert.to_16_bits(tensor.values, "float16")
-    data = codec.quantize(convert.from_16_bits(halves, "float16")).data
+    values = convert.from_16_bits(convert.to_16_bits(tensor.values, "float16"), "float16")
+    if not all_finite(values):
+        check_finite(tensor.values)
+        raise ParameterError("x: must not exceed float16, to which DeepSpeed converts values")
+    data = codec.quantize(values).data
     return _message(data, shape, bits, groups, partitions)
 
 
@@ -226,7 +231,7 @@ def _message(
     if partitions is None:
         sizes = (*shape[:-1], shape[-1] * bits // 8)
         if math.prod(sizes) != codes.size:
-            raise ParameterError.of("x.shape", shape, "with an even last dimension for 4 bits")
+            raise ParameterError.of("shape", shape, "with an even last dimension for 4 bits")
     return {"quantized": codes.reshape(sizes), "scales": scales[order].reshape(-1, 1)}
 
 

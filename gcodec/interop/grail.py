@@ -46,12 +46,13 @@ from gcodec.interop.changes import (
     Pattern,
     Tensors,
     changes_of,
+    check_names,
     check_positions,
     equal_base_of,
     from_frames,
     to_frames,
 )
-from gcodec.interop.objects import check_mapping, object_bytes
+from gcodec.interop.objects import object_bytes
 from gcodec.wire.kinds import check_choice
 
 Version = Literal[2, 3, 31]
@@ -93,7 +94,7 @@ def encode(
     """
     check_choice("version", version, get_args(Version))
     check_choice("compare", compare, get_args(Comparison))
-    check_mapping("new", new)
+    check_names(new)
     differ = _differ_as_numbers if compare == "value" else None
     items, parts, at = list[dict[str, Any]](), list[bytes](), 0
     for name, positions, tensor, _ in changes_of(dict(sorted(new.items())), base, _PEER, differ):

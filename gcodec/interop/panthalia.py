@@ -51,6 +51,7 @@ from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Sizes, check_integer
 
 _MAX_CHUNK = 2**24  # elements
+_SMALL_CHUNK = 2**16  # elements that any limits allow
 _CHUNK = Sizes(3, MOST_POINTS, _MAX_CHUNK)
 _MIN_RANGE = np.float32(1e-8)
 # Number of dimensions and dtype of each tensor.
@@ -139,7 +140,8 @@ def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
         The seven tensors, with positions in any order, or a safetensors file that contains them.
         ``pad_count`` may be missing.
     limits : Limits, optional
-        Bounds on allocated memory; default ``Limits()``.
+        Bounds on allocated memory; default ``Limits()``. With chunks of more than 65536 elements,
+        they hold for the padded tensor.
 
     Returns
     -------
@@ -174,6 +176,8 @@ def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
         or tensors.get("pad_count", padding) != padding
     ):
         raise Corrupt(f"{count} chunks of {sizes} do not make up a tensor of shape {shape}")
+    if layout.size > _SMALL_CHUNK:  # the decoder works on whole chunks
+        limits.check("the padded tensor", n + padding, 4 * (n + padding))
     order = ascending_order(positions, layout.size, "chunk")
     positions = np.take_along_axis(positions, order, axis=1)
     if not (np.isfinite(scales) & (scales >= 0) & np.isfinite(lowest)).all():

@@ -203,8 +203,8 @@ def to_frame(sent: Coefficients, name: str | None) -> Frame:
     sides = shape[len(leading_of(shape)) :]
     parameters = {"chunk": sides, "k": values.shape[1], "layout": "tiles"}
     codec = DCT8.from_mapping(parameters)
-    quantized = levels.quantize(values, codec.values)
-    if _dequantized(quantized, codec.values).tobytes() != values.tobytes():
+    quantized = _exact_levels(values, codec.values)
+    if quantized is None:
         codec = codec.replaced(values="float32")
         quantized = levels.quantize(values, codec.values)
     coded = levels.coded_chunks(quantized.scales)
@@ -246,6 +246,16 @@ def from_frame(frame: FrameLike, limits: Limits | None) -> Coefficients:
         raise ParameterError.of("frame.dtype", frame.dtype, "one that has the coefficients")
     tiles = [size // side for size, side in zip(sizes, sides, strict=True)]
     return Coefficients(positions, rounded, (*tiles, *sides))
+
+
+def _exact_levels(coefficients: np.ndarray, values: str) -> Levels | None:
+    """Return the levels that decode to (tiles, k) coefficients; None if there are none."""
+    try:
+        quantized = levels.quantize(coefficients, values)
+    except ParameterError:  # a scale exceeds float32
+        return None
+    is_exact = _dequantized(quantized, values).tobytes() == coefficients.tobytes()
+    return quantized if is_exact else None
 
 
 def _dequantized(quantized: Levels, values: str) -> np.ndarray:

@@ -88,7 +88,7 @@ class Reader:
     def __init__(self, data: bytes | bytearray | memoryview, start: int = 0) -> None:
         try:
             self.data = memoryview(data).cast("B")
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             kind = type(data).__name__
             raise TypeError(f"data is a {kind}: must be bytes-like, in one block") from error
         self.at = start

@@ -290,6 +290,27 @@ def test_damaged_or_hostile_reply_is_dropped(
     np.testing.assert_allclose(values, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(("count", "is_dropped"), [(1, False), (2, True)])
+def test_new_arrays_of_a_reply_are_bounded_together(count: int, is_dropped: bool) -> None:
+    """A short frame may contain a large array, and a reply to an evaluation may have many."""
+
+    def add_arrays(content: RecordDict) -> None:
+        frames = {}
+        for name in map(str, range(count)):
+            frame = gcodec.encode(np.ones(1000), "topk:k=1", name=f"value:new/{name}")
+            frames[name] = Array("float64", (1000,), "gcodec.frame", frame)
+        content["new"] = ArrayRecord(frames)
+
+    local = LocalGrid(client_app(gcodec.flower.FrameMod("sign")), 1, of_node(1, add_arrays))
+    grid = gcodec.flower.FrameGrid(local, limits=gcodec.Limits(1500, 8000))
+    arrays = ArrayRecord({name: Array(x) for name, x in START.items()})
+    content = RecordDict({"arrays": arrays, "config": ConfigRecord()})
+    list(grid.send_and_receive([Message(content, 1, "evaluate")]))
+    reasons = [reason for _, reason in grid.dropped]
+    assert is_dropped == any("the reply has 2000 elements" in reason for reason in reasons)
+    assert len(reasons) == is_dropped
+
+
 def test_dropped_update_is_sent_again() -> None:
     """The client's residual returns to what it was, so the server misses one round only."""
     mod = gcodec.flower.FrameMod("topk:ratio=0.1")
@@ -396,20 +417,6 @@ def test_arrays_of_either_byte_order_are_updated() -> None:
     assert reply.content["arrays"]["count"].numpy().tolist() == [4]
 
 
-def test_limits_bound_what_others_have_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Default limits bound neither the server's own arrays nor updates of these arrays."""
-    most = START["weight"].nbytes
-    monkeypatch.setattr("gcodec.limits.DEFAULT_LIMITS", gcodec.Limits(max_bytes=most - 1))
-    mod = gcodec.flower.FrameMod("topk:ratio=1", limits=gcodec.Limits(max_bytes=most))
-    grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 1), codec="raw")
-    values = rounds(grid)["weight"]
-    np.testing.assert_allclose(values, START["weight"] + drift(1, "weight"), atol=1e-6)
-    (error,) = errors_of(
-        gcodec.flower.FrameMod("sign"), lambda grid: gcodec.flower.FrameGrid(grid, codec="raw")
-    )
-    assert f"the server's message: the frame needs {most} bytes" in error
-
-
 def errors_of(mod: Any, grid: Callable[[Grid], Grid]) -> list[str]:
     local = LocalGrid(client_app(mod), 1)
     record = RecordDict(
@@ -458,6 +465,27 @@ def test_client_refuses_to_send_what_no_frame_stores() -> None:
     grid = gcodec.flower.FrameGrid(LocalGrid(app, 1))
     (reply,) = grid.send_and_receive([Message(content, 1, "train")])
     assert "the client's reply: x has dtype complex64" in reply.error.reason
+
+
+@pytest.mark.parametrize("options", [{"key": KEY}, {"codec": "lossless"}])
+def test_arrays_may_exceed_the_default_limits(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gcodec.limits.DEFAULT_LIMITS", gcodec.Limits(16, 64))
+    key, limits = options.get("key"), gcodec.Limits(max_elements=1200)
+
+    def replies(mod: gcodec.flower.FrameMod) -> list[Message]:
+        grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 1), **options)
+        arrays = ArrayRecord({name: Array(x) for name, x in START.items()})
+        content = RecordDict({"arrays": arrays, "config": ConfigRecord()})
+        return list(grid.send_and_receive([Message(content, 1, "train")]))
+
+    (reply,) = replies(gcodec.flower.FrameMod("lossless", key=key, limits=limits))
+    np.testing.assert_allclose(
+        reply.content["arrays"]["weight"].numpy(), START["weight"] + drift(1, "weight"), 1e-6
+    )
+    (reply,) = replies(gcodec.flower.FrameMod("lossless", key=key))
+    assert "has 1200 elements, more than max_elements=16" in reply.error.reason
 
 
 def test_server_without_frames_sees_plain_arrays() -> None:

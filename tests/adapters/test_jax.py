@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,15 @@ SPEC = "qsgd:s=3"
 
 def sample(dtype: str = "float32") -> Any:
     return (jax.numpy.arange(-6, 6, dtype="float32").reshape(3, 4) / 4).astype(dtype)
+
+
+@contextmanager
+def x64() -> Iterator[None]:
+    jax.config.update("jax_enable_x64", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -94,11 +105,8 @@ def test_decode_like_and_device() -> None:
 def test_padded_frames_have_room_for_every_bit_of_float64() -> None:
     values = np.frombuffer(np.random.default_rng(0).bytes(800))
     room = gcodec.parse("lossless").max_encoded_nbytes(values.size, dtype="float64")
-    jax.config.update("jax_enable_x64", True)
-    try:
+    with x64():
         buffer, length = gcodec.jax.encode_padded(jax.numpy.asarray(values), "lossless")
-    finally:
-        jax.config.update("jax_enable_x64", False)
     assert values.nbytes < int(length) <= buffer.size == room
 
 
@@ -134,6 +142,23 @@ def test_non_integer_seed_is_refused(seed: Any) -> None:
         jax.jit(lambda x, s: gcodec.jax.roundtrip(x, "qsgd", seed=s))(sample(), 3.5)
     with pytest.raises(ParameterError, match=r"seed\.dtype='key"):
         gcodec.jax.roundtrip(sample(), "qsgd", seed=jax.random.key(0))
+
+
+def test_integers_keep_their_values() -> None:
+    assert gcodec.jax.decode(gcodec.encode(np.array([-3, 5]), "raw")).tolist() == [-3, 5]
+    for array in (np.array([2**40]), np.array([2**63], np.uint64)):
+        frame = gcodec.encode(array, "raw")
+        with pytest.raises(ParameterError, match=rf"^frame\.dtype='{array.dtype}': must be .*x64"):
+            gcodec.jax.decode(frame)
+        with x64():
+            assert gcodec.jax.decode(frame).tolist() == array.tolist()
+
+
+def test_donated_arrays_are_refused() -> None:
+    x = sample()
+    x.delete()
+    with pytest.raises(TypeError, match=r"^x cannot be read: Array has been deleted"):
+        gcodec.jax.encode(x, "sign")
 
 
 def test_objects_that_are_no_arrays_are_refused() -> None:

@@ -43,7 +43,9 @@ def test_numcodecs_configuration() -> None:
     assert config["id"] == "gcodec"
     assert config["spec"] == str(gcodec.parse("qsgd:s=3,form=dense"))
     assert numcodecs.get_codec(config) == codec != GradientCodec("qsgd:s=3")
-    for wrong in ({"spec": "nosuch"}, {"seed": -1}, {"nonfinite": "x"}, {"dtype": "int8"}):
+    wrong_values: list[dict[str, Any]] = [{"spec": "nosuch"}, {"seed": -1}, {"nonfinite": "x"}]
+    wrong_values += [{"dtype": "int8"}, {"dtype": np.dtype("float32")}]  # JSON has no dtypes
+    for wrong in wrong_values:
         with pytest.raises(ParameterError):
             GradientCodec(**{"spec": "raw", **wrong})
 
@@ -93,7 +95,19 @@ def test_numcodecs_buffers_without_dtype() -> None:
         codec.decode(codec.encode(X)[:-1])
     with pytest.raises(ParameterError, match=r"out\.nbytes=12: must be"):
         codec.decode(codec.encode(X), out=np.empty(3, np.float32))
+    with pytest.raises(ParameterError, match=r"^out is read-only"):
+        codec.decode(codec.encode(X), out=bytes(X.nbytes))
     assert codec.decode(codec.encode(np.asfortranarray(X))).tobytes() == X.tobytes("F")
+
+
+def test_numcodecs_reads_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zarr 2 passes neither limits nor `out`."""
+    codec, chunk = GradientCodec("lossless"), np.zeros(1000, np.int8)
+    monkeypatch.setattr("gcodec.limits.DEFAULT_LIMITS", gcodec.Limits(max_elements=999))
+    assert codec.decode(codec.encode(chunk)).size == 1000
+    monkeypatch.setattr("gcodec.numcodecs._LIMITS", gcodec.Limits(max_bytes=999))
+    with pytest.raises(ParameterError, match=r"^buf\.nbytes=1000: must be at most 999"):
+        codec.encode(chunk)
 
 
 # --- Zarr ---------------------------------------------------------------------------------------

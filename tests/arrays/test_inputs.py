@@ -550,6 +550,7 @@ def test_encode_into_buffers() -> None:
         np.zeros(200, np.uint8),
         np.zeros((10, 20), np.int8)[3:],
         np.zeros(200, ">f8"),
+        np.zeros(200, [("O", "f4")]),
     ):
         used = gcodec.encode(X, "raw", out=target)
         assert memoryview(target).tobytes()[:used] == frame
@@ -561,6 +562,7 @@ def test_encode_into_buffers() -> None:
         (np.zeros(400, ml_dtypes.bfloat16), TypeError, "out: "),
         ([0] * 200, TypeError, "out: .*bytes-like"),
         (np.zeros(400, object), TypeError, "out contains Python objects"),  # else a crash
+        (np.zeros(400, "O,f4"), TypeError, "out contains Python objects"),
     ]
     for target, error, message in cases:
         with pytest.raises(error, match=message):

@@ -197,3 +197,14 @@ def test_limits() -> None:
     message["orig_shape"] = np.array([2**30, 2**20])
     with pytest.raises(LimitExceeded):
         from_panthalia(message)
+
+
+def test_limits_hold_for_large_chunks() -> None:
+    """A decoder works on whole chunks, of up to 2^24 elements, for a tensor of one element."""
+    x, limits = np.ones(1, np.float32), Limits(max_elements=1)
+    for side in (64, 256):
+        decoded = from_panthalia(to_panthalia(x, side, 4), limits=limits)
+        assert decoded.shape == (1,)
+    with pytest.raises(LimitExceeded, match="the padded tensor has 66049 elements"):
+        from_panthalia(to_panthalia(x, 257, 4), limits=limits)
+    assert from_panthalia(to_panthalia(x, 257, 4)).shape == (1,)

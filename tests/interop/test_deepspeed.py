@@ -91,7 +91,8 @@ def test_coded_frames_become_messages() -> None:
         (np.ones(6, F), {"groups": 0}, "groups"),
         (np.ones((2, 3), F), {"bits": 4, "groups": 1}, "even last"),
         (np.ones(8, F), {"groups": 2, "partitions": (2, 2)}, "partitions"),
-        (np.full(4, 1e6, F), {"groups": 1}, "NaN or Inf"),
+        (np.full(4, np.nan, F), {"groups": 1}, "NaN or Inf"),
+        (np.full(4, 1e6, F), {"groups": 1}, "^x: must not exceed float16"),
         (np.ones(0, F), {"groups": 1}, "groups"),
     ],
 )

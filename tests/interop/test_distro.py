@@ -318,6 +318,15 @@ def test_levels_keep_the_dtype_of_a_message() -> None:
     assert demo.from_frame(frame)["sparse_val"].tobytes() == sent["sparse_val"].tobytes()
 
 
+def test_coefficients_near_the_largest_float32_have_frames() -> None:
+    """Their scale as 16 bits would exceed float32; float32 values have none."""
+    part = {"sparse_idx": np.zeros((1, 1), np.int64), "xshape": (1, 4), "totalk": 4}
+    message = {**part, "sparse_val": np.full((1, 1), np.finfo(F).max)}
+    frame = demo.to_frame(message)
+    assert (gcodec.decode(frame.to_bytes()) == demo.decode(message)).all()
+    assert demo.from_frame(frame)["sparse_val"] == message["sparse_val"]
+
+
 def test_what_no_frame_stores_is_refused() -> None:
     sent = demo.encode(normal(8, 8), 5)
     sent["sparse_val"] = sent["sparse_val"].astype(float) / 3

@@ -200,6 +200,10 @@ def test_arguments() -> None:
         grail.encode({"w": np.float32(1)}, {"w": np.float32(2)})
     with pytest.raises(TypeError, match="bytes-like"):
         grail.decode("update", old)  # type: ignore[arg-type]
+    for module in (trl, nemo_rl, grail):
+        for names in ([3], ["few", 3]):
+            with pytest.raises(TypeError, match=r"^new has the key 3: must be a str"):
+                module.encode({name: new["few"] for name in names}, {})  # type: ignore[misc]
     wide = {"w": np.ones(3, np.float32)}
     with pytest.raises(TypeError, match="takes bfloat16"):
         trl.encode({"w": 2 * wide["w"]}, wide)
@@ -311,6 +315,21 @@ def test_grail_refuses_positions_beyond_int32(
     monkeypatch.setattr(grail, "changes_of", lambda *arguments: iter([changed]))
     with pytest.raises(ParameterError, match=r"new\['w'\]\.shape.*int32"):
         grail.encode({}, {}, version=version)
+
+
+@pytest.mark.parametrize("module", [trl, nemo_rl, grail])
+def test_tensors_of_torch(module: Any) -> None:
+    torch = pytest.importorskip("torch")
+    old, new = tensors()
+    base, changed = (
+        {name: torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) for name, x in each.items()}
+        for each in (old, new)
+    )
+    update = module.encode(changed, base)
+    assert_same(module.decode(update, base), new)
+    frames = module.to_frame(update, base)
+    assert frames == module.to_frame(update, old)
+    assert_same(module.decode(module.from_frame(frames, base), base), new)
 
 
 def test_trl_reads_tensors_and_other_byte_orders() -> None:
