@@ -22,7 +22,8 @@ from gcodec.wire.primitives import ITEMSIZE
 
 MEMORY = 64 << 20  # bytes in addition to the tensor, as float32 and as returned
 START, PER = 0.05, 20e-9  # seconds, and seconds per element and per eight bytes
-TERM = 1e-9  # transform: seconds per element and per point of its chunk
+TERM = 1e-9  # transform: seconds per element and point of its chunk, thrice that if it is narrow
+NARROW = 16  # points of the last side of a chunk
 PRODUCT = 5e-10  # factors: seconds per product
 LARGEST = 1 << 20  # bytes of an input
 SPECS = (
@@ -44,6 +45,7 @@ SPECS = (
     *("topk:ratio=0.1,index=rans", "topk:ratio=0.1,index=huffman", "topk:k=3,value=int8"),
     *("randomk", "randomk:value=sign,ratio=0.5", "dct8", "dct8:chunk=1,k=1", "dct8:index=rice"),
     *("dct8:chunk=1,k=1,values=float32", "dct8:chunk=4096,k=4096,values=affine8"),
+    "dct8:chunk=4096x2,k=8192",
     *("ecsq", "ecsq:nmse=0.3", "ecsq:trellis=yes", "powersgd:rank=64"),
     "lowrank:rank=200,step=30",
 )
@@ -87,7 +89,9 @@ def cost_of(data: bytes) -> Cost:
     with contextlib.suppress(gcodec.FormatError):
         frame = gcodec.Frame.from_bytes(data)
         n, itemsize = frame.size, ITEMSIZE[frame.dtype]
-        terms = n * sum(frame.codec.chunk if frame.codec.name == "dct8" else ())
+        if frame.codec.name == "dct8":
+            chunk = frame.codec.chunk
+            terms = n * sum(chunk) * (3 if chunk[-1] < NARROW else 1)
         products = frame.codec.products(n)
     tensor = n * 4 + (n * itemsize if itemsize != 4 else 0)
     _try_decode(data)  # compiles kernels, makes tables

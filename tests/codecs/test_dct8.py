@@ -213,6 +213,7 @@ def inverse_by_definition(y: np.ndarray, sizes: tuple[int, int, int]) -> np.ndar
 
 SIZES = [(1, 1, 50), (1, 64, 64), (1, 40, 33), (5, 6, 7), (1, 300, 4), (1, 63, 65), (3, 130, 32)]
 SIZES += [(1, 1, n) for n in (257, 320, 384, 1000, 4096)]
+SIZES += [(1, 300, 1), (40, 7, 1), (9, 1, 1), (130, 3, 2), (1, 90, 31)]  # narrow chunks
 
 
 @pytest.mark.parametrize("sizes", SIZES)

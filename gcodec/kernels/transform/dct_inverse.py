@@ -296,14 +296,13 @@ def _sum_rows(rows, length, used, count, basis, n, mirrored, factors, signs, out
                 for j in range(0, whole, BLOCK):
                     added = rows, r * length + j, length, together, factors, signs, n
                     _add_rows(*added, i, k, out, to + j, r == 0)
-        for i in range(n):
-            target = to + i * length
-            for j in range(whole, length):
-                total = np.float32(0) if r == 0 else out[target + j]
-                for q in range(together):
-                    factor = factors[q * n + i]
-                    total = np.float32(total + factor * rows[(r + q) * length + j])
-                out[target + j] = total
+        for q in range(together if whole < length else 0):
+            row = rows[(r + q) * length + whole : (r + q + 1) * length]
+            for i in range(n):
+                factor, target = factors[q * n + i], to + i * length + whole
+                for j in range(row.size):
+                    total = np.float32(0) if r + q == 0 else out[target + j]
+                    out[target + j] = total + factor * row[j]
 
 
 @kernel(
