@@ -163,6 +163,14 @@ def test_missing_matplotlib_is_reported_with_advice(tmp_path, monkeypatch):
     assert result.stderr == f"gcodec: --report: {advice}\n" and not target.exists()
 
 
+def test_folder_without_permission_is_refused_before_measuring(tmp_path, monkeypatch):
+    path, target = tmp_path / "a.safetensors", tmp_path / "reports" / "r.html"
+    write_dump(path, [("w", np.ones(9, np.float32))])
+    monkeypatch.setattr("os.access", lambda folder, mode: folder != target.parent)
+    result = run("inspect", path, "--report", target, code=3)
+    assert result.stdout == "" and f"{target}: Permission denied" in result.stderr
+
+
 def test_picture_and_fitted_shapes():
     x = np.random.default_rng(0).laplace(size=20_000) * 1e-3
     picture = fits.Picture.of(np.concatenate([x, np.zeros(5), [np.nan, 1.0]]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -257,7 +259,10 @@ def _prepare_output(option: str, target: str) -> None:
         require_matplotlib()
     except ImportError as error:
         raise ParameterError(f"{option}: {error}") from None
-    Path(target).parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(target).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
 
 
 def _measure_run(paths: list[Path], settings: Settings, outcome: Outcome) -> RunStats:
