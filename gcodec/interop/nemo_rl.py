@@ -49,7 +49,7 @@ from gcodec.interop.changes import (
     to_frames,
 )
 from gcodec.interop.objects import array_of
-from gcodec.wire.kinds import check_choice
+from gcodec.wire.kinds import check_choice, check_integer
 
 Operation = Literal["xor", "overwrite"]
 
@@ -158,7 +158,7 @@ def decode(update: tuple[Any, Any, Any], base: Tensors) -> dict[str, np.ndarray]
         items = [_Item.of(item) for item in metadata]
     except FormatError:  # which is a ValueError, too
         raise
-    except (TypeError, ValueError, LookupError, OverflowError):
+    except (TypeError, ValueError, LookupError):  # such as a ParameterError
         raise Corrupt("the parts of the update do not have the form of NeMo-RL's") from None
     if locations.dtype != np.uint8 or locations.ndim != 1:
         raise Corrupt(f"the positions are {locations.dtype} of shape {locations.shape}")
@@ -229,7 +229,7 @@ class _Item(NamedTuple):
 
     @classmethod
     def of(cls, item: dict[str, Any]) -> _Item:
-        """Read a description; raise an error of Python if it has another form."""
+        """Read a description; raise an error of Python or `ParameterError` for another form."""
         start, end, group, value_start, value_end = (_count(item[name]) for name in _NUMBERS)
         if start > end or value_start >= value_end:
             raise Corrupt(f"{item['name']!r} has positions or values of no size")
@@ -278,8 +278,5 @@ class _Item(NamedTuple):
 
 
 def _count(value: Any) -> int:
-    """Return a number of elements; raise `OverflowError` if no array has as many."""
-    count = int(value)
-    if not 0 <= count < 2**63:
-        raise OverflowError
-    return count
+    """Return a number of elements; raise `ParameterError` if no array has as many."""
+    return check_integer("count", value, 0, 2**63 - 1, "a number of elements")

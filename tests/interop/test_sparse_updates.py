@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +274,22 @@ def test_damaged_updates_of_nemo_rl() -> None:
     ):
         with pytest.raises(FormatError):
             nemo_rl.decode(damaged, old)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [float, str, lambda size: np.ma.masked, lambda size: np.ma.masked_array(size, mask=True)],
+    ids=["float", "text", "masked", "masked array"],
+)
+def test_sizes_of_nemo_rl_are_integers(change: Callable[[int], Any]) -> None:
+    base = {"w": np.zeros(4, np.float32)}
+    update = nemo_rl.encode({"w": np.array([0, 0, 1, 0], np.float32)}, base)
+    (item,) = update.metadata
+    changed = {name: change(item[name]) for name in (*nemo_rl._NUMBERS, "range_start")}
+    changed["shape"] = tuple(map(change, item["shape"]))
+    for name, value in changed.items():
+        with pytest.raises(Corrupt, match="form of NeMo-RL"):
+            nemo_rl.decode(update._replace(metadata=[item | {name: value}]), base)
 
 
 @pytest.mark.parametrize("field", ["operation", "index_encoding"])
