@@ -150,7 +150,8 @@ def decode(
     ------
     FormatError
         If a part is missing, has another dtype or size, a position is outside its tile or comes
-        twice, a bin is not in the lookup, or a value is not finite.
+        twice, a bin is not in the lookup, the offset is not half of the bins, or a number is not
+        finite.
     ParameterError
         If no tensor of this shape has such tiles.
     """
@@ -182,16 +183,9 @@ def to_frame(
         raise ParameterError("message: has no quant_params: must have bins")
     numbers = _numbers(parameters)
     _values(bins, numbers)
-    count, offset = numbers.size - 2, array_of(parameters[2], "offset")
-    if offset.ndim or offset.dtype.kind not in "iuf":
-        raise Corrupt("the offset of quant_params is not a number")
-    if not 2 <= count <= _MOST_BINS or offset != count // 2:
-        raise Corrupt(f"quant_params has {count} bins and the offset {offset}")
     order = np.argsort(positions, kind="stable")
-    if not all_finite(numbers):
-        raise Corrupt("a number of quant_params is not finite")
     k = positions.size // tiles.total
-    codec = SparseLoCo.from_mapping({"k": k, "chunk": chunk, "bins": count})
+    codec = SparseLoCo.from_mapping({"k": k, "chunk": chunk, "bins": numbers.size - 2})
     symbols = SparseLoCoSymbols(n, positions[order], bins.reshape(-1)[order], numbers, sizes)
     payload = codec.pack(symbols)
     return Frame(payload.codec, _DTYPE, sizes, payload, name)
@@ -255,17 +249,25 @@ def _parameters(numbers: np.ndarray) -> tuple[Any, ...]:
 
 
 def _numbers(parameters: Any) -> np.ndarray:
-    """Return the numbers of Templar's parameters; see `_parameters`."""
+    """Return the numbers of Templar's parameters, except for the offset; see `_parameters`."""
     try:
-        shift, scale, _, lookup, _ = parameters
+        shift, scale, offset, lookup, _ = parameters
+        pair = [array_of(shift, "shift"), array_of(scale, "scale")]
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            numbers = np.array([shift, scale], np.float32)
+            numbers = np.array(pair, np.float32)
     except (*FAILURES, OverflowError) as error:
         raise Corrupt(f"quant_params cannot be read: {first_line(error)}") from None
-    lookup = array_of(lookup, "lookup")
+    lookup, offset = array_of(lookup, "lookup"), array_of(offset, "offset")
     if numbers.ndim != 1 or lookup.ndim != 1 or lookup.dtype != np.float32:
         raise Corrupt("quant_params must have two numbers and a lookup of float32")
-    return np.concatenate((numbers, lookup))
+    if offset.ndim or offset.dtype.kind not in "iuf":
+        raise Corrupt("the offset of quant_params is not a number")
+    if not 2 <= lookup.size <= _MOST_BINS or offset != lookup.size // 2:
+        raise Corrupt(f"quant_params has {lookup.size} bins and the offset {offset}")
+    numbers = np.concatenate((numbers, lookup))
+    if not all_finite(numbers):
+        raise Corrupt("a number of quant_params is not finite")
+    return numbers
 
 
 def _opened(

@@ -201,6 +201,8 @@ def with_parts(**parts: Any) -> Callable[[dict[str, Any]], None]:
         (with_parts(quant_params="text!"), Corrupt),
         (with_parts(quant_params=lambda q: (np.zeros(4, F), *q[1:])), Corrupt),
         (with_parts(quant_params=lambda q: (q[0], "scale", *q[2:])), Corrupt),
+        (with_parts(quant_params=lambda q: (q[0], np.inf, *q[2:])), Corrupt),
+        (with_parts(quant_params=lambda q: (np.ma.masked, *q[1:])), Corrupt),
         (with_parts(quant_params=lambda q: (q[0], 10**400, *q[2:])), Corrupt),
         (with_parts(idxs=[[1], [2, 3]]), Corrupt),
         (with_parts(idxs=np.zeros(0, np.uint8), vals=np.zeros((2, 1, 0), np.uint8)), Corrupt),
@@ -219,11 +221,12 @@ def test_damaged_messages_are_refused(
 @pytest.mark.parametrize(
     "offset", [3, 10**5000, "2", [2]], ids=["3", "many digits", "text", "list"]
 )
-def test_frames_need_the_offset_of_the_bins(offset: Any) -> None:
+def test_offset_is_half_of_the_bins(offset: Any) -> None:
     message = templar.encode(X, 6, 8)
     with_parts(quant_params=lambda q: (*q[:2], offset, *q[3:]))(message)
-    with pytest.raises(Corrupt, match="offset"):
-        templar.to_frame(message, X.shape, chunk=8)
+    for read in (templar.to_frame, templar.decode):
+        with pytest.raises(Corrupt, match="offset"):
+            read(message, X.shape, chunk=8)
 
 
 def test_limits_bound_the_tensor() -> None:
