@@ -19,6 +19,7 @@ import numpy as np
 
 from gcodec import api
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
+from gcodec.arrays.protocols import check_unmasked
 from gcodec.arrays.source import NUMPY_DTYPES, inspect
 from gcodec.codec import CodecLike
 from gcodec.codecs import parse_encoder
@@ -91,11 +92,12 @@ class GradientCodec(NumcodecsCodec):
         ------
         TypeError
             If the codec does not support the dtype or its byte order, or the buffer has no dtype
-            and `dtype` is None.
+            and `dtype` is None; or if the array is masked.
         ValueError
             If the memory is not contiguous; or a `ParameterError`, for more than 2 GiB or as for
             `gcodec.encode`.
         """
+        check_unmasked(buf, "buf")
         array = ensure_ndarray(buf)
         if array.nbytes > _LIMITS.max_bytes:
             allowed = f"at most {_LIMITS.max_bytes}, which `decode` accepts"
@@ -135,11 +137,12 @@ class GradientCodec(NumcodecsCodec):
         ParameterError
             If `out` has another size, or is read-only.
         TypeError
-            If `out` has another byte order than this machine.
+            If `out` has another byte order than this machine, or is masked.
         """
         data = ensure_bytes(buf)
         if out is None:
             return api.decode(data, limits=_LIMITS)
+        check_unmasked(out, "out")
         target = ensure_ndarray(out)
         _check_byte_order(target, "out")
         if not target.flags.writeable:

@@ -25,6 +25,7 @@ from reference import frame as reference
 import gcodec
 from gcodec import Corrupt, FormatError, Frame, LimitExceeded, Limits, Truncated, Unsupported
 from gcodec.errors import GcodecError, ParameterError
+from gcodec.interop import templar
 
 RAW, TWO_BIT, ONE_BIT = 1, 3, 4
 X = np.array([0.5, -0.5, 0.49, -0.7, 1.2], np.float32)
@@ -159,8 +160,17 @@ RELEASED.release()
     ],
 )
 def test_inputs_that_are_not_bytes(data: Any) -> None:
-    for read in (gcodec.decode, gcodec.decode_many, gcodec.Frame.from_bytes):
-        with pytest.raises(TypeError, match=r"^data is a .*: must be bytes-like, in one block$"):
+    readers: list[tuple[Callable[[Any], object], str]] = [
+        (gcodec.decode, "frame"),
+        (gcodec.decode_sparse, "frame"),
+        (templar.from_frame, "frame"),
+        (lambda data: gcodec.apply_patch(data, np.zeros(1, np.int32)), "frame"),
+        (gcodec.decode_many, "data"),
+        (gcodec.Frame.from_bytes, "data"),
+    ]
+    for read, name in readers:
+        message = rf"^{name} is a .*: must be bytes-like, in one block$"
+        with pytest.raises(TypeError, match=message):
             read(data)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gcodec.arrays.large_bytes import LEAST_NBYTES
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite, check_top, with_policy
-from gcodec.arrays.source import byte_buffer, inspect, shares_memory, writable_bytes
+from gcodec.arrays.source import byte_buffer, byte_view, inspect, shares_memory, writable_bytes
 from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse_encoder
 from gcodec.errors import Corrupt, ParameterError, Truncated
@@ -523,7 +523,7 @@ def _receive(data: Any, limits: Limits | None, key: bytes | None, is_bounded: bo
         raise TypeError(f"frame is a {kind}: must be bytes; gcodec.load_file reads a file")
     if limits is None and is_bounded:
         limits = NO_LIMITS
-    return Frame.from_bytes(byte_buffer(data, "frame"), limits=limits, key=key)
+    return Frame.from_bytes(byte_view(data, "frame"), limits=limits, key=key)
 
 
 def _write(frame: Frame, out: Any) -> int:

@@ -81,3 +81,9 @@ def is_masked(x: object) -> bool:
     """Return whether an object is a masked array of NumPy, without importing ``numpy.ma``."""
     module = sys.modules.get("numpy.ma")
     return module is not None and isinstance(x, module.MaskedArray)
+
+
+def check_unmasked(x: object, name: str) -> None:
+    """Raise TypeError for a masked array of NumPy, whose mask would be lost."""
+    if is_masked(x):
+        raise TypeError(f"{name} is a masked array: fill it first, as in {name}.filled(0)")

@@ -12,7 +12,7 @@ import numpy as np
 
 from gcodec.arrays import protocols
 from gcodec.arrays.frameworks import FAILURES, Library, library_of, unreadable
-from gcodec.arrays.protocols import is_masked
+from gcodec.arrays.protocols import check_unmasked
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.convert import ConvertedArray, is_converted
@@ -158,8 +158,7 @@ class Source(NamedTuple):
             dtype that gcodec does not support.
         """
         x, name = self.array, self.name
-        if is_masked(x):
-            raise TypeError(f"{name} is a masked array: fill it first, as in {name}.filled(0)")
+        check_unmasked(x, name)
         if isinstance(x, (np.ndarray, np.generic)):
             return np.asarray(x)
         if self.library is not None:
@@ -437,10 +436,27 @@ def byte_buffer(data: Any, name: str) -> Any:
     Raises
     ------
     TypeError
-        If the bytes cannot be reached.
+        If the bytes cannot be reached, or the array is masked.
     """
+    check_unmasked(data, name)
     library = library_of(data)
     return data if library is None else library.memory(data, name)
+
+
+def byte_view(data: Any, name: str) -> memoryview:
+    """View the memory of a bytes-like object or an array as single bytes.
+
+    Raises
+    ------
+    TypeError
+        If the object is not bytes-like, or not contiguous; see also `byte_buffer`.
+    """
+    buffer = byte_buffer(data, name)
+    try:
+        return memoryview(buffer).cast("B")
+    except (TypeError, ValueError) as error:
+        kind = type(data).__name__
+        raise TypeError(f"{name} is a {kind}: must be bytes-like, in one block") from error
 
 
 def writable_bytes(out: Any, name: str) -> memoryview:

@@ -52,13 +52,13 @@ from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
     check_dtype,
-    check_mapping,
     check_size,
     checked_shape,
     host_tensor,
     numbers_of,
     opened_frame,
     part_of,
+    require_mapping,
     result_of,
 )
 from gcodec.limits import Limits
@@ -226,7 +226,7 @@ def _read(
     message: Mapping[str, Any], kind: str, shape: Any, blocksize: int | None, limits: Limits | None
 ) -> tuple[Blockwise, np.ndarray, tuple[int, ...]]:
     """Return the codec of a message, its payload, and the shape of the tensor."""
-    check_mapping("message", message)
+    require_mapping("message", message)
     codec = _codec(kind, blocksize, "nested_absmax" in message)
     sizes, n = checked_shape(shape, limits)
     layout = _layout(codec, n)

@@ -12,7 +12,7 @@ from gcodec.arrays.bit_patterns import bits_of
 from gcodec.arrays.source import NUMPY_DTYPES, inspect
 from gcodec.entropy.positions import rise
 from gcodec.errors import Corrupt, ParameterError, Unsupported, brief
-from gcodec.interop.objects import check_mapping, object_bytes
+from gcodec.interop.objects import object_bytes, require_mapping
 from gcodec.limits import NO_LIMITS
 from gcodec.patch.tensors import apply_patch, encode_patch
 
@@ -96,7 +96,7 @@ def equal_base_of(base: Tensors, name: str, peer: str, dtype: object, shape: obj
 
 
 def _named(base: Tensors, name: str) -> Any:
-    check_mapping("base", base)
+    require_mapping("base", base)
     if name not in base:
         raise ParameterError(f"base: has no tensor {name!r}, which changes")
     return base[name]
@@ -109,7 +109,7 @@ def _differ(new: Pattern, old: Pattern) -> np.ndarray:
 
 def check_names(new: Tensors) -> None:
     """Raise TypeError unless an argument is a mapping whose keys are texts."""
-    check_mapping("new", new)
+    require_mapping("new", new)
     for name in new:
         if not isinstance(name, str):
             raise TypeError(f"new has the key {name!r}: must be a str, the name of a tensor")

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from gcodec.arrays.frameworks import FAILURES, first_line
-from gcodec.arrays.source import Tensor, byte_buffer, inspect, outlet, possible_shape
+from gcodec.arrays.source import Tensor, byte_buffer, byte_view, inspect, outlet, possible_shape
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.frame import Frame
@@ -105,7 +105,7 @@ def object_bytes(data: Any, name: str = "data") -> np.ndarray:
         raise TypeError(f"{name} is a {kind}: must be bytes-like, in one block") from error
 
 
-def check_mapping(name: str, value: object) -> None:
+def require_mapping(name: str, value: object) -> None:
     """Raise TypeError unless an argument is a mapping."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} is a {type(value).__name__}: must be a mapping, such as a dict")
@@ -121,7 +121,7 @@ def part_of(message: Mapping[str, Any], name: str) -> np.ndarray:
     TypeError
         If the message is no mapping, or the array lies on a device.
     """
-    check_mapping("message", message)
+    require_mapping("message", message)
     if name not in message:
         raise Truncated(f"the array {name} is missing")
     return array_of(message[name], name)
@@ -205,7 +205,10 @@ def opened_frame(
     FormatError
         If the bytes are not a frame.
     """
-    opened = frame if isinstance(frame, Frame) else Frame.from_bytes(frame, limits=limits)
+    if isinstance(frame, Frame):
+        opened = frame
+    else:
+        opened = Frame.from_bytes(byte_view(frame, "frame"), limits=limits)
     codec = opened.codec
     if not isinstance(codec, codecs):
         names = ", ".join(cls.name for cls in codecs)

@@ -45,10 +45,10 @@ from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
     check_dtype,
-    check_mapping,
     host_tensor,
     opened_frame,
     part_of,
+    require_mapping,
     result_of,
     size_error,
 )
@@ -256,7 +256,7 @@ def _checked(
     arrays: Mapping[str, Any], fmt: BlockFormat, limits: Limits | None
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], float]:
     """Return scales and data, flat, the shape of the tensor, and the scale of the tensor."""
-    check_mapping("arrays", arrays)
+    require_mapping("arrays", arrays)
     known = ("scale", "data", "tensor_scale") if fmt.is_two_level else ("scale", "data")
     for key in arrays:
         if key not in known:

@@ -42,7 +42,7 @@ from gcodec.interop.changes import (
     positions_of_gaps,
     to_frames,
 )
-from gcodec.interop.objects import array_of, check_mapping
+from gcodec.interop.objects import array_of, require_mapping
 from gcodec.wire.kinds import check_choice
 
 Index = Literal["gap", "raw"]
@@ -115,7 +115,7 @@ def decode(update: Mapping[str, Any], base: Tensors) -> dict[str, np.ndarray]:
     TypeError
         If a base has another dtype.
     """
-    check_mapping("update", update)
+    require_mapping("update", update)
     names = [str(key).removesuffix(_VALUES) for key in update if str(key).endswith(_VALUES)]
     if {*update} != {name + part for name in names for part in (_VALUES, _INDEX)}:
         raise Corrupt("each tensor must have values and positions, and the file no other arrays")

@@ -8,7 +8,7 @@ import numpy as np
 
 from gcodec.arrays.bit_patterns import bits_of, dtype_beside
 from gcodec.arrays.frameworks import library_of
-from gcodec.arrays.source import Source, Tensor, byte_buffer, inspect, is_flat
+from gcodec.arrays.source import Source, Tensor, byte_view, inspect, is_flat
 from gcodec.codecs.patch import Patch
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame, check_key
@@ -139,7 +139,7 @@ def apply_patch(
     """
     if not isinstance(frame, Frame):
         limits = NO_LIMITS if limits is None else limits
-        frame = Frame.from_bytes(byte_buffer(frame, "frame"), limits=limits, key=key)
+        frame = Frame.from_bytes(byte_view(frame, "frame"), limits=limits, key=key)
     codec = frame.codec
     if not isinstance(codec, Patch):
         raise ParameterError.of("frame.codec", str(codec), "patch; gcodec.decode decodes others")

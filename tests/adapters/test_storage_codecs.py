@@ -100,6 +100,14 @@ def test_numcodecs_buffers_without_dtype() -> None:
     assert codec.decode(codec.encode(np.asfortranarray(X))).tobytes() == X.tobytes("F")
 
 
+def test_numcodecs_refuses_masked_arrays() -> None:
+    codec, masked = GradientCodec("raw"), np.ma.masked_less(np.arange(3, dtype=np.float32), 1)
+    with pytest.raises(TypeError, match=r"^buf is a masked array"):
+        codec.encode(masked)
+    with pytest.raises(TypeError, match=r"^out is a masked array"):
+        codec.decode(codec.encode(masked.data), masked)
+
+
 def test_numcodecs_reads_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Zarr 2 passes neither limits nor `out`."""
     codec, chunk = GradientCodec("lossless"), np.zeros(1000, np.int8)
