@@ -161,6 +161,9 @@ def encode(
     """
     check_choice("compressor", compressor, get_args(Compressor))
     check_flag("scaling", scaling)
+    check_choice("partition", partition, get_args(Partition))
+    check_choice("normalize", normalize, get_args(Normalize))
+    generator = _generator(seed)
     values = host_tensor(x, "BytePS", ("float32",)).values
     if not 1 <= values.size <= _MAX_WORD:
         raise ParameterError.of("x.size", values.size, f"from 1 to {_MAX_WORD}")
@@ -168,13 +171,13 @@ def encode(
         return _encode_onebit(values, scaling)
     if compressor == "dithering":
         top, natural = _levels(k, partition), partition == "natural"
-        return _encode_dithering(values, top, natural, normalize, _generator(seed))
+        return _encode_dithering(values, top, natural, normalize, _needed(generator))
     count = _pair_count(k, values.size)
     if compressor == "topk":
         check_finite(values)
         positions = kernels.select_by_heap(values, count)
     else:
-        generator = _generator(seed)
+        generator = _needed(generator)
         check_finite(values)
         positions = kernels.draw_positions(generator.state, values.size, count)
     return _pair_bytes(positions, values[positions])
@@ -222,6 +225,7 @@ def decode(
         If an argument is missing or out of range.
     """
     check_choice("compressor", compressor, get_args(Compressor))
+    check_choice("partition", partition, get_args(Partition))
     sizes, n = _checked_shape(shape, limits)
     packed = object_bytes(data)
     if compressor == "onebit":
@@ -326,10 +330,14 @@ def _checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], 
     return sizes, n
 
 
-def _generator(seed: int | XorShift128Plus | None) -> XorShift128Plus:
-    if seed is None:
+def _generator(seed: int | XorShift128Plus | None) -> XorShift128Plus | None:
+    return seed if isinstance(seed, (XorShift128Plus, type(None))) else XorShift128Plus(seed)
+
+
+def _needed(generator: XorShift128Plus | None) -> XorShift128Plus:
+    if generator is None:
         raise ParameterError("seed: randomk and dithering need a seed or a generator")
-    return seed if isinstance(seed, XorShift128Plus) else XorShift128Plus(seed)
+    return generator
 
 
 def _pair_count(k: float | None, n: int) -> int:
@@ -351,9 +359,8 @@ def _pair_count(k: float | None, n: int) -> int:
     return count
 
 
-def _levels(k: object, partition: object) -> int:
+def _levels(k: object, partition: Partition) -> int:
     """Return the level of the norm."""
-    check_choice("partition", partition, get_args(Partition))
     largest = _MAX_NATURAL if partition == "natural" else _MAX_LINEAR
     allowed = f"an integer from 1 to {largest} with partition={partition}"
     levels = check_integer("k", k, 1, largest, allowed)
@@ -441,9 +448,8 @@ def _read_pairs(
 
 
 def _encode_dithering(
-    values: np.ndarray, top: int, natural: bool, normalize: object, generator: XorShift128Plus
+    values: np.ndarray, top: int, natural: bool, normalize: Normalize, generator: XorShift128Plus
 ) -> bytes:
-    check_choice("normalize", normalize, get_args(Normalize))
     check_finite(values)
     if normalize == "max":
         norm = float_of_bits(max_abs_bits(values))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -35,6 +36,11 @@ BASE = {"w": X.astype(ml_dtypes.bfloat16)}
 PUSH = mxnet.encode(X)
 DEEPSPEED = deepspeed.encode(X, groups=2)
 HIVEMIND = hivemind.encode(X)
+ONEBIT = byteps.encode(X, "onebit")
+
+
+def masked(array: np.ndarray) -> Any:
+    return np.ma.masked_array(array, mask=np.zeros(array.shape, np.bool_))
 
 
 @pytest.mark.parametrize(
@@ -42,6 +48,10 @@ HIVEMIND = hivemind.encode(X)
     [
         (lambda: mxnet.decode(PUSH, X.shape, server="no"), "server"),  # type: ignore[arg-type]
         (lambda: byteps.encode(X, "onebit", scaling="no"), "scaling"),  # type: ignore[arg-type]
+        (lambda: byteps.encode(X, "onebit", partition=0), "partition"),  # type: ignore[arg-type]
+        (lambda: byteps.encode(X, "topk", k=2, normalize="l1"), "normalize"),  # type: ignore[arg-type]
+        (lambda: byteps.encode(X, "topk", k=2, seed=0), "seed"),
+        (lambda: byteps.decode(ONEBIT, "onebit", X.shape, partition="log"), "partition"),  # type: ignore[arg-type]
         (lambda: bitsandbytes.encode(X, nested="no"), "nested"),  # type: ignore[arg-type]
         (lambda: hivemind.encode(X, requires_grad=2), "requires_grad"),  # type: ignore[arg-type]
         (lambda: mxnet.encode(X, type=np.array([1, 2])), "type"),  # type: ignore[arg-type]
@@ -88,6 +98,19 @@ def test_wrong_values_are_named(call: Callable[[], Any], name: str) -> None:
 def test_wrong_types_are_named(call: Callable[[], Any], name: str) -> None:
     with pytest.raises(TypeError, match=rf"^{name} is a .*must be"):
         call()
+
+
+def test_masked_arrays_are_refused() -> None:
+    """A mask is not part of a message, so it would be lost."""
+    message = deepspeed.encode(X, groups=2)
+    calls: list[Callable[[], object]] = [
+        lambda: mxnet.encode(masked(X)),
+        lambda: mxnet.decode(masked(np.frombuffer(PUSH, np.uint8)), X.shape),
+        *(partial(deepspeed.decode, message | {name: masked(a)}) for name, a in message.items()),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="is a masked array: fill it first"):
+            call()
 
 
 def test_lists_that_are_no_arrays_are_refused() -> None:
