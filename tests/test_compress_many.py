@@ -120,9 +120,12 @@ def test_refused_step_changes_nothing() -> None:
     for name in ("b", "large", "one"):
         grads = gradients(1)
         grads[name].reshape(-1)[-1] = np.nan
-        with pytest.raises(ParameterError, match="finite"):
+        message = f"^tensor '{name}': x holds 1 NaN or Inf, the first at flat index "
+        with pytest.raises(ParameterError, match=f"{message}{grads[name].size - 1}:"):
             feedback.compress_many(grads)
         assert state_of(feedback) == before
+    with pytest.raises(TypeError, match=r"^grads\['a'\] is a str"):
+        feedback.compress_many({**gradients(1), "a": "text"})
     with pytest.raises(ParameterError, match="'a'"):
         feedback.compress_many({**gradients(1), "a": np.ones(4, np.float32)})
     assert state_of(feedback) == before

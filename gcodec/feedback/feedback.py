@@ -17,6 +17,7 @@ from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.nonfinite import (
     NonFinite,
     check_corrected,
+    check_finite,
     check_left,
     check_nonfinite,
     with_policy,
@@ -297,7 +298,9 @@ class Feedback:
                 raise ParameterError.of("name", name, f"a name other than {MEMBERS_NAME}")
         grouped = {} if self.track else self._grouped(grads, group_below)
         shared = {name for _, names in grouped.values() for name in names}
-        sources = {name: inspect(grads[name], "grad") for name in grads if name not in shared}
+        sources = {
+            name: inspect(grads[name], f"grads[{name!r}]") for name in grads if name not in shared
+        }
         tensors = self._tensors
         with tensors.locked(grads):
             results = self._run_each(tensors, sources, key)
@@ -314,8 +317,11 @@ class Feedback:
 
         def run_one(name: str) -> _Result:
             with sources[name].context():
-                tensor = sources[name].read(segments=True)
-                return self._run(self._start(tensors, name, tensor), key)
+                step = self._start(tensors, name, sources[name].read(segments=True))
+                try:
+                    return self._run(step, key)
+                except ParameterError as error:
+                    raise ParameterError(f"tensor {name!r}: {error}") from None
 
         for device in {source.device for source in sources.values()} - {None}:
             resident = {name: each for name, each in sources.items() if each.device is device}
@@ -388,7 +394,12 @@ class Feedback:
         left = tensors.spares.take(values.size, values)
         tensor = Tensor(values, "float32", values.shape)
         step = _Step(self._bound(codec, tensor), tensor, residual, left, seed)
-        frame, _, _ = self._run(step, key)
+        try:
+            frame, _, _ = self._run(step, key)
+        except ParameterError:
+            if self.nonfinite == "raise":
+                _check_members(grads, values)
+            raise
         members = [Member(name, array.shape) for name, array in grads.items()]
         text = np.frombuffer(write_members(members), np.uint8)
         payload = Raw().encode(text)
@@ -728,6 +739,20 @@ def _prior_of(key: str, array: np.ndarray) -> tuple[Frame, Symbols]:
         return frame, frame.codec.unpack(frame.payload, frame.shape)
     except FormatError as error:
         raise ParameterError(f"state: {key} is not a frame: {error}") from error
+
+
+def _check_members(grads: Mapping[str, np.ndarray], values: np.ndarray) -> None:
+    """Raise a `ParameterError` that names the first tensor of a group with NaN or Inf.
+
+    The values are those of all tensors, one after another.
+    """
+    end = 0
+    for name, grad in grads.items():
+        start, end = end, end + grad.size
+        try:
+            check_finite(values[start:end])
+        except ParameterError as error:
+            raise ParameterError(f"tensor {name!r}: {error}") from None
 
 
 def _l1_norm(values: Array) -> float:
