@@ -123,7 +123,8 @@ class FrameDecoder(DXOFilter):
         Largest allowed L2 norm of all arrays of floats together. Default: any finite arrays are
         allowed.
     max_elements : int
-        Largest number of elements of an array; see `gcodec.Limits`.
+        Largest number of elements of an array; see `gcodec.Limits`. The sum of all arrays has no
+        bound, because the filter does not know the model.
 
     Raises
     ------

@@ -183,6 +183,9 @@ def open(
 ) -> TensorFile:
     """Open a file of frames as a mapping of names to tensors, which are decoded on access.
 
+    The file is mapped into memory. Another program may replace it, as `save_file` does, or append
+    to it. But if a program shortens it meanwhile, access to the missing part ends this process.
+
     Parameters
     ----------
     path : str or os.PathLike
