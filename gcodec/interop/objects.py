@@ -97,12 +97,7 @@ def object_bytes(data: Any, name: str = "data") -> np.ndarray:
     TypeError
         If the object has no contiguous memory on the host.
     """
-    memory = byte_buffer(data, name)
-    try:
-        return np.frombuffer(memory, np.uint8)
-    except (TypeError, ValueError, BufferError) as error:
-        kind = type(data).__name__
-        raise TypeError(f"{name} is a {kind}: must be bytes-like, in one block") from error
+    return np.frombuffer(byte_view(data, name), np.uint8)
 
 
 def require_mapping(name: str, value: object) -> None:
