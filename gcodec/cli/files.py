@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from gcodec.cli.render import text
-from gcodec.errors import ParameterError
+from gcodec.errors import ParameterError, Unsupported
 from gcodec.tensorfiles.dumps import SUFFIXES, find, matching, recognized_suffix
 from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES
 from gcodec.tensorfiles.frame_list import mapped
@@ -88,12 +88,20 @@ def summary(sources: str, target: Path, result: Mapping[str, Any]) -> list[str]:
 
 
 def is_frames(path: Path) -> bool:
-    """Tell by its name whether a file contains frames."""
-    return path.name.lower().endswith(".gcf")
+    """Tell whether a file contains frames: by its name, or its first bytes if the name is open.
+
+    `gcodec encode` writes frames under any name except those of `OTHER_SUFFIXES`.
+    """
+    if path.name.lower().endswith((".gcf", *OTHER_SUFFIXES)):
+        return path.name.lower().endswith(".gcf")
+    try:
+        return path.is_file() and recognized_suffix(path) == ".gcf"  # pipes are not read
+    except (Unsupported, OSError):
+        return False
 
 
 def is_dump(path: Path) -> bool:
-    """Tell by its name whether a file is a dump rather than a file of frames."""
+    """Tell whether a file is a dump rather than a file of frames; see `is_frames`."""
     return not is_frames(path)
 
 

@@ -329,13 +329,15 @@ class Order(click.Choice):  # type: ignore[type-arg]  # not generic in older rel
         return super().convert("nmse" if value == "err" else value, param, ctx)
 
 
+_FORMS = ("json", "jsonl", "csv", "markdown")
 json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document instead of text."
 )
-csv = click.option("--csv", "form", flag_value="csv", help="Print comma-separated values.")
-markdown = click.option(
-    "--markdown", "form", flag_value="markdown", help="Print a Markdown table."
+jsonl = click.option(
+    "--jsonl", "as_jsonl", is_flag=True, help="Print a JSON document for each tensor."
 )
+csv = click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
+markdown = click.option("--markdown", "as_markdown", is_flag=True, help="Print a Markdown table.")
 quiet = click.option(
     "-q", "--quiet", is_flag=True, help="Print no notes, no progress and no summary."
 )
@@ -407,11 +409,19 @@ def output(text: str) -> Callable[[Function], Function]:
     return click.option("-o", "--output", metavar="OUT", type=FILE, help=text)
 
 
-def check_form(form: str | None, as_json: bool) -> str | None:
-    """Return the form of the output; raise `click.UsageError` for two forms."""
-    if as_json and form:
-        raise click.UsageError(f"--json and --{form} exclude each other: pass one of them.")
-    return "json" if as_json else form
+def form(function: Callable[..., int]) -> Callable[..., int]:
+    """Pass the form of the output to the function, as one `form`; refuse two forms."""
+
+    @functools.wraps(function)
+    def command(**arguments: Any) -> int:
+        forms = [name for name in _FORMS if arguments.pop(f"as_{name}", False)]
+        if len(forms) > 1:
+            raise click.UsageError(
+                f"--{forms[0]} and --{forms[1]} exclude each other: pass one of them."
+            )
+        return function(form=forms[0] if forms else None, **arguments)
+
+    return command
 
 
 def limits(function: Callable[..., int]) -> Callable[..., int]:
@@ -505,6 +515,11 @@ def _speed(text: str) -> float | None:
     return bandwidth if 0 < bandwidth < math.inf else None
 
 
+def _coding_speed(text: str) -> float | None:
+    bandwidth = _speed(text)
+    return None if bandwidth is None or bandwidth < 4 else bandwidth / 4
+
+
 def _duration(text: str) -> float | None:
     if not (match := _TIME.fullmatch(text)):
         return None
@@ -539,6 +554,11 @@ def _float(text: str) -> float:
 
 SPEED = Parsed("speed", _speed, "a speed above 0 with its unit, such as 100Gbit/s or 12.5GB/s")
 """A speed such as ``100Gbit/s`` or ``12.5GB/s``, in bytes per second."""
+
+CODING_SPEED = Parsed(
+    "speed", _coding_speed, "a speed of at least 4B/s with its unit, such as 50GB/s"
+)
+"""A speed of coding float32, in values per second."""
 
 DURATION = Parsed("time", _duration, "a time of at least 0s with its unit, such as 100ms or 20us")
 """A duration such as ``100ms`` or ``20us``, in seconds."""

@@ -282,6 +282,7 @@ BASE = ["--params", "10", "--step-time", "1ms", "--bits", "x=1"]
         ([*BASE, "--between", "1e9999GB/s"], 2, "must be a speed"),
         ([*BASE, "--between", "nanGB/s"], 2, "must be a speed"),
         ([*BASE, "--between", "-1GB/s"], 2, "must be a speed"),
+        ([*BASE, "--encode", "3B/s"], 2, "'3B/s': must be a speed of at least 4B/s"),
         ([*BASE, "--inside-latency", "-1us"], 2, "must be a time of at least 0s"),
         ([*BASE, "--inside-latency", "5"], 2, "'5': must be a time"),
         ([*BASE, "--nodes", "0"], 2, "must be a whole number from 1"),

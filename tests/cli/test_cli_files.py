@@ -88,6 +88,24 @@ def test_message_on_the_suffix_names_the_file_once(tmp_path):
     assert stderr.startswith(f"gcodec: {path}: must be a file named .safetensors, ")
 
 
+@pytest.mark.parametrize("name", ["frames", "frames.bin", "frames.txt"])
+def test_frames_under_another_name_are_recognized(tmp_path, name):
+    path = frames_file(tmp_path / name, gcodec.encode(gaussian(5), "sign", name="w"))
+    (frame,) = json_of("inspect", path)["files"][0]["frames"]
+    assert frame["name"] == "w"
+    assert json_of("compare", path, path)["total"]["nmse"] == 0
+    stderr = run("encode", path, "-c", "raw", code=2).stderr
+    assert "contains frames already" in stderr
+
+
+@pytest.mark.parametrize("verb", [["bench"], ["advise", "--step-time", "1ms"]])
+def test_unreadable_source_of_a_measurement_has_a_document(tmp_path, verb):
+    path = tmp_path / "empty.npz"
+    path.touch()
+    (error,) = json_of(*verb, path, code=3)["errors"]
+    assert (error["file"], error["exit_code"]) == (str(path), 3)
+
+
 def test_output_below_a_file(tmp_path):
     path = frames_file(tmp_path / "x.gcf", gcodec.encode(gaussian(5), "sign"))
     target = path / "y.npz"

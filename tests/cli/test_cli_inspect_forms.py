@@ -42,6 +42,13 @@ def blocks(folder, n=2000):
     return path
 
 
+@pytest.mark.parametrize("verb", ["inspect", "bench"])
+@pytest.mark.parametrize("forms", [("--csv", "--markdown"), ("--json", "--csv")])
+def test_two_forms_exclude_each_other(verb, forms):
+    stderr = run(verb, EXAMPLE, *forms[::-1], code=2).stderr
+    assert f"{forms[0]} and {forms[1]} exclude each other" in stderr
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("looking")

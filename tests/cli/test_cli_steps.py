@@ -52,6 +52,15 @@ def test_table(folder: Path) -> None:
     assert "count" not in "".join(lines)
 
 
+def test_one_zero_of_many_values_is_shown(tmp_path: Path) -> None:
+    values = np.ones((2, 2**21), np.float32)
+    values[0, 0] = 0
+    write_dump(tmp_path / "step1.npz", [("few", values[0]), ("most", values[1])])
+    write_dump(tmp_path / "step2.npz", [("few", values[0]), ("most", 1 - values[0])])
+    lines = run("inspect", tmp_path, "--over-steps", "-q").stdout.splitlines()
+    assert [line.split()[-1] for line in lines[2:4]] == ["<0.1", ">99.9"]
+
+
 def test_narrow_terminals_omit_columns(folder: Path) -> None:
     result = run("inspect", folder, "--over-steps", "--width", "80")
     assert max(map(len, result.stdout.splitlines())) <= 80

@@ -71,6 +71,9 @@ def test_sparkline_is_logarithmic():
         (0, "0 B"),
         (1023, "1023 B"),
         (1024, "1.0 KiB"),
+        ((1 << 20) - 52, "1023.9 KiB"),
+        ((1 << 20) - 1, "1.0 MiB"),
+        ((1 << 40) - 1, "1.0 TiB"),
         (3 << 29, "1.5 GiB"),
         (1 << 50, "1024.0 TiB"),
     ],
@@ -90,6 +93,8 @@ def test_number_formats():
     assert (text.count(1, "frame"), text.count(1234, "frame")) == ("1 frame", "1,234 frames")
     assert (text.shape(()), text.shape((2, 3))) == ("scalar", "2x3")
     assert text.fixed(None) == "-"
+    cosines = [text.cosine(value) for value in (1, -1, -1e-9, -6e-7, math.nan)]
+    assert cosines == ["1.000000", "-1.000000", "0.000000", "-0.000001", "-"]
     speeds = 0, 98e6, 1e9, 9.94e9, 9.96e9, 156e9, 1.234e12, math.inf
     expected = "never", "0.098", "1", "9.9", "10", "160", "1,200", "inf"
     assert tuple(map(text.pays_below, speeds)) == expected

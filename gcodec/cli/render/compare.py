@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,7 +158,7 @@ _COLUMNS: list[Column[TensorPair]] = [
     Column("dtype", lambda pair: _both(pair, shapes=False), left=True, rank=4),
     Column("values", lambda p: f"{p.difference.values if p.difference else p.size:,}", rank=2),
     Column("nmse", _verdict),
-    Column("cosine", _cell(lambda d: "-" if math.isnan(d.cosine) else f"{d.cosine:.6f}")),
+    Column("cosine", _cell(lambda d: text.cosine(d.cosine))),
     Column("max |b - a|", _cell(lambda d: text.small(d.max_difference)), rank=1),
     Column("same sign %", _cell(lambda d: text.percent(d.agreeing, d.signed)), rank=1),
 ]

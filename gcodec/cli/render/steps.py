@@ -211,4 +211,4 @@ def _rank(group: StepGroup, width: int) -> str:
 
 
 def _percent(share: float) -> str:
-    return text.percent(round(share * 10**6), 10**6)
+    return text.percent(share, 1)

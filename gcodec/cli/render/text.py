@@ -157,7 +157,8 @@ def size(nbytes: int) -> str:
     """Format a number of bytes."""
     if nbytes < 1024:
         return f"{nbytes} B"
-    power = min((nbytes.bit_length() - 1) // 10, 4)
+    # What rounds to 1024.0 of a unit is 1.0 of the next one.
+    power = next((power for power in range(1, 4) if nbytes < 1023.95 * 1024**power), 4)
     return f"{nbytes / 1024**power:.1f} {'KMGT'[power - 1]}iB"
 
 
@@ -198,12 +199,17 @@ def small(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.1e}"
 
 
+def cosine(value: float) -> str:
+    """Format a cosine with six decimal places, and without the sign of a rounded 0."""
+    return "-" if math.isnan(value) else f"{round(value, 6) + 0.0:.6f}"
+
+
 def fixed(value: float | None) -> str:
     """Format a number with two decimal places."""
     return "-" if value is None else f"{value:,.2f}"
 
 
-def percent(part: int, whole: int) -> str:
+def percent(part: float, whole: float) -> str:
     """Format a share in percent; only an empty share is 0, and only a full one is 100."""
     if not whole:
         return "-"

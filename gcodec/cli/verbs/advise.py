@@ -23,8 +23,11 @@ def _latency(name: str, place: str) -> Callable[[options.Function], options.Func
 
 
 def _coding_speed(name: str, noun: str) -> Callable[[options.Function], options.Function]:
-    text = f"{noun} speed of a GPU, in bytes of float32, for all codecs and schemes."
-    return click.option(name, type=options.SPEED, help=f"{text} Default: that of --machine.")
+    text = (
+        f"{noun} speed of a GPU, in bytes of float32, for all codecs and schemes. "
+        "Default: that of --machine."
+    )
+    return click.option(name, type=options.CODING_SPEED, help=text)
 
 
 @options.verb(
@@ -222,11 +225,11 @@ def command(
     if source.startswith("synthetic:"):
         origin, measured = measure_synthetic(source, settings)
     else:
-        path, outcome = one_dump(source), Outcome("advise", settings.limits)
+        path, outcome = one_dump(source), Outcome("advise", settings.limits, as_json=as_json)
         with outcome.of(path):
             origin, measured = measure_dump(path, settings)
         if outcome.code:
-            return outcome.code
+            return outcome.finish({"source": {"name": path.name}, "codecs": []})
     if not codecs or not cluster.levels or (encode is not None and decode is not None):
         coder = None  # no speed of a codec counts
     elif coder is None:
@@ -239,8 +242,8 @@ def command(
         compute=step_time,
         bits=origin.bits if dtype is None else _BITS[dtype],
         overlap=overlap,
-        encode=math.inf if encode is None else encode / 4,
-        decode=math.inf if decode is None else decode / 4,
+        encode=math.inf if encode is None else encode,
+        decode=math.inf if decode is None else decode,
     )
     training = Training(advisor.Problem(gap=gap), steps, nodes if nodes > 1 else gpus)
     advice = ClusterAdvice(

@@ -89,6 +89,7 @@ _ORDERS: dict[str, Callable[[Timing], float]] = {
 @options.markdown
 @options.quiet
 @options.json
+@options.form
 @options.settings
 def command(
     source: str,
@@ -100,7 +101,6 @@ def command(
     machine: str | None,
     form: str | None,
     quiet: bool,
-    as_json: bool,
 ) -> int:
     """Time codecs on the tensors of a training step.
 
@@ -126,7 +126,6 @@ def command(
     from gcodec.codec import registered
     from gcodec.codecs import parse_encoder
 
-    form = options.check_form(form, as_json)
     if machine is not None and form is not None:
         raise click.UsageError(f"--machine and --{form} exclude each other: pass one of them.")
     codecs = [parse_encoder(spec) for spec in (dict.fromkeys(specs) if specs else registered())]
@@ -136,11 +135,12 @@ def command(
             raise ParameterError("--layers: synthetic values have no layers")
         samples = [draw_step(source, settings)]
     else:
-        path, outcome = one_dump(source), Outcome("bench", settings.limits)
+        path = one_dump(source)
+        outcome = Outcome("bench", settings.limits, as_json=form == "json")
         with outcome.of(path):
             step = load_step(path, settings)
         if outcome.code:
-            return outcome.code
+            return outcome.finish({"source": source, "codecs": []})
         samples = step.samples
         if step.skipped:
             tensors = count(step.skipped, "tensor")

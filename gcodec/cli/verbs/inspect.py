@@ -100,7 +100,7 @@ _NMSE = 0.01
     "Needs matplotlib: pip install 'gcodec[report]'.",
 )
 @options.limits
-@click.option("--jsonl", "form", flag_value="jsonl", help="Print a JSON document for each tensor.")
+@options.jsonl
 @options.csv
 @options.markdown
 @click.option(
@@ -114,6 +114,7 @@ _NMSE = 0.01
 )
 @options.quiet
 @options.json
+@options.form
 @options.settings
 def command(
     files: tuple[str, ...],
@@ -131,7 +132,6 @@ def command(
     width: int | None,
     no_color: bool,
     quiet: bool,
-    as_json: bool,
 ) -> int:
     """Show the contents of gradient files, and the effect of codecs.
 
@@ -158,7 +158,6 @@ def command(
     """
     from gcodec.cli.render.output import progress, stdout
 
-    form = options.check_form(form, as_json)
     quiet_progress = quiet or form is not None
     with progress("loading gcodec", None, quiet=quiet_progress):
         from gcodec.analysis.candidates import Budget
