@@ -25,7 +25,7 @@ from gcodec.arrays.source import Source, Tensor, inspect
 from gcodec.codec import Codec, CodecLike, Symbols
 from gcodec.codecs import parse_encoder
 from gcodec.codecs.raw import Raw
-from gcodec.errors import FormatError, ParameterError
+from gcodec.errors import FormatError, ParameterError, brief
 from gcodec.feedback.states import Group, GroupStep, Memory, Tensors, TensorState
 from gcodec.frame import MEMBERS_NAME, Frame, Member, check_key, write_members
 from gcodec.kernels.bits import signs
@@ -93,6 +93,11 @@ class _Step(NamedTuple):
     prior: Symbols | None = None
     name: str | None = None
     memory: Memory | None = None
+
+    @property
+    def title(self) -> str:
+        """Name of the gradient for errors."""
+        return "grad" if self.name is None else _title(self.name)
 
     def frame(self, payload: Payload, key: bytes | None) -> bytes:
         """Return the frame with a payload that is on the host."""
@@ -297,7 +302,9 @@ class Feedback:
                 raise ParameterError.of("name", name, f"a name other than {MEMBERS_NAME}")
         grouped = {} if self.track else self._grouped(grads, group_below)
         shared = {name for _, names in grouped.values() for name in names}
-        sources = {name: inspect(grads[name], "grad") for name in grads if name not in shared}
+        sources = {
+            name: inspect(grads[name], f"grads[{name!r}]") for name in grads if name not in shared
+        }
         tensors = self._tensors
         with tensors.locked(grads):
             results = self._run_each(tensors, sources, key)
@@ -388,7 +395,12 @@ class Feedback:
         left = tensors.spares.take(values.size, values)
         tensor = Tensor(values, "float32", values.shape)
         step = _Step(self._bound(codec, tensor), tensor, residual, left, seed)
-        frame, _, _ = self._run(step, key)
+        try:
+            frame, _, _ = self._run(step, key)
+        except ParameterError:
+            if self.nonfinite == "raise":
+                self._check_members(grads, residual)  # raises a better message
+            raise
         members = [Member(name, array.shape) for name, array in grads.items()]
         text = np.frombuffer(write_members(members), np.uint8)
         payload = Raw().encode(text)
@@ -399,6 +411,14 @@ class Feedback:
             for member, end in zip(members, ends, strict=True)
         ]
         return GroupStep(names, Group(left, parts), counts, [listed, frame])
+
+    def _check_members(self, grads: Mapping[str, np.ndarray], residual: np.ndarray) -> None:
+        """Raise the error of the first gradient of a group whose sum is not finite."""
+        end = 0
+        for name, grad in grads.items():
+            start, end = end, end + grad.size
+            values = np.ascontiguousarray(grad).reshape(-1)
+            check_corrected(values, residual[start:end], np.float32(self.decay), _title(name))
 
     def _start(self, tensors: Tensors, name: str, tensor: Tensor) -> _Step:
         """Return the step of a tensor whose lock is held."""
@@ -473,7 +493,7 @@ class Feedback:
         symbols = codec._quantize_residual(tensor, update, step.seed, step.prior)
         is_checked = codec.refuses_nonfinite or self.nonfinite == "propagate"
         if checks_later and codec.keeps_nonfinite and not is_checked:
-            check_left(step.left, tensor.values, update.residual, update.decay, "grad")
+            check_left(step.left, tensor.values, update.residual, update.decay, step.title)
         return step, symbols, codec._pack(symbols)
 
     def _checks_later(self, step: _Step) -> bool:
@@ -492,7 +512,7 @@ class Feedback:
             if on_host and all_finite_corrected(tensor.values, residual, decay):
                 return step
             step = step._replace(tensor=with_policy(tensor, "zero"))
-        check_corrected(step.tensor.values, residual, decay, "grad")
+        check_corrected(step.tensor.values, residual, decay, step.title)
         return step
 
     def residual(self, name: str) -> Array:
@@ -615,8 +635,11 @@ class Feedback:
                 priors[key.removeprefix(_PRIOR)] = _prior_of(key, array)
             else:
                 raise ParameterError.of("state", key, allowed)
-        in_range = all(0 <= step < _MAX_STEPS for step in steps.values())
-        if residuals.keys() != steps.keys() or not in_range:
+        for name, step in steps.items():
+            if not 0 <= step < _MAX_STEPS:
+                allowed = "an integer from 0 to below 2**62"
+                raise ParameterError.of(f"state[{_STEP + name!r}]", step, allowed)
+        if residuals.keys() != steps.keys():
             raise ParameterError("state: each name must have a residual and a step count")
         for name, (frame, _) in priors.items():
             if name not in residuals or frame.shape != residuals[name].shape:
@@ -728,6 +751,11 @@ def _prior_of(key: str, array: np.ndarray) -> tuple[Frame, Symbols]:
         return frame, frame.codec.unpack(frame.payload, frame.shape)
     except FormatError as error:
         raise ParameterError(f"state: {key} is not a frame: {error}") from error
+
+
+def _title(name: str) -> str:
+    """Name a gradient for errors."""
+    return f"grad of {brief(repr(name))}"
 
 
 def _l1_norm(values: Array) -> float:
