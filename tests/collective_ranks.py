@@ -190,7 +190,9 @@ def automatic() -> dict[str, Any]:
     alone = Training("sign", collective="auto", process_group=own, start_iter=0)
     arrays = {"residual:x": torch.ones(3), "step:x": torch.tensor(1)}
     strange = alone.state.state_dict() | arrays | {"place": torch.tensor([0, 2, 0, 1, 0])}
-    refused = refusal_of(alone.state.load_state_dict, strange)
+    refused = [refusal_of(alone.state.load_state_dict, strange)]
+    wide = alone.state.state_dict() | arrays | {"residual:x": torch.ones(3).double()}
+    refused += [refusal_of(alone.state.load_state_dict, wide), alone.state.collective]
     alone.step(0)  # chooses a collective all the same
     logger.removeHandler(handler)
     return {

@@ -575,7 +575,12 @@ def arguments() -> dict[str, Any]:
     state, _ = gcodec.torch.ddp_hook("sign")
     good = state.state_dict()
     states = (None, 5, [], {}, {**good, "rank": None}, {**good, "iteration": "a"})
+    states = (*states, *({**good, "iteration": wrong} for wrong in (-1, 2**62 + 1)))
     refusals += [("state", refusal_of(state.load_state_dict, wrong)) for wrong in states]
+    make = gcodec.torch.TorchCommunicator
+    refusals += [("group", refusal_of(make, wrong)) for wrong in (5, "x", [0])]
+    other = [1 - dist.get_rank()]
+    refusals += [("group", refusal_of(make.apart, wrong)) for wrong in (5, "x", [], other)]
     return {"wrong": [pair for pair in refusals if not str(pair[1]).startswith(pair[0])]}
 
 

@@ -79,8 +79,11 @@ class Training:
 
     def step(self, step: int) -> None:
         self.optimizer.zero_grad()
-        loss_of(self.net, batch(step, dist.get_rank())).backward()
+        self.backward(step)
         self.optimizer.step()
+
+    def backward(self, step: int) -> None:
+        loss_of(self.net, batch(step, dist.get_rank())).backward()
 
     def whole(self) -> dict[str, torch.Tensor]:
         return {name: p.full_tensor() for name, p in self.net.state_dict().items()}
@@ -226,8 +229,8 @@ def resume() -> dict[str, Any]:
     }
 
 
-def spoiled(training: Training, step: int, rank: int) -> str:
-    """Let the gradients below the norm contain NaN on one rank; return the error of the step.
+def spoiled(training: Training, step: int, rank: int, run: Any = None) -> str:
+    """Let the gradients below the norm contain NaN on one rank; return the error of `run`.
 
     The gradient of the inner module, which is reduced before, is finite.
     """
@@ -238,7 +241,7 @@ def spoiled(training: Training, step: int, rank: int) -> str:
 
     handle = training.net.norm.register_forward_hook(spoil)
     try:
-        training.step(step)
+        (run or training.step)(step)
     except GcodecError as error:
         return str(error)
     finally:
@@ -397,7 +400,28 @@ def arguments() -> dict[str, Any]:
         warnings.simplefilter("always")
         net = fully_shard(Net(), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
         comm.register(net)
-    return {"wrong": wrong, "plain": plain, "warned": [str(w.message) for w in caught]}
+    state = {"step": 0, "rank": dist.get_rank(), "size": dist.get_world_size()}
+    residual = {"worker:residual:x": torch.ones(3), "worker:step:x": torch.tensor(1)}
+    bad = {"server:residual:x": torch.ones(3).double(), "server:step:x": torch.tensor(1)}
+    load = comm.load_state_dict
+    refused = [refusal_of(load, {**state, "step": -1}), refusal_of(load, state | residual | bad)]
+    return {
+        "wrong": wrong,
+        "plain": plain,
+        "warned": [str(w.message) for w in caught],
+        "refused": [str(text) for text in refused],
+        "kept": [key for key in comm.state_dict() if ":" in key],
+        "wide": [wide(None), wide("sign")],
+    }
+
+
+def wide(parameters: str | None) -> str | None:
+    """Return the error of a step with float64."""
+    net = torch.nn.Sequential(torch.nn.Linear(16, 16).double())
+    fully_shard(net, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    net.set_force_sum_reduction_for_comms(True)
+    gcodec.torch.fsdp_comm("sign", parameters=parameters).register(net)
+    return refusal_of(lambda: net(torch.ones(1, 16, dtype=torch.float64)).sum().backward())
 
 
 def refusal_of(call: Any, *arguments: Any, **options: Any) -> str | None:
@@ -435,6 +459,30 @@ def replicas() -> dict[str, Any]:
         for a, b in zip(training.whole().values(), dense.whole().values(), strict=True)
     )
     return results
+
+
+def accumulated() -> dict[str, Any]:
+    """Let HSDP sum two passes before its all-reduce, the first of them with NaN on one rank."""
+    mesh, _ = next(iter(meshes()))
+    training = Training(SPEC, mesh)
+
+    def step(number: int, first: Any) -> str:
+        training.optimizer.zero_grad()
+        training.net.set_requires_all_reduce(False)
+        error = first(number)
+        training.net.set_requires_all_reduce(True)
+        try:
+            training.backward(number + 1)
+        except GcodecError as caught:
+            return str(caught)
+        training.optimizer.step()
+        return str(error)
+
+    for number in range(0, 4, 2):
+        step(number, training.backward)
+    before = training.comm.state_dict()
+    error = step(4, lambda number: spoiled(training, number, 3, training.backward))
+    return {"error": error, "same": same(before, training.comm.state_dict())}
 
 
 def gpt() -> dict[str, Any]:

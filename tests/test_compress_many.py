@@ -120,7 +120,7 @@ def test_refused_step_changes_nothing() -> None:
     for name in ("b", "large", "one"):
         grads = gradients(1)
         grads[name].reshape(-1)[-1] = np.nan
-        message = f"^tensor '{name}': x holds 1 NaN or Inf, the first at flat index "
+        message = f"^grad of '{name}' holds 1 NaN or Inf, the first at flat index "
         with pytest.raises(ParameterError, match=f"{message}{grads[name].size - 1}:"):
             feedback.compress_many(grads)
         assert state_of(feedback) == before

@@ -7,6 +7,7 @@ import io
 import itertools
 import os
 import pickle
+import re
 import signal
 import sys
 import threading
@@ -479,6 +480,12 @@ def test_dtype_of_residuals_is_named() -> None:
         Feedback("sign").load_state_dict(state)
 
 
+def test_step_count_out_of_range_is_named() -> None:
+    state = {"residual:w": np.zeros(3, np.float32), "step:w": np.array(-1)}
+    with pytest.raises(ParameterError, match=re.escape("state['step:w']=-1: must be an integer")):
+        Feedback("sign").load_state_dict(state)
+
+
 # --- refusals -----------------------------------------------------------------------------------
 
 
@@ -549,6 +556,25 @@ def test_large_residual_is_refused_or_encoded(codec: gcodec.Codec, dtype: str) -
         with pytest.raises(ParameterError, match="x"):
             codec.quantize_residual(infinite.astype(dtype), infinite)
         assert gs.same_bits(infinite, before)
+
+
+@pytest.mark.parametrize("group_below", [0, 4096])
+def test_errors_name_the_gradient(group_below: int) -> None:
+    feedback, bad = Feedback("sign"), G.copy()
+    bad[1, 3] = np.nan
+    place = f"the first at flat index {G.shape[1] + 3}: must be finite as float32"
+    with pytest.raises(ParameterError, match=rf"^grad of 'w' holds 1 NaN or Inf, {place}$"):
+        feedback.compress("w", bad)
+    many = {"v": G, "w": bad, "u": G}
+    with pytest.raises(ParameterError, match=rf"^grad of 'w' holds 1 NaN or Inf, {place}$"):
+        feedback.compress_many(many, group_below=group_below)
+    with pytest.raises(TypeError, match=r"^grads\['u'\] has dtype int32"):
+        feedback.compress_many({"v": G, "u": G.astype(np.int32)}, group_below=group_below)
+    large = np.full(10, 3e38, np.float32)
+    summed = Feedback("mxnet-2bit:threshold=1")
+    summed.compress_many({"v": large / 4, "w": large}, group_below=group_below)
+    with pytest.raises(ParameterError, match=r"^grad of 'w': must not exceed float32"):
+        summed.compress_many({"v": large / 4, "w": large}, group_below=group_below)
 
 
 def test_name_without_utf8_changes_nothing() -> None:

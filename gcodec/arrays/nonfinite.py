@@ -92,7 +92,7 @@ def check_top(top_bits: int | Deferred, values: Array, name: str = "x") -> None:
             return
         if all_finite(values):
             raise ParameterError(f"{name}: must not exceed float32 when its residual is added")
-        raise nonfinite_error(values)
+        raise nonfinite_error(values, name)
 
     when_known(top_bits, check)
 
@@ -143,11 +143,17 @@ def find_nonfinite(values: Any, most: int = 3) -> tuple[int, tuple[int, ...]]:
     return count, tuple(places)
 
 
-def nonfinite_error(values: Array | ConvertedArray) -> ParameterError:
-    """Return an error that states the number of NaN and Inf, and the index of the first."""
+def nonfinite_error(values: Array | ConvertedArray, name: str = "x") -> ParameterError:
+    """Return an error that states the number of NaN and Inf, and the index of the first.
+
+    Parameters
+    ----------
+    values : array or ConvertedArray
+    name : str
+        Name of the parameter, for the message.
+    """
     on_host = values if is_converted(values) else host(values)
     count, places = find_nonfinite(on_host, most=1)
     first = places[0] if places else 0
-    return ParameterError(
-        f"x holds {count} NaN or Inf, the first at flat index {first}: must be finite as float32"
-    )
+    place = f"the first at flat index {first}"
+    return ParameterError(f"{name} holds {count} NaN or Inf, {place}: must be finite as float32")

@@ -17,7 +17,6 @@ from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.nonfinite import (
     NonFinite,
     check_corrected,
-    check_finite,
     check_left,
     check_nonfinite,
     with_policy,
@@ -26,7 +25,7 @@ from gcodec.arrays.source import Source, Tensor, inspect
 from gcodec.codec import Codec, CodecLike, Symbols
 from gcodec.codecs import parse_encoder
 from gcodec.codecs.raw import Raw
-from gcodec.errors import FormatError, ParameterError
+from gcodec.errors import FormatError, ParameterError, brief
 from gcodec.feedback.states import Group, GroupStep, Memory, Tensors, TensorState
 from gcodec.frame import MEMBERS_NAME, Frame, Member, check_key, write_members
 from gcodec.kernels.bits import signs
@@ -94,6 +93,11 @@ class _Step(NamedTuple):
     prior: Symbols | None = None
     name: str | None = None
     memory: Memory | None = None
+
+    @property
+    def title(self) -> str:
+        """Name of the gradient for errors."""
+        return "grad" if self.name is None else _title(self.name)
 
     def frame(self, payload: Payload, key: bytes | None) -> bytes:
         """Return the frame with a payload that is on the host."""
@@ -317,11 +321,8 @@ class Feedback:
 
         def run_one(name: str) -> _Result:
             with sources[name].context():
-                step = self._start(tensors, name, sources[name].read(segments=True))
-                try:
-                    return self._run(step, key)
-                except ParameterError as error:
-                    raise ParameterError(f"tensor {name!r}: {error}") from None
+                tensor = sources[name].read(segments=True)
+                return self._run(self._start(tensors, name, tensor), key)
 
         for device in {source.device for source in sources.values()} - {None}:
             resident = {name: each for name, each in sources.items() if each.device is device}
@@ -398,7 +399,7 @@ class Feedback:
             frame, _, _ = self._run(step, key)
         except ParameterError:
             if self.nonfinite == "raise":
-                _check_members(grads, values)
+                self._check_members(grads, residual)  # raises a better message
             raise
         members = [Member(name, array.shape) for name, array in grads.items()]
         text = np.frombuffer(write_members(members), np.uint8)
@@ -410,6 +411,14 @@ class Feedback:
             for member, end in zip(members, ends, strict=True)
         ]
         return GroupStep(names, Group(left, parts), counts, [listed, frame])
+
+    def _check_members(self, grads: Mapping[str, np.ndarray], residual: np.ndarray) -> None:
+        """Raise the error of the first gradient of a group whose sum is not finite."""
+        end = 0
+        for name, grad in grads.items():
+            start, end = end, end + grad.size
+            values = np.ascontiguousarray(grad).reshape(-1)
+            check_corrected(values, residual[start:end], np.float32(self.decay), _title(name))
 
     def _start(self, tensors: Tensors, name: str, tensor: Tensor) -> _Step:
         """Return the step of a tensor whose lock is held."""
@@ -484,7 +493,7 @@ class Feedback:
         symbols = codec._quantize_residual(tensor, update, step.seed, step.prior)
         is_checked = codec.refuses_nonfinite or self.nonfinite == "propagate"
         if checks_later and codec.keeps_nonfinite and not is_checked:
-            check_left(step.left, tensor.values, update.residual, update.decay, "grad")
+            check_left(step.left, tensor.values, update.residual, update.decay, step.title)
         return step, symbols, codec._pack(symbols)
 
     def _checks_later(self, step: _Step) -> bool:
@@ -503,7 +512,7 @@ class Feedback:
             if on_host and all_finite_corrected(tensor.values, residual, decay):
                 return step
             step = step._replace(tensor=with_policy(tensor, "zero"))
-        check_corrected(step.tensor.values, residual, decay, "grad")
+        check_corrected(step.tensor.values, residual, decay, step.title)
         return step
 
     def residual(self, name: str) -> Array:
@@ -626,8 +635,11 @@ class Feedback:
                 priors[key.removeprefix(_PRIOR)] = _prior_of(key, array)
             else:
                 raise ParameterError.of("state", key, allowed)
-        in_range = all(0 <= step < _MAX_STEPS for step in steps.values())
-        if residuals.keys() != steps.keys() or not in_range:
+        for name, step in steps.items():
+            if not 0 <= step < _MAX_STEPS:
+                allowed = "an integer from 0 to below 2**62"
+                raise ParameterError.of(f"state[{_STEP + name!r}]", step, allowed)
+        if residuals.keys() != steps.keys():
             raise ParameterError("state: each name must have a residual and a step count")
         for name, (frame, _) in priors.items():
             if name not in residuals or frame.shape != residuals[name].shape:
@@ -741,18 +753,9 @@ def _prior_of(key: str, array: np.ndarray) -> tuple[Frame, Symbols]:
         raise ParameterError(f"state: {key} is not a frame: {error}") from error
 
 
-def _check_members(grads: Mapping[str, np.ndarray], values: np.ndarray) -> None:
-    """Raise a `ParameterError` that names the first tensor of a group with NaN or Inf.
-
-    The values are those of all tensors, one after another.
-    """
-    end = 0
-    for name, grad in grads.items():
-        start, end = end, end + grad.size
-        try:
-            check_finite(values[start:end])
-        except ParameterError as error:
-            raise ParameterError(f"tensor {name!r}: {error}") from None
+def _title(name: str) -> str:
+    """Name a gradient for errors."""
+    return f"grad of {brief(repr(name))}"
 
 
 def _l1_norm(values: Array) -> float:

@@ -58,6 +58,10 @@ class TorchCommunicator:
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         group = getattr(group, "parent", group)  # torchft's groups contain one for each quorum
+        is_outside = group is dist.GroupMember.NON_GROUP_MEMBER
+        if not is_outside and not isinstance(group, (dist.ProcessGroup, type(None))):
+            allowed = "a ProcessGroup of which this process is a member, or None"
+            raise ParameterError.of("group", group, allowed)
         self._is_foreign = _is_foreign(group)
         if not self._is_foreign and not dist.is_initialized():
             raise ParameterError("group: call torch.distributed.init_process_group first")
@@ -107,6 +111,9 @@ class TorchCommunicator:
             timeout = check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
         if isinstance(group, dist.ProcessGroup):
             group = dist.get_process_group_ranks(group)
+        if group is not None and not (isinstance(group, Sequence) and dist.get_rank() in [*group]):
+            allowed = "a ProcessGroup or ranks, with this process as a member, or None"
+            raise ParameterError.of("group", group, allowed)
         apart = dist.new_group(
             None if group is None else list(group),
             timeout=None if timeout is None else timedelta(seconds=timeout),
@@ -288,6 +295,13 @@ class TorchCommunicator:
     def _to_device(self, message: bytes) -> torch.Tensor:
         # A copy, because torch warns of read-only memory.
         return torch.from_numpy(np.frombuffer(message, np.uint8).copy()).to(self._device)
+
+
+def check_communicator(communicator: object) -> None:
+    """Raise `ParameterError` for an object, such as a process group, that lacks `all_gather`."""
+    if not hasattr(communicator, "all_gather"):
+        allowed = "a Communicator, such as TorchCommunicator(group)"
+        raise ParameterError.of("communicator", communicator, allowed)
 
 
 def _is_foreign(group: object) -> bool:

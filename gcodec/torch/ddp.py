@@ -50,7 +50,7 @@ from gcodec.torch.names import ParameterNames
 from gcodec.torch.nodes import Nodes, check_inside, find_nodes, ranks_inside
 from gcodec.torch.selection import joined_policy, warn_of_unmatched
 from gcodec.torch.settings import Settings
-from gcodec.torch.tensors import check_same_rank, saved_array
+from gcodec.torch.tensors import check_same_rank, saved_array, saved_count
 from gcodec.training.collectives import share_of
 from gcodec.wire.kinds import check_between
 
@@ -528,10 +528,12 @@ class DdpState:
         ------
         ParameterError
             If `state` is not such a dict, or belongs to another rank, number of ranks or
-            collective; see `load_state_dicts`.
+            collective; see `load_state_dicts`. Nothing changes then.
         """
         counters, saved = _parsed(state)
         check_same_rank(counters, *self._rank_and_size(), f"; {_ALL_STATES}")
+        if self.settings.collective != "factors":
+            _check_arrays(saved)  # before anything changes
         choice_before = self._choice
         if self.settings.collective == "auto" and (saved.worker or saved.server):
             choice = Choice(saved.place.inside > 1, bool(saved.place.two_phase), "as before")
@@ -581,6 +583,9 @@ class DdpState:
                 if counters[name] != first[name]:
                     raise ParameterError.of(f"states: {name}", counters[name], str(first[name]))
         ranks = [counters["rank"] for counters, _ in parsed]
+        if max(ranks) >= first["size"]:
+            allowed = f"a rank below the size {first['size']}"
+            raise ParameterError.of("states: rank", max(ranks), allowed)
         missing = sorted(set(range(first["size"])) - set(ranks))
         if len(set(ranks)) != len(ranks):
             raise ParameterError.of("states: ranks", ranks, "all different")
@@ -793,7 +798,7 @@ def _parsed(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
         raise ParameterError.of("state", sorted(map(str, state))[:3], allowed)
     values = {key: state[key] for key in _COUNTERS}
     try:
-        counters = {key: operator.index(value) for key, value in values.items()}
+        counters = {k: saved_count(f"state[{k!r}]", x) for k, x in values.items()}
         numbers = [0, 1, counters["rank"], counters["size"], 0]
         numbers = [operator.index(number) for number in state.get(_PLACE, numbers)]
         place = Place(*numbers)
@@ -806,6 +811,12 @@ def _parsed(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
     server = {key.removeprefix(_SERVER): x for key, x in arrays.items() if key.startswith(_SERVER)}
     worker = {key: x for key, x in arrays.items() if not key.startswith(_SERVER)}
     return counters, SavedState(place, worker, server)
+
+
+def _check_arrays(saved: SavedState) -> None:
+    """Raise `ParameterError` unless a `Feedback` takes the arrays of a state."""
+    for arrays in (saved.worker, saved.server):
+        Feedback("raw").load_state_dict(arrays)
 
 
 def _all_finite(values: torch.Tensor) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,10 +31,10 @@ from gcodec.limits import Limits
 from gcodec.policy import Policy, matches_any
 from gcodec.torch import selection
 from gcodec.torch.agreement import Refused, check_agreement, opened, sealed
-from gcodec.torch.communicator import TorchCommunicator
+from gcodec.torch.communicator import TorchCommunicator, check_communicator
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import trainable_parameters
-from gcodec.torch.tensors import saved_array
+from gcodec.torch.tensors import saved_array, saved_count
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_flag, check_integer
 
@@ -212,6 +211,8 @@ class DiLoCo:
         self._seed = checked.seed
         self._feedback = checked if feedback else None
         self._parameters = trainable_parameters(model)
+        if not isinstance(outer_optimizer, torch.optim.Optimizer):
+            raise ParameterError.of("outer_optimizer", outer_optimizer, "a torch.optim.Optimizer")
         self._optimizer = outer_optimizer
         held = {p for group in outer_optimizer.param_groups for p in group["params"]}
         if held != set(self._parameters.values()):
@@ -386,6 +387,7 @@ class DiLoCo:
         FormatError
             If the received state is damaged or has another digest.
         """
+        check_communicator(communicator)
         for flight in self._flights:
             flight.done.exception()  # waits for its end
         self._communicator = communicator
@@ -552,8 +554,8 @@ class DiLoCo:
             raise ParameterError.of("state", state, allowed)
         own = {name: tensor.shape for name, tensor in self._outer.items()}
         try:
-            inner_step = operator.index(state["inner_step"])
-            outer_step = operator.index(state["outer_step"])
+            inner_step = saved_count("state['inner_step']", state["inner_step"])
+            outer_step = saved_count("state['outer_step']", state["outer_step"])
             shapes = {name: tensor.shape for name, tensor in state["outer"].items()}
             arrays = {name: saved_array(x) for name, x in state["feedback"].items()}
             landed = [self._landed(*flight) for flight in state["in_flight"]]
@@ -581,10 +583,13 @@ class DiLoCo:
         """Return an exchange that has ended with these means."""
         done: Future[None] = Future()
         done.set_result(None)
+        last = len(self._fragments) - 1
+        fragment = check_integer("fragment", fragment, 0, last, f"an integer from 0 to {last}")
+        apply_at = saved_count("apply_at", apply_at)
         names = self._fragments[fragment]
         parts = [Part(name, saved_array(means[name]).copy(), None) for name in names]
         coder = BucketCoder(None, self._seed, 0, Key(None))  # the feedback counts it as sent
-        return _Flight(fragment, operator.index(apply_at), self._mixing, coder, parts, done)
+        return _Flight(fragment, apply_at, self._mixing, coder, parts, done)
 
     def residual(self, name: str) -> torch.Tensor:
         """Return a copy of the unsent remainder of a parameter; see `gcodec.Feedback.residual`."""

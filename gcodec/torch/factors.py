@@ -115,12 +115,16 @@ class Factors:
             if not rank.isdecimal():
                 raise ParameterError.of("state", key, "RANK:KEY of a PowerSGD.state_dict")
             grouped.setdefault(rank, {})[name] = np.asarray(array)
-        self._methods.clear()
+        methods = {int(rank): self._new_method(int(rank)) for rank in grouped}
+        for rank, arrays in grouped.items():
+            methods[int(rank)].load_state_dict(arrays)
+        self._methods = methods
         self._before.clear()
-        for text, arrays in grouped.items():
-            self._method(int(text)).load_state_dict(arrays)
+
+    def _new_method(self, rank: int) -> PowerSGD:
+        return PowerSGD(self._communicator, rank, seed=self._seed)
 
     def _method(self, rank: int) -> PowerSGD:
         if rank not in self._methods:
-            self._methods[rank] = PowerSGD(self._communicator, rank, seed=self._seed)
+            self._methods[rank] = self._new_method(rank)
         return self._methods[rank]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,7 +32,7 @@ from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import FLOATS
-from gcodec.torch.tensors import check_same_rank, saved_array
+from gcodec.torch.tensors import check_same_rank, saved_array, saved_count
 from gcodec.wire.kinds import check_flag
 
 _TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"
@@ -210,7 +209,9 @@ class FsdpComm:
         self._communicators: dict[str, TorchCommunicator] = {}
         self._reduced: set[str] = set()  # modules in the last backward pass
         self._has_ended = True  # whether that pass is known to have ended
-        self._refusal: str | None = None
+        self._passes = 0  # that `rollback` undoes
+        self._awaits_replicas = False  # whether HSDP has not all-reduced that pass yet
+        self._refusals: dict[str, str] = {}  # by module, for the other replicas
         self._traffic = Traffic()
         self.step = self.dense_nbytes = 0
 
@@ -304,23 +305,22 @@ class FsdpComm:
             )
         communicator = self._communicator(group)
         size = communicator.size
-        rows = _to_host(buffer).reshape(size, -1)
+        rows = _to_host(buffer, layout, "gradient").reshape(size, -1)
         pieces = layout.pieces(layout.trainable, rows.shape[1], size)
         shares = [self._parts(row, pieces, f"{rank}/") for rank, row in enumerate(rows)]
         mean = np.empty(rows.shape[1], np.float32)
         own = self._parts(mean, pieces, f"{communicator.rank}/")
         self.dense_nbytes += (size - 1) * output.numel() * output.element_size()
-        with self._backward_pass(layout):
-            self._refusal = None
+        with self._backward_pass(layout, is_hybrid):
             try:
                 self._average_shares(communicator, shares, own)
             except Refused as refused:
-                self._refusal = str(refused)
                 if not is_hybrid:
                     raise
-        if self._refusal is not None:
-            # The ranks of other replicas wait in an all-reduce, which carries NaN to them.
-            mean.fill(np.nan)
+                # The ranks of other replicas wait in an all-reduce, which carries NaN to them,
+                # perhaps after further passes.
+                self._refusals.setdefault(layout.module, str(refused))
+                mean.fill(np.nan)
         if is_sum:
             mean *= np.float32(size)
         output.copy_(torch.from_numpy(mean))
@@ -329,10 +329,11 @@ class FsdpComm:
         self, layout: _Layout, group: dist.ProcessGroup, output: torch.Tensor
     ) -> None:
         """Raise the error of any replica, after the all-reduce of hybrid sharding."""
+        self._awaits_replicas = False
         if not torch.isnan(output).all():
             return
-        refusal, self._refusal = self._refusal, None
-        reasons = self._communicator(group).all_gather((refusal or "").encode())
+        refusal = self._refusals.get(layout.module, "")
+        reasons = self._communicator(group).all_gather(refusal.encode())
         reason = next(filter(None, reasons), b"the mean contains only NaN").decode()
         error = self._error(layout, reason)
         self.rollback()
@@ -342,7 +343,7 @@ class FsdpComm:
         """Average a shard over all replicas: first each share of it, then all shares."""
         replicas = self._communicator(self._replicas)
         size = replicas.size
-        values = _to_host(output)
+        values = _to_host(output, layout, "gradient")
         pieces = layout.pieces(layout.trainable, values.size, dist.get_world_size(node))
         whole = self._parts(values, pieces)
         policy = self._policies["codec"]
@@ -386,7 +387,7 @@ class FsdpComm:
             self._traffic.sent_nbytes += nbytes
             dist.all_gather_into_tensor(output, buffer, group=group)
             return
-        values = _to_host(buffer)
+        values = _to_host(buffer, layout, "parameter")
         pieces = layout.pieces(layout.parameters, values.size, size)
         own = self._parts(values, pieces, f"{communicator.rank}/", "parameters")
         rows = np.empty((size, values.size), np.float32)
@@ -451,14 +452,22 @@ class FsdpComm:
     # Steps
 
     @contextlib.contextmanager
-    def _backward_pass(self, layout: _Layout) -> Iterator[None]:
-        """Reduce a module; an error undoes all changes of the backward pass."""
+    def _backward_pass(self, layout: _Layout, is_hybrid: bool = False) -> Iterator[None]:
+        """Reduce a module; an error undoes all changes of the backward pass.
+
+        With HSDP, it also undoes those of the passes whose sum the replicas have not reduced.
+        """
         if self._has_ended or layout.module in self._reduced:  # a new pass
-            for coder in self._gradients, self._means:
-                coder.commit()
+            if not self._awaits_replicas:
+                for coder in self._gradients, self._means:
+                    coder.commit()
+                self._refusals.clear()
+                self._passes = 0
             self._reduced.clear()
+            self._passes += 1
             self.step += 1
             self._has_ended = False
+            self._awaits_replicas = is_hybrid
         self._reduced.add(layout.module)
         try:
             yield
@@ -473,13 +482,19 @@ class FsdpComm:
     def rollback(self) -> None:
         """Undo what the last backward pass changed in the residuals.
 
-        Call this on all ranks after a step that the optimizer skips.
+        With HSDP and ``set_requires_all_reduce(False)``, also undo the preceding passes that the
+        replicas have not reduced. Call this on all ranks after a step that the optimizer skips.
         """
         for coder in self._gradients, self._means:
             coder.rollback()
-        self.step -= bool(self._reduced)
+        self.step -= self._passes
+        self._forget_passes()
+
+    def _forget_passes(self) -> None:
         self._reduced.clear()
-        self._has_ended = True
+        self._refusals.clear()
+        self._passes = 0
+        self._has_ended, self._awaits_replicas = True, False
 
     def _error(self, layout: _Layout, reason: object) -> GcodecError:
         return GcodecError(f"fsdp_comm: step {self.step - 1}, {layout.title}: {reason}")
@@ -532,7 +547,7 @@ class FsdpComm:
             raise ParameterError.of("state", state, allowed)
         values = {key: state[key] for key in _COUNTERS}
         try:
-            counters = {key: operator.index(value) for key, value in values.items()}
+            counters = {k: saved_count(f"state[{k!r}]", x) for k, x in values.items()}
         except TypeError:
             raise ParameterError.of("state", values, f"{allowed}, with integers") from None
         check_same_rank(counters, dist.get_rank(), dist.get_world_size())
@@ -544,11 +559,12 @@ class FsdpComm:
                 arrays[prefix][name] = saved_array(value)
             elif key not in _COUNTERS:
                 raise ParameterError.of("state", key, allowed)
+        for own in arrays.values():
+            Feedback("raw").load_state_dict(own)  # a refused one changes nothing
         for prefix, coder in coders.items():
             coder.load_state_dict(arrays[prefix])
         self.step = counters["step"]
-        self._reduced.clear()
-        self._has_ended = True
+        self._forget_passes()
 
     def _coders(self) -> dict[str, BucketCoder]:
         return {"worker": self._gradients, "server": self._means}
@@ -611,8 +627,14 @@ def _shard_shape(parameter: Any, size: int) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _to_host(tensor: torch.Tensor) -> np.ndarray:
-    """Return the values of a tensor as float32, without a copy if they are there already."""
-    if tensor.dtype not in FLOATS:
-        raise ParameterError.of("dtype", tensor.dtype, "float32, float16 or bfloat16")
-    return tensor.detach().to("cpu", torch.float32).numpy()
+def _to_host(buffer: torch.Tensor, layout: _Layout, kind: str) -> np.ndarray:
+    """Return the values of a buffer as float32, without a copy if they are there already.
+
+    The kind of the values, for errors, is "gradient" or "parameter".
+    """
+    if buffer.dtype not in FLOATS:
+        names = [name for name, p in layout.parameters if p.dtype == buffer.dtype]
+        of = repr(names[0]) if names else layout.title
+        allowed = "float32, float16 or bfloat16; see MixedPrecisionPolicy"
+        raise ParameterError.of(f"dtype of the {kind} of {of}", buffer.dtype, allowed)
+    return buffer.detach().to("cpu", torch.float32).numpy()

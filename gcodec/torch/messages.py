@@ -81,7 +81,7 @@ class Key:
         return f"Key({'None' if self._value is None else '…'})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a key is not pickled")
+        raise TypeError("a key, and an object that holds one, is not pickled; save a state_dict")
 
 
 class BucketCoder:

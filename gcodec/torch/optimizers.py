@@ -15,7 +15,7 @@ import torch
 
 from gcodec import training
 from gcodec.errors import ParameterError
-from gcodec.torch.communicator import TorchCommunicator
+from gcodec.torch.communicator import TorchCommunicator, check_communicator
 from gcodec.torch.names import trainable_parameters
 from gcodec.torch.tensors import saved_array
 from gcodec.training.communicator import Communicator
@@ -150,7 +150,7 @@ class DGC(ExchangingOptimizer):
         super().__init__(trainable_parameters(model), lr)
         self.epoch = 0
         self.method: training.DGC = training.DGC(
-            communicator or TorchCommunicator.apart(),
+            _checked(communicator),
             density=density,
             momentum=momentum,
             clip=clip,
@@ -219,7 +219,7 @@ class OneBitAdam(ExchangingOptimizer):
     ) -> None:
         super().__init__(trainable_parameters(model), lr)
         self.method: training.OneBitAdam = training.OneBitAdam(
-            communicator or TorchCommunicator.apart(),
+            _checked(communicator),
             warmup=warmup,
             betas=betas,
             epsilon=eps,
@@ -232,6 +232,14 @@ class OneBitAdam(ExchangingOptimizer):
         self.method.step(values, gradients, lr)
         for name, parameter in self._named.items():
             parameter.copy_(torch.from_numpy(values[name]))
+
+
+def _checked(communicator: Communicator | None) -> Communicator:
+    """Return the communicator, or that of a group of all processes in place of None."""
+    if communicator is None:
+        return TorchCommunicator.apart()
+    check_communicator(communicator)
+    return communicator
 
 
 def _to_host(tensor: torch.Tensor) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from gcodec.arrays.nonfinite import NonFinite
 from gcodec.codec import CodecLike
 from gcodec.errors import ParameterError
 from gcodec.limits import Limits
+from gcodec.wire.kinds import check_integer
 
 
 def encode(
@@ -125,6 +127,19 @@ def check_same_rank(saved: Mapping[str, int], rank: int, size: int, advice: str 
         if saved[key] != expected:
             allowed = f"{expected}, because each rank has its own state{advice}"
             raise ParameterError.of(f"state[{key!r}]", saved[key], allowed)
+
+
+def saved_count(name: str, value: Any) -> int:
+    """Return a count of a state_dict as an integer.
+
+    Raises
+    ------
+    ParameterError
+        If the count is out of range; the message states the name.
+    TypeError
+        If the value is no integer.
+    """
+    return check_integer(name, operator.index(value), 0, 1 << 62, "an integer from 0 to 2**62")
 
 
 def saved_array(value: Any) -> np.ndarray:

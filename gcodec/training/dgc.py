@@ -167,10 +167,10 @@ class DGC:
     def _clip_factor(self, arrays: Mapping[str, np.ndarray]) -> np.float32:
         """Return the factor that scales the gradients down to the bound on their norm."""
         squares = 0.0
-        for array in arrays.values():
+        for name, array in arrays.items():
             array_squares = float(moments(array.reshape(-1)).squares)
             if not math.isfinite(array_squares):
-                raise nonfinite_error(array.reshape(-1))
+                raise nonfinite_error(array.reshape(-1), name)
             squares += array_squares
         bound = self.clip / math.sqrt(self.communicator.size)
         return np.float32(min(1.0, bound / math.sqrt(squares)) if squares else 1)

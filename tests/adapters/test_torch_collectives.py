@@ -105,7 +105,10 @@ def test_advisor_chooses_once_and_says_why(pair: Ranks) -> None:
         assert before == "auto"
         assert chosen == again
         assert rank["alone"] == ["gather", "ddp_hook: collective gather: there is one rank"]
-        assert rank["refused"].startswith("state['place']=Place(local=0, inside=2, ")
+        place, arrays, collective = rank["refused"]
+        assert place.startswith("state['place']=Place(local=0, inside=2, ")
+        assert arrays.startswith("state='residual:x': must be residual:NAME of float32")
+        assert collective == "auto"
         assert rank["keys"] == ["iteration", "rank", "size"]
         assert f"sign, {chosen}, step 3" in rank["text"]
         assert message.startswith(f"ddp_hook: collective {chosen}: a step of 2,995 values takes ")

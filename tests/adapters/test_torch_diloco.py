@@ -428,6 +428,9 @@ def test_exchange_under_way_does_not_change_a_loaded_state() -> None:
     run(1, worker)
 
 
+MEANS = {name: torch.zeros_like(p) for name, p in network().named_parameters()}
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -440,6 +443,9 @@ def test_exchange_under_way_does_not_change_a_loaded_state() -> None:
         {"in_flight": [[0, 5]]},
         {"in_flight": [[1, 5, {}]]},
         {"in_flight": [[0, 5, {}]]},
+        {"inner_step": -1},
+        {"outer_step": 2**63},
+        *({"in_flight": [[fragment, at, MEANS]]} for fragment, at in ((-1, 5), (0, -5))),
     ],
     ids=str,
 )
@@ -503,6 +509,28 @@ def test_optimizer_of_other_parameters() -> None:
 
     with pytest.raises(ParameterError, match="outer_optimizer: must hold exactly"):
         run(1, worker)
+
+
+@pytest.mark.parametrize("wrong", [None, "adam"])
+def test_other_objects_than_optimizers(wrong: Any) -> None:
+    def worker(communicator: Any) -> None:
+        gcodec.torch.DiLoCo(network(), wrong, "sign", every=2, communicator=communicator)
+
+    with pytest.raises(ParameterError, match=r"outer_optimizer=.*: must be a torch\.optim\.Opt"):
+        run(1, worker)
+
+
+def test_other_objects_than_communicators() -> None:
+    def worker(communicator: Any) -> None:
+        diloco = Worker(communicator).diloco
+        with pytest.raises(ParameterError, match="communicator=None: must be a Communicator"):
+            diloco.regroup(None)
+
+    run(1, worker)
+    for optimizer in (gcodec.torch.DGC, gcodec.torch.OneBitAdam):
+        options = {"warmup": 2, "communicator": 3}
+        with pytest.raises(ParameterError, match="communicator=3: must be a Communicator"):
+            optimizer(network(), 0.1, **options)
 
 
 def test_settings_of_the_optimizer_must_be_plain() -> None:

@@ -31,7 +31,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]
 def four(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
     """Return a function that returns the results of four ranks for a scenario."""
     directory = tmp_path_factory.mktemp("four")
-    results = run_ranks("fsdp_ranks.py", 4, directory, "exact", "replicas", "gpt", "killed")
+    scenarios = ("exact", "replicas", "accumulated", "gpt", "killed")
+    results = run_ranks("fsdp_ranks.py", 4, directory, *scenarios)
     return lambda scenario: [rank[scenario] for rank in results if scenario in rank]
 
 
@@ -124,6 +125,13 @@ def test_arguments(pair: Callable[[str], list[Any]]) -> None:
         assert rank["wrong"] == []
         assert rank["plain"].startswith("model: ")
         assert rank["warned"] == ["fsdp_comm: no parameter of the model matches 'nothing.*'"]
+        step, arrays = rank["refused"]
+        assert step.startswith("state['step']=-1: must be an integer from 0")
+        assert arrays.startswith("state='residual:x': must be residual:NAME of float32")
+        assert rank["kept"] == []
+        allowed = "torch.float64: must be float32, float16 or bfloat16; see MixedPrecisionPolicy"
+        kinds = [text.removesuffix(f" of '0.weight'={allowed}") for text in rank["wide"]]
+        assert kinds == ["dtype of the gradient", "dtype of the parameter"]
 
 
 def test_ranks_with_different_arguments(pair: Callable[[str], list[Any]]) -> None:
@@ -141,6 +149,12 @@ def test_replicas_on_other_nodes(four: Callable[[str], list[Any]]) -> None:
         assert hybrid.endswith("the gradient of 'first.weight' contains NaN or Inf, on rank 3")
         assert "'first.weight' contains NaN or Inf, on rank " in between
         assert rank["far"] < 0.02
+
+
+def test_nan_before_the_pass_that_replicas_reduce(four: Callable[[str], list[Any]]) -> None:
+    for rank in four("accumulated"):
+        assert rank["error"].endswith("'first.weight' contains NaN or Inf, on rank 3")
+        assert rank["same"]
 
 
 @pytest.mark.parametrize("ranks", ["pair", "four"])
