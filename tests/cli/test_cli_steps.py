@@ -73,6 +73,7 @@ def test_ascii_terminals() -> None:
     assert trend([1, 2, float("nan"), 3], 8) == "▁▅ █"
     assert trend([0, 0, 10, 10], 2) == "▁█"
     assert trend([5, 5], 8) == "▄▄"
+    assert trend([0.3, 0.1 + 0.2], 8) == "▄▄"
     assert trend([], 8) == ""
 
 

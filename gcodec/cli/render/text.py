@@ -144,11 +144,12 @@ def trend(values: Sequence[float], width: int) -> str:
     finite = [mean for mean in means if not math.isnan(mean)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     last = len(blocks) - 1
+    is_flat = math.isclose(low, high)  # rounding alone is no change
 
     def block(mean: float) -> str:
         if math.isnan(mean):
             return " "
-        return blocks[round(last * (mean - low) / (high - low)) if high > low else last // 2]
+        return blocks[last // 2 if is_flat else round(last * (mean - low) / (high - low))]
 
     return "".join(map(block, means))
 
