@@ -58,10 +58,8 @@ class TorchCommunicator:
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         group = getattr(group, "parent", group)  # torchft's groups contain one for each quorum
-        is_outside = group is dist.GroupMember.NON_GROUP_MEMBER
-        if not is_outside and not isinstance(group, (dist.ProcessGroup, type(None))):
-            allowed = "a ProcessGroup of which this process is a member, or None"
-            raise ParameterError.of("group", group, allowed)
+        if group is not dist.GroupMember.NON_GROUP_MEMBER:
+            check_group("group", group)
         self._is_foreign = _is_foreign(group)
         if not self._is_foreign and not dist.is_initialized():
             raise ParameterError("group: call torch.distributed.init_process_group first")
@@ -295,6 +293,13 @@ class TorchCommunicator:
     def _to_device(self, message: bytes) -> torch.Tensor:
         # A copy, because torch warns of read-only memory.
         return torch.from_numpy(np.frombuffer(message, np.uint8).copy()).to(self._device)
+
+
+def check_group(name: str, group: object) -> None:
+    """Raise `ParameterError` unless an argument is a process group or None."""
+    if group is not None and not isinstance(group, dist.ProcessGroup):
+        allowed = "a ProcessGroup of which this process is a member, or None"
+        raise ParameterError.of(name, group, allowed)
 
 
 def check_communicator(communicator: object) -> None:

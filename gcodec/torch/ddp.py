@@ -33,7 +33,7 @@ from gcodec.policy import Policy, PrefixedPolicy
 from gcodec.runtime.device import has_cupy, host
 from gcodec.torch.agreement import Refused, check_agreement, report_failure, roll_call
 from gcodec.torch.choice import Choice, announce, choose_collective, measure_coding
-from gcodec.torch.communicator import TorchCommunicator
+from gcodec.torch.communicator import TorchCommunicator, check_group
 from gcodec.torch.exchange import (
     Exchange,
     Gathered,
@@ -284,9 +284,7 @@ class DdpState:
         self._traffic = Traffic()
         self._names = names
         self._group = group
-        if group is not None and not isinstance(group, dist.ProcessGroup):
-            allowed = "a ProcessGroup of which this process is a member, or None"
-            raise ParameterError.of("process_group", group, allowed)
+        check_group("process_group", group)
         self._timeout, self._key, self._inside = timeout, key, inside
         self._worker = ThreadPoolExecutor(1, "gcodec-ddp")
         self._choice: Choice | None = None  # of the collective, by the advisor or a state

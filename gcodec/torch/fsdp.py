@@ -28,7 +28,7 @@ from gcodec.policy import Policy, PrefixedPolicy
 from gcodec.runtime.device import host
 from gcodec.torch import selection
 from gcodec.torch.agreement import Refused, check_agreement
-from gcodec.torch.communicator import TorchCommunicator
+from gcodec.torch.communicator import TorchCommunicator, check_group
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import FLOATS
@@ -189,9 +189,7 @@ class FsdpComm:
         policy = policies["codec"]
         if replicas is not None and policy is None:
             raise ParameterError("replicas: must come with a codec for gradients")
-        if replicas is not None and not isinstance(replicas, dist.ProcessGroup):
-            allowed = "a ProcessGroup of which this process is a member, or None"
-            raise ParameterError.of("replicas", replicas, allowed)
+        check_group("replicas", replicas)
         checked = Feedback("raw", decay=decay, seed=seed)
         seed, decay = checked.seed, checked.decay
         self._settings = {"feedback": feedback, "decay": decay, "seed": seed}
