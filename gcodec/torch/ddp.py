@@ -38,19 +38,25 @@ from gcodec.torch.exchange import (
     Exchange,
     Gathered,
     InsideFirst,
-    Place,
-    SavedState,
     Traffic,
     TwoPhase,
-    redistribute,
 )
 from gcodec.torch.factors import Factors
-from gcodec.torch.messages import BucketCoder, Key, Part
+from gcodec.torch.messages import BucketCoder, Key, Part, check_states
 from gcodec.torch.names import ParameterNames
 from gcodec.torch.nodes import Nodes, check_inside, find_nodes, ranks_inside
+from gcodec.torch.saved_state import (
+    COUNTERS,
+    PLACE,
+    SERVER,
+    Place,
+    SavedState,
+    parse_state,
+    redistribute,
+)
 from gcodec.torch.selection import joined_policy, warn_of_unmatched
 from gcodec.torch.settings import Settings
-from gcodec.torch.tensors import check_same_rank, saved_array, saved_count
+from gcodec.torch.tensors import check_same_rank
 from gcodec.training.collectives import share_of
 from gcodec.wire.kinds import check_between
 
@@ -65,8 +71,6 @@ class _Totals(NamedTuple):
     decode_seconds: float = 0.0
 
 
-_COUNTERS = ("iteration", "rank", "size")  # keys of a state_dict that do not come from `Feedback`
-_PLACE, _SERVER = "place", "server:"  # a further key, and a prefix of further keys
 _ALL_STATES = "load_state_dicts takes the states of all ranks"
 _ROLL_CALL_SECONDS = 5.0  # in which the ranks of a failed exchange learn who else has failed
 
@@ -503,17 +507,17 @@ class DdpState:
         """
 
         def state_between_buckets() -> dict[str, torch.Tensor]:
-            counters = zip(_COUNTERS, (self.iteration, *self._rank_and_size()), strict=True)
+            counters = zip(COUNTERS, (self.iteration, *self._rank_and_size()), strict=True)
             state = {key: torch.tensor(number) for key, number in counters}
             place = self._place
             if place is not None and (place.two_phase or place.inside > 1):
-                state[_PLACE] = torch.tensor(place)
+                state[PLACE] = torch.tensor(place)
             phases: Sequence[Mapping[str, np.ndarray]]
             phases = [coder.state_dict() for coder in self._coders()]
             if self._restored:  # the advisor has not chosen a collective yet
                 flat = self._place_of(False, False)
                 phases = redistribute(self._restored, flat, self._names.shapes())
-            for prefix, arrays in zip(("", _SERVER), phases, strict=False):
+            for prefix, arrays in zip(("", SERVER), phases, strict=False):
                 state |= {prefix + key: torch.from_numpy(array) for key, array in arrays.items()}
             return state
 
@@ -528,10 +532,10 @@ class DdpState:
             If `state` is not such a dict, or belongs to another rank, number of ranks or
             collective; see `load_state_dicts`. Nothing changes then.
         """
-        counters, saved = _parsed(state)
+        counters, saved = parse_state(state)
         check_same_rank(counters, *self._rank_and_size(), f"; {_ALL_STATES}")
         if self.settings.collective != "factors":
-            _check_arrays(saved)  # before anything changes
+            check_states((saved.worker, saved.server))  # before anything changes
         choice_before = self._choice
         if self.settings.collective == "auto" and (saved.worker or saved.server):
             choice = Choice(saved.place.inside > 1, bool(saved.place.two_phase), "as before")
@@ -540,7 +544,7 @@ class DdpState:
         if place is not None and place != saved.place and (saved.worker or saved.server):
             self._choice = choice_before
             allowed = f"{place}, as for the collective of this hook; {_ALL_STATES}"
-            raise ParameterError.of(f"state[{_PLACE!r}]", saved.place, allowed)
+            raise ParameterError.of(f"state[{PLACE!r}]", saved.place, allowed)
 
         def load() -> None:
             self._restored = ()
@@ -571,7 +575,7 @@ class DdpState:
         UserWarning
             If states of some ranks are missing, because what they had not sent is lost.
         """
-        parsed = [_parsed(state) for state in states]
+        parsed = [parse_state(state) for state in states]
         if not parsed or not self.settings.named or self.settings.collective == "factors":
             allowed = "the states of all ranks, and a hook made with model= and without factors"
             raise ParameterError.of("states", len(parsed), allowed)
@@ -785,36 +789,6 @@ class DdpState:
 def _check_initialized() -> None:
     if not dist.is_initialized():
         raise ParameterError("ddp_hook: call torch.distributed.init_process_group first")
-
-
-def _parsed(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
-    """Return the counters and the rest of a `DdpState.state_dict`, or raise `ParameterError`."""
-    allowed = "a DdpState's state_dict"
-    if not isinstance(state, Mapping):
-        raise ParameterError.of("state", state, allowed)
-    if any(key not in state for key in _COUNTERS) or not all(isinstance(k, str) for k in state):
-        raise ParameterError.of("state", sorted(map(str, state))[:3], allowed)
-    values = {key: state[key] for key in _COUNTERS}
-    try:
-        counters = {k: saved_count(f"state[{k!r}]", x) for k, x in values.items()}
-        numbers = [0, 1, counters["rank"], counters["size"], 0]
-        numbers = [operator.index(number) for number in state.get(_PLACE, numbers)]
-        place = Place(*numbers)
-    except TypeError:
-        raise ParameterError.of("state", values, f"{allowed}, with integers") from None
-    if not (0 <= place.local < place.inside and place.node >= 0 and place.nodes > 0):
-        raise ParameterError.of(f"state[{_PLACE!r}]", tuple(place), "a place among the ranks")
-    others = state.keys() - {*counters, _PLACE}
-    arrays = {key: saved_array(x) for key, x in state.items() if key in others}
-    server = {key.removeprefix(_SERVER): x for key, x in arrays.items() if key.startswith(_SERVER)}
-    worker = {key: x for key, x in arrays.items() if not key.startswith(_SERVER)}
-    return counters, SavedState(place, worker, server)
-
-
-def _check_arrays(saved: SavedState) -> None:
-    """Raise `ParameterError` unless a `Feedback` takes the arrays of a state."""
-    for arrays in (saved.worker, saved.server):
-        Feedback("raw").load_state_dict(arrays)
 
 
 def _all_finite(values: torch.Tensor) -> bool:

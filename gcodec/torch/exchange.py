@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from gcodec.arrays.source import inspect
-from gcodec.errors import FormatError, GcodecError, ParameterError
+from gcodec.errors import FormatError, GcodecError
 from gcodec.policy import Policy
 from gcodec.runtime import Array
 from gcodec.runtime.memory import empty_beside
@@ -402,112 +402,3 @@ def _beside(tensor: torch.Tensor, array: Array) -> Array:
     resident = inspect(tensor, "rows").resident
     assert resident is not None  # the array is on this device too
     return resident
-
-
-class Place(NamedTuple):
-    """Place of a rank in an exchange, which determines the shares that it keeps residuals of.
-
-    Attributes
-    ----------
-    local, inside : int
-        Number of the rank in its node, and number of ranks of each node.
-    node, nodes : int
-        Number of the node, and number of nodes.
-    two_phase : int
-        1 if the exchange between the nodes has two phases, else 0.
-    """
-
-    local: int
-    inside: int
-    node: int
-    nodes: int
-    two_phase: int
-
-    def worker_shares(self, name: str, whole: np.ndarray) -> dict[str, np.ndarray]:
-        """Return views of the shares of a tensor that this rank encodes, by name."""
-        own = share_of(whole, self.local, self.inside)
-        if not self.two_phase:
-            return {name: own}
-        return {f"{i}/{name}": share_of(own, i, self.nodes) for i in range(self.nodes)}
-
-    def server_shares(self, name: str, whole: np.ndarray) -> dict[str, np.ndarray]:
-        """Return a view of the share whose mean this rank encodes, by name."""
-        if not self.two_phase:
-            return {}
-        own = share_of(whole, self.local, self.inside)
-        return {name: share_of(own, self.node, self.nodes)}
-
-
-class SavedState(NamedTuple):
-    """State of one rank: its place, and the arrays of both feedbacks."""
-
-    place: Place
-    worker: Mapping[str, Any]
-    server: Mapping[str, Any]
-
-
-def redistribute(
-    states: Sequence[SavedState], own: Place, shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the arrays of both feedbacks of a rank, from the states of all ranks of another run.
-
-    What the ranks still owed to the mean gradient stays the same: every rank receives the mean
-    of the residuals over the nodes, and a mean's residual goes to the new owner of the share.
-    Priors of codecs are left out, which costs time and no accuracy.
-
-    Parameters
-    ----------
-    states : sequence of SavedState
-    own : Place
-    shapes : mapping of str to tuple of int
-        Shapes of all parameters.
-
-    Raises
-    ------
-    ParameterError
-        If a residual has an unexpected name or shape.
-    """
-    worker: dict[str, np.ndarray] = {}
-    server: dict[str, np.ndarray] = {}
-    unread = {
-        id(arrays): {key for key in arrays if key.startswith("residual:")}
-        for state in states
-        for arrays in (state.worker, state.server)
-    }
-    for name, shape in shapes.items():
-        owed, owed_by_owners = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        count = 0
-        for place, worker_arrays, server_arrays in states:
-            for arrays, shares, scale in (
-                (worker_arrays, place.worker_shares(name, owed), np.float32(1 / place.nodes)),
-                (server_arrays, place.server_shares(name, owed_by_owners), np.float32(1)),
-            ):
-                for key, share in shares.items():
-                    if f"residual:{key}" not in arrays:
-                        continue
-                    residual = np.asarray(arrays[f"residual:{key}"])
-                    if residual.shape != share.shape:
-                        raise ParameterError.of(
-                            f"state['residual:{key}'].shape", residual.shape, str(share.shape)
-                        )
-                    if f"step:{key}" not in arrays:
-                        raise ParameterError.of("state", f"residual:{key}", "with a step count")
-                    share += residual * scale
-                    count = max(count, int(arrays[f"step:{key}"]))
-                    unread[id(arrays)].discard(f"residual:{key}")
-        if not count:
-            continue
-        if not own.two_phase:
-            owed += owed_by_owners
-        for target, shares in (
-            (worker, own.worker_shares(name, owed)),
-            (server, own.server_shares(name, owed_by_owners)),
-        ):
-            for key, share in shares.items():
-                if share.size:
-                    target[f"residual:{key}"] = share.copy()
-                    target[f"step:{key}"] = np.array(count, np.int64)
-    for keys in unread.values():
-        for key in sorted(keys):
-            raise ParameterError.of("state", key, "the residual of a parameter of the model")
-    return worker, server

@@ -30,7 +30,7 @@ from gcodec.torch import selection
 from gcodec.torch.agreement import Refused, check_agreement
 from gcodec.torch.communicator import TorchCommunicator, check_group
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
-from gcodec.torch.messages import BucketCoder, Key, Part
+from gcodec.torch.messages import BucketCoder, Key, Part, check_states
 from gcodec.torch.names import FLOATS
 from gcodec.torch.tensors import check_same_rank, saved_array, saved_count
 from gcodec.wire.kinds import check_flag
@@ -557,8 +557,7 @@ class FsdpComm:
                 arrays[prefix][name] = saved_array(value)
             elif key not in _COUNTERS:
                 raise ParameterError.of("state", key, allowed)
-        for own in arrays.values():
-            Feedback("raw").load_state_dict(own)  # a refused one changes nothing
+        check_states(arrays.values())  # before anything changes
         for prefix, coder in coders.items():
             coder.load_state_dict(arrays[prefix])
         self.step = counters["step"]

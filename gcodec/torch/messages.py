@@ -16,7 +16,7 @@ the frame of another rank.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -390,3 +390,9 @@ def _read(message: bytes, count: int, key: bytes | None) -> tuple[bytes, list[Fr
         frames.append(frame)
         spans.append(slice(begin, end))
     return kinds, frames, spans
+
+
+def check_states(states: Iterable[Mapping[str, Any]]) -> None:
+    """Raise `ParameterError` unless a `BucketCoder` takes each state; nothing changes."""
+    for state in states:
+        Feedback("raw").load_state_dict(state)
