@@ -18,8 +18,8 @@ import gcodec.torch  # noqa: E402
 from gcodec.advisor import Link  # noqa: E402
 from gcodec.errors import ParameterError  # noqa: E402
 from gcodec.torch import choice  # noqa: E402
-from gcodec.torch.exchange import Place, SavedState, redistribute  # noqa: E402
 from gcodec.torch.nodes import find_nodes  # noqa: E402
+from gcodec.torch.saved_state import Place, SavedState, redistribute  # noqa: E402
 from gcodec.training.collectives import share_of  # noqa: E402
 
 PAIR = (
