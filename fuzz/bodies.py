@@ -418,7 +418,8 @@ def _lossless(rng: random.Random, shape: tuple[int, ...]) -> Body:
             for plane in planes[1:]
         ]
     first = _plane(rng, values, method, unit)
-    others = [_plane(rng, plane, rng.choice(lossless.OTHERS), 1) for plane in planes[1:]]
+    methods = [m for m in lossless.OTHERS if escape is None or m != lossless.DIFFERENCES]
+    others = [_plane(rng, plane, rng.choice(methods), 1) for plane in planes[1:]]
     data, nbits = lossless.write(lossless.Message([first, *others], escape))
     return Body(15, bytes([mode]), b"", data, nbits, None, code)
 
@@ -433,6 +434,8 @@ def _plane(rng: random.Random, values: list[int], method: int, unit: int) -> los
     if method == lossless.PACKED:
         width = rng.randint(1, 7)
         return lossless.Plane(method, [value % (1 << width) for value in values], width)
+    if method == lossless.DIFFERENCES:
+        return lossless.differing_plane(values, rng.randint(min(8, n), n))
     scales = None
     if method in (lossless.LOWERED_HUFFMAN, lossless.LOWERED_RANS, lossless.CLASSES):
         width = rng.randint(min(8, n), n)

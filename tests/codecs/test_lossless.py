@@ -344,12 +344,16 @@ def test_damaged_bytes_are_refused_or_decode(mode: str) -> None:
     assert accepted  # such as changed mantissas
 
 
-def packed_widths(frame: bytes) -> list[int]:
-    """Return the bits of the fields of each plane but the first one; 0 unless it is packed."""
+def opened(frame: bytes) -> Message:
+    """Return the message of a frame."""
     read = gcodec.Frame.from_bytes(frame)
     layout, payload = PlaneLayout.of(read.dtype), read.payload
-    opened = Message.open(payload, layout, read.size, payload.codec.mode)  # type: ignore[attr-defined]
-    return [plane.width for plane in opened.head.planes[1:]]
+    return Message.open(payload, layout, read.size, payload.codec.mode)  # type: ignore[attr-defined]
+
+
+def packed_widths(frame: bytes) -> list[int]:
+    """Return the bits of the fields of each plane but the first one; 0 unless it is packed."""
+    return [plane.width for plane in opened(frame).head.planes[1:]]
 
 
 @pytest.mark.parametrize("threads", ("1", "3"))
@@ -421,6 +425,98 @@ def test_damaged_packed_planes_are_refused() -> None:
     short = payload._replace(data=payload.data[:last], nbits=8 * last)
     with pytest.raises(gcodec.Truncated, match="plane 1 ends"):
         payload.codec.decode(short, x.shape)
+
+
+def similar_rows(shape: tuple[int, ...], seed: int = 21) -> np.ndarray:
+    """Return float64 rows that are nearly multiples of one row, some of them negative."""
+    rng = np.random.default_rng(seed)
+    factors = rng.uniform(1, 1.01, shape[:1]) * rng.choice((-1, 1), shape[:1])
+    noise = rng.uniform(1, 1.002, shape)
+    return noise * factors.reshape(-1, *[1] * (len(shape) - 1)) * rng.standard_normal(shape[1:])
+
+
+@pytest.mark.parametrize("threads", ("1", "3"))
+@pytest.mark.parametrize("mode", ("auto", "small"))
+@pytest.mark.parametrize("shape", ((300, 200), (70, 1000), (130, 5, 3, 3), (1000, 8)))
+def test_rows_that_resemble_those_above_take_fewer_bits(
+    shape: tuple[int, ...], mode: str, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    monkeypatch.setattr(pool, "SEGMENT", 1 << 10)
+    monkeypatch.setattr(pool, "_CONVERTED", 1 << 10)
+    for dtype in FLOATS.values():
+        x = similar_rows(shape).astype(dtype)
+        frame = gcodec.encode(x, f"lossless:mode={mode}")
+        plane = opened(frame).head.planes[1]
+        assert (plane.method, plane.row) == (message.DIFFERENCES, x.size // shape[0])
+        assert len(frame) < 0.98 * len(gcodec.encode(x.reshape(-1), f"lossless:mode={mode}"))
+        assert bits(gcodec.decode(frame)) == bits(x)
+        for start, stop in ((0, 1), (4095, 4099), (5001, x.size - 7), (x.size - 1, x.size)):
+            part = gcodec.decode_range(frame, start, stop)
+            assert bits(part) == bits(x.reshape(-1)[start:stop])
+
+
+def test_differences_need_rows_and_similar_ones() -> None:
+    rng = np.random.default_rng(22)
+    x = similar_rows((1200, 200)).astype(ml_dtypes.bfloat16)
+    zeros = np.where(rng.random(x.shape) < 0.3, 0, x).astype(x.dtype)
+    # Only the first rows resemble each other, which are a quarter of the sample.
+    partly = np.concatenate([np.tile(x[:1], (21, 1)), rng.permuted(x[21:], axis=1)])
+    for tensor in (x.reshape(-1), rng.permuted(x, axis=1), zeros, partly):
+        frame = gcodec.encode(tensor, "lossless:mode=small")
+        assert opened(frame).head.planes[1].method != message.DIFFERENCES
+        assert bits(gcodec.decode(frame)) == bits(tensor)
+    fast = gcodec.encode(x, "lossless:mode=fast")
+    assert opened(fast).head.planes[1].method == message.STORED
+
+
+def test_the_oracle_reads_differences() -> None:
+    for dtype in FLOATS:
+        x = similar_rows((140, 60)).astype(FLOATS[dtype])
+        payload = gcodec.parse("lossless:mode=small").encode(x)
+        assert payload.data[2] == message.DIFFERENCES
+        patterns = reference.read(
+            payload.tobytes(), payload.nbits, x.size, dtype, x.itemsize, "small"
+        )
+        assert patterns == x.reshape(-1).view(f"u{x.itemsize}").tolist()
+
+
+@pytest.mark.parametrize("mode", ("fast", "small"))
+@pytest.mark.parametrize("row", (8, 9, 40, 4999, 5000))
+def test_rows_of_any_length_may_have_differences(mode: str, row: int) -> None:
+    """Other encoders may write what gcodec's own writes for rows of a matrix alone."""
+    x = np.random.default_rng(row).integers(0, 1 << 16, 5000).astype(np.uint16)
+    first, *others = x.astype(">u2").view(np.uint8).reshape(x.size, -1).T
+    planes = [reference.Plane(message.STORED, first.tolist())]
+    planes += [reference.differing_plane(plane.tolist(), row) for plane in others]
+    data, nbits = reference.write(reference.Message(planes))
+    assert reference.read(data, nbits, x.size, "uint16", 2, mode) == x.tolist()
+    codec = gcodec.parse(f"lossless:mode={mode}")._with_dtype("uint16")
+    payload = gcodec.Payload(codec, {}, np.frombuffer(data, np.uint8), nbits, None)
+    frame = gcodec.Frame(codec, "uint16", x.shape, payload, None)
+    assert bits(frame.decode()) == bits(x)
+    assert bits(gcodec.decode_range(frame.to_bytes(), 4090, 4999)) == bits(x[4090:4999])
+
+
+def test_damaged_rows_of_differences_are_refused() -> None:
+    rng = np.random.default_rng(23)
+    x = 1 + (rng.integers(0, 120, 8) + rng.integers(0, 2, (32, 8))) / 128
+    payload = gcodec.parse("lossless:mode=small").encode(x.astype(ml_dtypes.bfloat16))
+    head = [0, message.CONSTANT, 127, message.DIFFERENCES, 8]
+    data = payload.data.tobytes()
+    assert data[:5] == bytes(head)
+    for damaged, error in (
+        (data[:1] + b"\x08" + data[2:], "plane 0 is coded by method 8"),
+        (data[:4] + b"\x00" + data[5:], "differences in rows of 0 of 256 elements"),
+        (data[:4] + b"\x07" + data[5:], "differences in rows of 7 of 256 elements"),
+        (data[:4] + b"\x81\x02" + data[5:], "differences in rows of 257 of 256 elements"),
+        (data[:4] + b"\xff" * 9 + b"\x01" + data[5:], "in rows of 18446744073709551615 of"),
+        (b"\x01\x09" + data[1:], "differences of a plane that leaves out zeros"),
+    ):
+        array = np.frombuffer(damaged, np.uint8)
+        with pytest.raises(gcodec.Corrupt, match=error):
+            payload.codec.decode(payload._replace(data=array, nbits=8 * array.size), x.shape)
 
 
 def test_heads_that_contradict_the_payload_are_refused() -> None:

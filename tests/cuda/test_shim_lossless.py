@@ -13,7 +13,7 @@ from samples import gradient, third_of
 from shim import ShimDevice
 
 import gcodec
-from gcodec.kernels.bits import byte_planes
+from gcodec.kernels.bits import byte_planes, row_differences
 from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
 from gcodec.kernels.context import byte_scales, byte_sums
 from gcodec.kernels.context.byte_scales import PlaneForm
@@ -37,6 +37,13 @@ def matrix(rows: int, width: int, dtype: object = np.float32) -> np.ndarray:
     random = np.random.default_rng(rows)
     octaves = random.integers(-6, 6, (rows, 1)) + random.integers(-3, 3, width)
     return (random.standard_normal((rows, width)) * np.exp2(octaves)).astype(dtype)
+
+
+def similar_rows(rows: int, width: int) -> np.ndarray:
+    """Return rows that are nearly multiples of one row."""
+    random = np.random.default_rng(width)
+    factors = random.uniform(1, 1.05, (rows, 1)) * random.choice((-1, 1), (rows, 1))
+    return factors * random.standard_normal(width) * random.uniform(1, 1.01, (rows, width))
 
 
 def scales_of(n: int, width: int, *, has_columns: bool) -> tuple[np.ndarray, np.ndarray, int]:
@@ -112,6 +119,19 @@ def test_sums(gpu: Device, itemsize: int) -> None:
                     assert np.array_equal(np.array(own_part), np.array(part))
 
 
+def test_row_differences(gpu: Device) -> None:
+    random = np.random.default_rng(4)
+    cases = [(1, 1), (9000, 8), (9000, 70), (70 * 64, 70), (100, 99), (99, 99)]
+    for n, row in third_of(gpu, cases):
+        symbols = random.integers(0, 256, n, np.uint8)
+        on_device = gpu.to_device(symbols)
+        differences = row_differences.subtract_above(on_device, row)
+        wanted = row_differences.subtract_above(symbols, row)
+        assert np.array_equal(gpu.to_host(differences), wanted)
+        row_differences.add_above(differences, row)
+        assert np.array_equal(gpu.to_host(differences), symbols)
+
+
 def test_wrong_numbers_of_zeros_are_refused(gpu: Device) -> None:
     first = np.ones(3 * GROUP, np.uint8)
     coded = np.full(3, GROUP, np.uint16)
@@ -145,6 +165,7 @@ SAMPLES = {
     "positive and zeros": lambda: np.maximum(matrix(60, 100), 0),
     "many": lambda: matrix(100, 200).clip(-9, 9),
     "few mantissas": lambda: np.exp2(np.round(matrix(60, 100)).clip(-9, 9)),
+    "similar rows": lambda: similar_rows(130, 70),
     "packed": lambda: np.arange(9000).astype(np.uint32) * 3 % 97 + 128.0,
 }
 

@@ -13,12 +13,17 @@ from . import ans, contexts, leb128, tabled
 from .universal import Bits, Corrupt, Truncated, fixed, to_bytes, to_text
 
 STORED, CONSTANT, HUFFMAN, RANS, LOWERED_HUFFMAN, LOWERED_RANS, CLASSES, PACKED = range(8)
-KINDS = {HUFFMAN: "huffman", RANS: "rans", LOWERED_HUFFMAN: "huffman", LOWERED_RANS: "rans"}
+DIFFERENCES = 8
+KINDS = {
+    **{HUFFMAN: "huffman", RANS: "rans", LOWERED_HUFFMAN: "huffman", LOWERED_RANS: "rans"},
+    DIFFERENCES: "huffman",
+}
 ALLOWED = {
     "fast": (STORED, CONSTANT, HUFFMAN, LOWERED_HUFFMAN),
     "small": (STORED, CONSTANT, RANS, LOWERED_RANS, CLASSES),
 }
-OTHERS = STORED, CONSTANT, HUFFMAN, PACKED
+OTHERS = STORED, CONSTANT, HUFFMAN, PACKED, DIFFERENCES
+BAND = 64
 GROUP = 4096
 FLOATS = {"float32": (4, 23), "float16": (2, 7), "bfloat16": (2, 7), "float64": (8, 52)}
 
@@ -40,6 +45,7 @@ class Plane(NamedTuple):
     model: Any = None
     scales: Scales | None = None
     lanes: int = 2
+    row: int = 0
 
 
 class Message(NamedTuple):
@@ -83,6 +89,21 @@ def octaves_of(n: int, scales: Scales, unit: int) -> list[int]:
     return [(unit * c + 2) // 4 for c in classes]
 
 
+def difference(value: int, above: int) -> int:
+    """Return the difference of a byte from another: by the highest bit, and by the others."""
+    return (value ^ above) & 128 | (value - above) % 128
+
+
+def sum_of(change: int, above: int) -> int:
+    """Return the byte with a difference from the one above; see `difference`."""
+    return (change ^ above) & 128 | (change + above) % 128
+
+
+def is_first(at: int, row: int) -> bool:
+    """Return whether a byte is in the first row of a band, which has no differences."""
+    return at // row % BAND == 0
+
+
 def alphabet(low: int, high: int) -> list[int]:
     """Return the bytes that a table contains."""
     return [0, *range(low, high + 1)]
@@ -109,6 +130,15 @@ def tabled_plane(
     places = places_of(coded, low, high)
     model = tabled.model_of(KINDS[method], places, 2 + high - low)
     return Plane(method, list(values), (unit, low, high, coded, model), scales)
+
+
+def differing_plane(values: Sequence[int], row: int) -> Plane:
+    """Return a plane of differences, with the table that gcodec makes."""
+    changes = [
+        value if is_first(at, row) else difference(value, values[at - row])
+        for at, value in enumerate(values)
+    ]
+    return tabled_plane(HUFFMAN, changes)._replace(method=DIFFERENCES, row=row)
 
 
 def byte_range(values: Sequence[int]) -> tuple[int, int]:
@@ -174,6 +204,8 @@ def write(message: Message) -> tuple[bytes, int]:
             if plane.method == PACKED:
                 head += bytes([plane.model])
             elif plane.method != STORED:
+                if plane.method == DIFFERENCES:
+                    head += leb128.encode(plane.row)
                 head += leb128.encode(len(data))
     if escape is not None:
         first = planes[0].values
@@ -274,7 +306,7 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
     if flag > 1:
         raise Corrupt(f"the flag {flag}")
     escape = bits.number(8) if flag else 0
-    heads = []
+    heads, rows = [], []
     for k in range(planes):
         method = bits.number(8)
         if method not in (OTHERS if k else ALLOWED[mode]):
@@ -282,8 +314,12 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
         number = bits.number(8) if method in (CONSTANT, PACKED) else 0
         if method == PACKED and not 1 <= number <= 7:
             raise Corrupt(f"fields of {number} bits")
-        if k and method == HUFFMAN:
+        row = contexts._read_leb128(bits) if method == DIFFERENCES else 0
+        if method == DIFFERENCES and (flag or not min(8, n) <= row <= n):
+            raise Corrupt(f"differences in rows of {row}")
+        if k and method in (HUFFMAN, DIFFERENCES):
             number = contexts._read_leb128(bits)
+        rows.append(row)
         heads.append((method, number))
     counts = None
     if flag:
@@ -293,7 +329,7 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
             raise Corrupt("more elements than there are")
     coded = n if counts is None else sum(counts)
     others = []
-    for method, number in heads[1:]:
+    for (method, number), row in zip(heads[1:], rows[1:], strict=True):
         if method == CONSTANT:
             others.append([number] * coded)
         elif method == STORED:
@@ -309,6 +345,9 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
                 _fill(part)
             if part.at < len(part.text):
                 raise Corrupt("a plane that is longer than its string")
+            for at in range(row, n if row else 0):
+                if not is_first(at, row):
+                    others[-1][at] = sum_of(others[-1][at], others[-1][at - row])
     method, number = heads[0]
     unit = 8 if dtype == "float16" else 1
     if method == CONSTANT:

@@ -10,6 +10,7 @@ from gcodec.codecs.lossless import message
 from gcodec.codecs.lossless.message import (
     CLASSES,
     CONSTANT,
+    DIFFERENCES,
     KINDS,
     LOWERED,
     PACKED,
@@ -39,7 +40,7 @@ def fields(
         spans.append(walk.span("header", name, nbits, FieldValue(value, meaning)))
 
     try:
-        has_zeros, escape, planes = message.read_methods(reader, layout.itemsize, mode, note)
+        has_zeros, escape, planes = message.read_methods(reader, n, layout.itemsize, mode, note)
     finally:
         yield from spans
     zeros = None
@@ -79,6 +80,7 @@ def _other_plane(walk: FieldWalker, head: Head, k: int, n: int) -> Iterator[Fiel
         with walk.within(end):
             if count:
                 coder = KINDS[plane.method]
+                name = f"difference of {name}" if plane.method == DIFFERENCES else name
                 yield from ranged.string(
                     walk, coder, "level", name, count, describe, bits_follow=True
                 )

@@ -112,7 +112,7 @@ class _Statistics(NamedTuple):
         if layout.is_float and (coded is not None or (sample is None and counts[0])):
             zeros = _zeros_of(coded or _Coded.of(bits), counts, layout.itemsize - 1)
         is_constant = bool(np.count_nonzero(counts) == 1)
-        others = OtherPlanes.select(bits, layout, zeros, is_exact=is_exact)
+        others = OtherPlanes.select(bits, layout, zeros, shape, is_exact=is_exact)
         return cls(counts, is_constant, sample, zeros, others)
 
 

@@ -2,7 +2,7 @@
 
     zeros u8 · escape u8, if zeros is 1
     for each plane: method u8 · byte u8, if constant · width u8, if packed
-        · length LEB128, if coded and not the first
+        · row LEB128, if of differences · length LEB128, if coded and not the first
     numbers of elements that are not zeros, u16 each, if zeros is 1
     the other planes · the first plane
 
@@ -11,7 +11,8 @@ If zeros is 1, the elements whose bits are all 0 are left out of all planes but 
 and the largest byte and a table of 0 and of these bytes. The length of a coded plane is that of
 its string in bytes. The first plane may also be lowered by the scales of rows and columns, which
 then precede it, or coded by the context coder of bytes. Other planes may be packed, in fields of 1
-to 7 bits.
+to 7 bits, or coded by Huffman words of the differences from the bytes a row above; see
+`gcodec.kernels.bits.row_differences`.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from gcodec.entropy.coder import (
     into,
 )
 from gcodec.entropy.context import byte_coder, byte_scales
-from gcodec.entropy.context.scale_model import Scales
+from gcodec.entropy.context.scale_model import LEAST_WIDTH, Scales
 from gcodec.entropy.ranged import open_string
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.byte_planes import GROUP
 from gcodec.kernels.bits.pack import FieldLayout, check_padding, unpack_fields, unpack_range
+from gcodec.kernels.bits.row_differences import add_above
 from gcodec.payload import Payload
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
@@ -47,22 +49,24 @@ from gcodec.wire.seek import SeekTable, refuse_table
 METHODS = (
     *("stored", "constant", "Huffman", "rANS"),
     *("lowered, Huffman", "lowered, rANS", "rANS by classes", "packed"),
+    "differences, Huffman",
 )
-STORED, CONSTANT, HUFFMAN, RANS, LOWERED_HUFFMAN, LOWERED_RANS, CLASSES, PACKED = range(
-    len(METHODS)
+STORED, CONSTANT, HUFFMAN, RANS, LOWERED_HUFFMAN, LOWERED_RANS, CLASSES, PACKED, DIFFERENCES = (
+    range(len(METHODS))
 )
 KINDS: dict[int, tabled.Kind] = {
     HUFFMAN: "huffman",
     RANS: "rans",
     LOWERED_HUFFMAN: "huffman",
     LOWERED_RANS: "rans",
+    DIFFERENCES: "huffman",
 }
 LOWERED = LOWERED_HUFFMAN, LOWERED_RANS
 FIRST_METHODS = {
     "fast": (STORED, CONSTANT, HUFFMAN, LOWERED_HUFFMAN),
     "small": (STORED, CONSTANT, RANS, LOWERED_RANS, CLASSES),
 }
-OTHER_METHODS = (STORED, CONSTANT, HUFFMAN, PACKED)
+OTHER_METHODS = (STORED, CONSTANT, HUFFMAN, PACKED, DIFFERENCES)
 
 
 class Plane(NamedTuple):
@@ -78,12 +82,15 @@ class Plane(NamedTuple):
         Bytes of a coded plane, unless it is the first one.
     width : int
         Bits of each field of a packed plane.
+    row : int
+        Bytes of a row of a plane of differences.
     """
 
     method: int
     byte: int = 0
     nbytes: int = 0
     width: int = 0
+    row: int = 0
 
     def nbytes_of(self, count: int) -> int:
         """Return the number of bytes of `count` elements in a plane that is not the first one."""
@@ -128,6 +135,8 @@ class Head(NamedTuple):
             elif plane.method == PACKED:
                 parts.append(bytes([plane.width]))
             elif plane.method != STORED and k:
+                if plane.method == DIFFERENCES:
+                    parts.append(leb128(plane.row))
                 parts.append(leb128(plane.nbytes))
         if zeros is not None:
             parts.append(zeros.counts.astype("<u2").tobytes())
@@ -135,13 +144,19 @@ class Head(NamedTuple):
 
 
 def read_methods(
-    reader: Reader, itemsize: int, mode: str, note: Callable[[str, int | None, int, str], None]
+    reader: Reader,
+    n: int,
+    itemsize: int,
+    mode: str,
+    note: Callable[[str, int | None, int, str], None],
 ) -> tuple[bool, int, tuple[Plane, ...]]:
     """Read a head up to the numbers of elements.
 
     Parameters
     ----------
     reader : Reader
+    n : int
+        Number of elements.
     itemsize : int
     mode : str
     note : callable
@@ -181,10 +196,23 @@ def read_methods(
                 raise Corrupt(f"plane {k} has fields of {plane.width} bits", reader.at - 1)
             note("width", k, plane.width, "bits of each byte")
         elif k and method != STORED:
-            plane = Plane(method, nbytes=reader.leb128())
+            if method == DIFFERENCES:
+                plane = _with_row(plane, reader, n, has_zeros=bool(flag))
+                note("row", k, plane.row, "elements")
+            plane = plane._replace(nbytes=reader.leb128())
             note("bytes", k, plane.nbytes, "")
         planes.append(plane)
     return bool(flag), escape, tuple(planes)
+
+
+def _with_row(plane: Plane, reader: Reader, n: int, *, has_zeros: bool) -> Plane:
+    """Read the length of a row of differences; return the plane with it."""
+    start, row = reader.at, reader.leb128()
+    if has_zeros:
+        raise Corrupt("differences of a plane that leaves out zeros", start)
+    if not min(LEAST_WIDTH, n) <= row <= n:
+        raise Corrupt(f"differences in rows of {row} of {n} elements", start)
+    return plane._replace(row=row)
 
 
 def read_counts(reader: Reader, n: int) -> np.ndarray:
@@ -212,7 +240,7 @@ def read_head(data: np.ndarray, end: int, n: int, itemsize: int, mode: str) -> t
     FormatError
     """
     reader = Reader(data[: end // 8].data)
-    has_zeros, escape, planes = read_methods(reader, itemsize, mode, _ignore)
+    has_zeros, escape, planes = read_methods(reader, n, itemsize, mode, _ignore)
     zeros = Zeros(escape, read_counts(reader, n)) if has_zeros else None
     return Head(zeros, planes), reader.at
 
@@ -405,6 +433,8 @@ class Message(NamedTuple):
                 after = string.read(into(decoded), bits_follow=True)
                 if span.aligned("bytes").after(after).aligned("planes").first != span.end:
                     raise Corrupt("a plane does not end where its length says")
+                if plane.method == DIFFERENCES:
+                    add_above(decoded, plane.row)
                 planes.append(decoded)
         return planes
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from gcodec.codecs.lossless.message import (
     CONSTANT,
+    DIFFERENCES,
     HUFFMAN,
     PACKED,
     STORED,
@@ -18,10 +19,12 @@ from gcodec.codecs.lossless.message import (
 )
 from gcodec.codecs.lossless.planes import LARGE_TILE, PlaneLayout, Zeros, part_of
 from gcodec.entropy import ranged
+from gcodec.entropy.context.scale_model import row_layouts
 from gcodec.entropy.rans import entropy_nbits
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, pack_to
+from gcodec.kernels.bits.row_differences import subtract_above
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.runtime import pool
 from gcodec.runtime.deferred import resolved
@@ -64,13 +67,21 @@ class OtherPlanes(NamedTuple):
 
     @classmethod
     def select(
-        cls, bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, *, is_exact: bool
+        cls,
+        bits: np.ndarray,
+        layout: PlaneLayout,
+        zeros: Zeros | None,
+        shape: tuple[int, ...],
+        *,
+        is_exact: bool,
     ) -> OtherPlanes:
         """Select a method for each plane; unless it is to be exact, one that is read fast."""
+        rows = row_layouts(shape)[0]
+        row = rows.width if is_exact and zeros is None and rows.group else 0
         split: Split | None = None
         if device_of(bits) is not None:
             split = functools.cache(lambda: _planes(bits, layout, zeros))
-        selected = list(_selected(bits, layout, zeros, is_exact, split))
+        selected = list(_selected(bits, layout, zeros, row, is_exact, split))
         planes, strings = zip(*selected, strict=True) if selected else ((), ())
         return cls(bits, layout, zeros, planes, strings, split)
 
@@ -152,71 +163,163 @@ class OtherPlanes(NamedTuple):
             at = end
 
 
+class _Choice(NamedTuple):
+    """A method for a plane.
+
+    Attributes
+    ----------
+    plane : Plane
+    nbits : int
+        Bits of the plane in the message.
+    plan : ranged.Plan or None
+        Plan of the string of Huffman words; None without one.
+    """
+
+    plane: Plane
+    nbits: int
+    plan: ranged.Plan | None = None
+
+    @classmethod
+    def of(cls, counts: np.ndarray, count: int, is_exact: bool) -> _Choice:
+        """Return the method for a plane of `count` bytes with these counts.
+
+        Unless sizes are to be exact, Huffman words must also save a fiftieth of packed fields,
+        which are read much faster.
+        """
+        entropy, best = entropy_nbits(counts), cls(STORED_PLANE, 8 * count)
+        most = best.nbits - best.nbits // _SHARE
+        if entropy <= 7 * count:  # otherwise more than 128 bytes occur
+            (occurring,) = counts.nonzero()
+            if occurring.size <= 1:
+                return cls(Plane(CONSTANT, int(counts.argmax())), 0)
+            width = int(occurring[-1]).bit_length()
+            if width < 8 and count >= _LEAST_PACKED:
+                best, most = cls(Plane(PACKED, width=width), width * count), width * count
+                if not is_exact:
+                    most -= most // _SHARE
+        if entropy + _TABLE_NBITS <= most:
+            plan = ranged.Plan.of("huffman", counts)
+            if plan.nbits - ranged.RANGE_NBITS < most:
+                return cls(Plane(HUFFMAN), plan.nbits, plan)
+        return best
+
+    def by_rows(self, counts: np.ndarray, row: int) -> _Choice | None:
+        """Return differences with these counts in rows; None unless they save a fiftieth."""
+        plan = ranged.Plan.of("huffman", counts)
+        if plan.nbits >= self.nbits - self.nbits // _SHARE:
+            return None
+        return _Choice(Plane(DIFFERENCES, row=row), plan.nbits, plan)
+
+
 def _selected(
-    bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, is_exact: bool, split: Split | None
+    bits: np.ndarray,
+    layout: PlaneLayout,
+    zeros: Zeros | None,
+    row: int,
+    is_exact: bool,
+    split: Split | None,
 ) -> Iterator[tuple[Plane, np.ndarray | None]]:
     """Return each plane, and its bytes if Huffman words code it.
 
-    Samples of their bytes tell which planes may be worth a code.
+    Samples of their bytes tell which planes may be worth a code. Rows of `row` elements may have
+    differences from the row above, unless it is 0.
     """
-    period = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
-    counts: Iterable[np.ndarray]
-    if zeros is None and split is None:
-        whole = (bits.size - 1) // period
-        size = whole * _PIECE + min(bits.size - whole * period, _PIECE)
-        counts = byte_planes.count_others(bits, layout.shift, period)
-    else:
-        pieces = [bits[at : at + _PIECE] for at in range(0, bits.size, period)]
-        sampled, left_out = np.concatenate(all_on_host(pieces)), None
-        if zeros is not None:
-            left_out = Zeros(zeros.escape, byte_planes.coded_counts(sampled)[0])
-        planes = _planes(sampled, layout, left_out)
-        counts = [byte_counts(plane) for plane in planes]
-        size = sampled.size if left_out is None else left_out.coded
+    sample = _Sample.of(bits, layout, zeros, row, split)
     widths: list[int] = []
-    for k, own in enumerate(counts):
-        plane, plan = _judged(own, size, is_exact)
-        if plane.method == PACKED:
+    for k, own in enumerate(sample.counts):
+        choice = _Choice.of(own, sample.size, is_exact)
+        may_differ = sample.promises_differences(choice, k)
+        if choice.plane.method == PACKED and not may_differ:
             widths = widths or _widths(bits, layout, split)
             if widths[k] < 8:
-                yield plane._replace(width=widths[k]), None
+                yield choice.plane._replace(width=widths[k]), None
                 continue
-        if plane.method == STORED:
-            yield plane, None
+        if choice.plane.method == STORED and not may_differ:
+            yield choice.plane, None
             continue
         symbols = _plane(bits, layout, zeros, k) if split is None else split()[k]
-        if symbols.size > size:
-            own = host(byte_counts(symbols))
-            plane, plan = _judged(own, symbols.size, is_exact)
-        if plan is None:
-            yield plane, None
+        if may_differ:
+            differences = subtract_above(symbols, row)
+            own, changes = all_on_host([byte_counts(each) for each in (symbols, differences)])
+            choice = _Choice.of(own, symbols.size, is_exact)
+            by_rows = choice.by_rows(changes, row)
+            if by_rows is not None:
+                choice, symbols = by_rows, differences
+        elif symbols.size > sample.size:
+            choice = _Choice.of(host(byte_counts(symbols)), symbols.size, is_exact)
+        if choice.plan is None:
+            yield choice.plane, None
             continue
-        data, nbits, _ = resolved(plan.write(symbols, symbols.size, BitString(), 0))
-        yield plane._replace(nbytes=-(-nbits // 8)), data
+        data, nbits, _ = resolved(choice.plan.write(symbols, symbols.size, BitString(), 0))
+        yield choice.plane._replace(nbytes=-(-nbits // 8)), data
 
 
-def _judged(counts: np.ndarray, count: int, is_exact: bool) -> tuple[Plane, ranged.Plan | None]:
-    """Return the method for a plane of `count` bytes with these counts.
+class _Sample(NamedTuple):
+    """Histograms of samples of all planes.
 
-    With Huffman words, also return the plan of the string. Unless sizes are to be exact, words
-    must also save a fiftieth of packed fields, which are read much faster.
+    Attributes
+    ----------
+    counts : iterable of (256,) int64 arrays
+        Those of the bytes of each plane.
+    size : int
+        Bytes of each sample.
+    differences : list of (256,) int64 arrays
+        Those of differences from bytes a row above; empty if these are no choice.
     """
-    stored, entropy, packed = 8 * count, entropy_nbits(counts), None
-    most = stored - stored // _SHARE
-    if entropy <= 7 * count:  # otherwise more than 128 bytes occur
-        (occurring,) = counts.nonzero()
-        if occurring.size <= 1:
-            return Plane(CONSTANT, int(counts.argmax())), None
-        width = int(occurring[-1]).bit_length()
-        if width < 8 and count >= _LEAST_PACKED:
-            packed, most = Plane(PACKED, width=width), width * count
-            if not is_exact:
-                most -= most // _SHARE
-    if entropy + _TABLE_NBITS <= most:
-        plan = ranged.Plan.of("huffman", counts)
-        if plan.nbits - ranged.RANGE_NBITS < most:
-            return Plane(HUFFMAN), plan
-    return packed or STORED_PLANE, None
+
+    counts: Iterable[np.ndarray]
+    size: int
+    differences: list[np.ndarray]
+
+    @classmethod
+    def of(
+        cls,
+        bits: np.ndarray,
+        layout: PlaneLayout,
+        zeros: Zeros | None,
+        row: int,
+        split: Split | None,
+    ) -> _Sample:
+        """Count samples of the planes; see `_selected`."""
+        n, pairs = bits.size, list[np.ndarray]()
+        period = _PIECE * max(-(-n // (4 * _PIECE)), 1)
+        if row:
+            ends = [(at, min(at + _PIECE, n)) for at in range(row, n, period)]
+            pairs += [bits[at - row : end - row] for at, end in ends]
+            pairs += [bits[at:end] for at, end in ends]
+        if zeros is None and split is None:
+            whole = (n - 1) // period
+            size = whole * _PIECE + min(n - whole * period, _PIECE)
+            each = byte_planes.count_others(bits, layout.shift, period)
+            return cls(each, size, _counts_of_differences(pairs, layout))
+        pieces = [bits[at : at + _PIECE] for at in range(0, n, period)]
+        fetched = all_on_host([*pieces, *pairs])
+        pieces, pairs = fetched[: len(pieces)], fetched[len(pieces) :]
+        sampled, left_out = np.concatenate(pieces), None
+        if zeros is not None:
+            left_out = Zeros(zeros.escape, byte_planes.coded_counts(sampled)[0])
+        size = sampled.size if left_out is None else left_out.coded
+        counts = [byte_counts(plane) for plane in _planes(sampled, layout, left_out)]
+        return cls(counts, size, _counts_of_differences(pairs, layout))
+
+    def promises_differences(self, choice: _Choice, k: int) -> bool:
+        """Return whether differences may save a fiftieth of what was chosen for a plane."""
+        if not self.differences:
+            return False
+        counts = self.differences[k]
+        most = choice.nbits * (_SHARE - 1) * int(counts.sum())
+        return entropy_nbits(counts) * self.size * _SHARE < most
+
+
+def _counts_of_differences(pairs: list[np.ndarray], layout: PlaneLayout) -> list[np.ndarray]:
+    """Return the histogram for each plane, given elements and then those a row below."""
+    if not pairs:
+        return []
+    rows = np.concatenate(pairs)  # the lower rows follow those above them
+    return [
+        byte_counts(subtract_above(plane, rows.size // 2)[rows.size // 2 :])
+        for plane in _planes(rows, layout, None)
+    ]
 
 
 def _widths(bits: np.ndarray, layout: PlaneLayout, split: Split | None) -> list[int]:
