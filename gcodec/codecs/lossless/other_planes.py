@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -37,12 +38,10 @@ _TABLE_NBITS = 512  # approximate bits of a table
 _ALIGNMENT = 16  # bytes that a kernel of a device loads at once
 _LEAST_PACKED = 64  # bytes of a plane that may be packed
 
-Split = Callable[[], list[np.ndarray]]
-"""Returns the bytes of all planes of a tensor on a device."""
 
-
-class OtherPlanes(NamedTuple):
-    """The planes of a tensor but the first one, as a message contains them.
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """The planes of a tensor but the first one, before they are coded.
 
     Attributes
     ----------
@@ -51,19 +50,61 @@ class OtherPlanes(NamedTuple):
     layout : PlaneLayout
     zeros : Zeros or None
         The elements that these planes leave out; None if they leave out none.
-    planes : tuple of Plane
-    strings : tuple of (bytes or None)
-        The bytes of each plane that is coded by Huffman words.
-    split : callable or None
-        See `Split`; only the first call splits the elements. None on the host.
     """
 
     bits: np.ndarray
     layout: PlaneLayout
     zeros: Zeros | None
+
+    @property
+    def coded(self) -> int:
+        """Number of elements in each plane."""
+        return self.bits.size if self.zeros is None else self.zeros.coded
+
+    @functools.cached_property
+    def is_on_device(self) -> bool:
+        """Whether the elements are on a device."""
+        return device_of(self.bits) is not None
+
+    @functools.cached_property
+    def on_device(self) -> list[np.ndarray]:
+        """The bytes of all planes of a tensor on a device."""
+        return _planes(self.bits, self.layout, self.zeros)
+
+    def plane(self, k: int) -> np.ndarray:
+        """Return the bytes of one plane."""
+        if self.is_on_device:
+            return self.on_device[k]
+        plane = np.empty(self.coded, np.uint8)
+        for start in range(0, self.bits.size, LARGE_TILE):
+            tile = self.bits[start : start + LARGE_TILE]
+            own, coded = part_of(self.zeros, start, start + tile.size)
+            plane[coded] = _planes(tile, self.layout, own)[k]
+        return plane
+
+    def widths(self) -> list[int]:
+        """Return how many bits the largest byte of each plane has."""
+        if self.is_on_device:
+            counts = all_on_host([byte_counts(plane) for plane in self.on_device])
+            return [int(own.nonzero()[0].max(initial=0)).bit_length() for own in counts]
+        every_bit = np.bitwise_or.reduce(self.bits, keepdims=True)
+        return [int(plane[0]).bit_length() for plane in _planes(every_bit, self.layout, None)]
+
+
+class OtherPlanes(NamedTuple):
+    """The planes of a tensor but the first one, as a message contains them.
+
+    Attributes
+    ----------
+    source : _Source
+    planes : tuple of Plane
+    strings : tuple of (bytes or None)
+        The bytes of each plane that is coded by Huffman words.
+    """
+
+    source: _Source
     planes: tuple[Plane, ...]
     strings: tuple[np.ndarray | None, ...]
-    split: Split | None
 
     @classmethod
     def select(
@@ -76,19 +117,18 @@ class OtherPlanes(NamedTuple):
         is_exact: bool,
     ) -> OtherPlanes:
         """Select a method for each plane; unless it is to be exact, one that is read fast."""
-        rows = row_layouts(shape)[0]
-        row = rows.width if is_exact and zeros is None and rows.group else 0
-        split: Split | None = None
-        if device_of(bits) is not None:
-            split = functools.cache(lambda: _planes(bits, layout, zeros))
-        selected = list(_selected(bits, layout, zeros, row, is_exact, split))
+        source, row = _Source(bits, layout, zeros), 0
+        if is_exact and zeros is None:
+            rows = row_layouts(shape)[0]
+            row = rows.width if rows.group else 0
+        selected = list(_selected(source, row, is_exact))
         planes, strings = zip(*selected, strict=True) if selected else ((), ())
-        return cls(bits, layout, zeros, planes, strings, split)
+        return cls(source, planes, strings)
 
     @property
     def coded(self) -> int:
         """Number of elements in each plane."""
-        return self.bits.size if self.zeros is None else self.zeros.coded
+        return self.source.coded
 
     @property
     def nbytes(self) -> int:
@@ -103,8 +143,8 @@ class OtherPlanes(NamedTuple):
 
     def write(self, data: np.ndarray) -> None:
         """Write the planes to the start of an array, which is in the memory of the elements."""
-        if self.split is not None:
-            self._write_on_device(self.split(), data)
+        if self.source.is_on_device:
+            self._write_on_device(data)
             return
         at, stored = 0, dict[int, int]()
         for k, (plane, string) in enumerate(zip(self.planes, self.strings, strict=True)):
@@ -112,17 +152,16 @@ class OtherPlanes(NamedTuple):
             if plane.method == STORED:
                 stored[k] = at
             elif plane.method == PACKED:
-                symbols = _plane(self.bits, self.layout, self.zeros, k)
-                pack_to(symbols, FieldLayout(plane.width), data[at:end])
+                pack_to(self.source.plane(k), FieldLayout(plane.width), data[at:end])
             elif string is not None:
                 data[at:end] = string
             at = end
         if stored:
             self._write_stored(stored, data)
 
-    def _write_on_device(self, split: list[np.ndarray], data: np.ndarray) -> None:
-        """Write the planes, given their bytes, to the start of an array on a device."""
-        at = 0
+    def _write_on_device(self, data: np.ndarray) -> None:
+        """Write the planes to the start of an array on a device."""
+        at, split = 0, self.source.on_device
         for symbols, plane, string in zip(split, self.planes, self.strings, strict=True):
             end = at + plane.nbytes_of(self.coded)
             if plane.method == STORED:
@@ -135,16 +174,17 @@ class OtherPlanes(NamedTuple):
 
     def _write_stored(self, starts: dict[int, int], data: np.ndarray) -> None:
         """Write stored planes, given the start of each in an array."""
-        bits, layout, count = self.bits, self.layout, self.coded
+        bits, layout, zeros = self.source.bits, self.source.layout, self.source.zeros
+        count = self.coded
 
         def task(start: int, stop: int) -> None:
-            own, coded = part_of(self.zeros, start, stop)
+            own, coded = part_of(zeros, start, stop)
             if len(starts) == len(self.planes):
                 layout.take_others(bits[start:stop], data[coded.start :], count, own)
                 return
             for at in range(start, stop, LARGE_TILE):
                 end = min(at + LARGE_TILE, stop)
-                own, coded = part_of(self.zeros, at, end)
+                own, coded = part_of(zeros, at, end)
                 planes = _planes(bits[at:end], layout, own)
                 for k, begin in starts.items():
                     data[begin + coded.start : begin + coded.stop] = planes[k]
@@ -212,32 +252,27 @@ class _Choice(NamedTuple):
 
 
 def _selected(
-    bits: np.ndarray,
-    layout: PlaneLayout,
-    zeros: Zeros | None,
-    row: int,
-    is_exact: bool,
-    split: Split | None,
+    source: _Source, row: int, is_exact: bool
 ) -> Iterator[tuple[Plane, np.ndarray | None]]:
     """Return each plane, and its bytes if Huffman words code it.
 
     Samples of their bytes tell which planes may be worth a code. Rows of `row` elements may have
     differences from the row above, unless it is 0.
     """
-    sample = _Sample.of(bits, layout, zeros, row, split)
+    sample = _Sample.of(source, row)
     widths: list[int] = []
     for k, own in enumerate(sample.counts):
         choice = _Choice.of(own, sample.size, is_exact)
         may_differ = sample.promises_differences(choice, k)
         if choice.plane.method == PACKED and not may_differ:
-            widths = widths or _widths(bits, layout, split)
+            widths = widths or source.widths()
             if widths[k] < 8:
                 yield choice.plane._replace(width=widths[k]), None
                 continue
         if choice.plane.method == STORED and not may_differ:
             yield choice.plane, None
             continue
-        symbols = _plane(bits, layout, zeros, k) if split is None else split()[k]
+        symbols = source.plane(k)
         if may_differ:
             differences = subtract_above(symbols, row)
             own, changes = all_on_host([byte_counts(each) for each in (symbols, differences)])
@@ -272,22 +307,16 @@ class _Sample(NamedTuple):
     differences: list[np.ndarray]
 
     @classmethod
-    def of(
-        cls,
-        bits: np.ndarray,
-        layout: PlaneLayout,
-        zeros: Zeros | None,
-        row: int,
-        split: Split | None,
-    ) -> _Sample:
+    def of(cls, source: _Source, row: int) -> _Sample:
         """Count samples of the planes; see `_selected`."""
+        bits, layout, zeros = source.bits, source.layout, source.zeros
         n, pairs = bits.size, list[np.ndarray]()
         period = _PIECE * max(-(-n // (4 * _PIECE)), 1)
         if row:
             ends = [(at, min(at + _PIECE, n)) for at in range(row, n, period)]
             pairs += [bits[at - row : end - row] for at, end in ends]
             pairs += [bits[at:end] for at, end in ends]
-        if zeros is None and split is None:
+        if zeros is None and not source.is_on_device:
             whole = (n - 1) // period
             size = whole * _PIECE + min(n - whole * period, _PIECE)
             each = byte_planes.count_others(bits, layout.shift, period)
@@ -320,25 +349,6 @@ def _counts_of_differences(pairs: list[np.ndarray], layout: PlaneLayout) -> list
         byte_counts(subtract_above(plane, rows.size // 2)[rows.size // 2 :])
         for plane in _planes(rows, layout, None)
     ]
-
-
-def _widths(bits: np.ndarray, layout: PlaneLayout, split: Split | None) -> list[int]:
-    """Return how many bits the largest byte of each plane has."""
-    if split is not None:
-        counts = all_on_host([byte_counts(plane) for plane in split()])
-        return [int(own.nonzero()[0].max(initial=0)).bit_length() for own in counts]
-    every_bit = np.bitwise_or.reduce(bits, keepdims=True)
-    return [int(plane[0]).bit_length() for plane in _planes(every_bit, layout, None)]
-
-
-def _plane(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, k: int) -> np.ndarray:
-    """Return the bytes of one plane of a tensor on the host."""
-    plane = np.empty(bits.size if zeros is None else zeros.coded, np.uint8)
-    for start in range(0, bits.size, LARGE_TILE):
-        tile = bits[start : start + LARGE_TILE]
-        own, coded = part_of(zeros, start, start + tile.size)
-        plane[coded] = _planes(tile, layout, own)[k]
-    return plane
 
 
 def _planes(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None) -> list[np.ndarray]:
