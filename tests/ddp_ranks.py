@@ -448,6 +448,9 @@ def resume() -> dict[str, Any]:
             ("residual:last.weight", "step:last.weight"),
         )
     ]
+    factors = Training("powersgd:rank=2", collective="factors")
+    residual = {"2:residual:last.weight": values, "2:start:last.weight": torch.zeros(2, 3)}
+    results["foreign"].append(refusal_of(factors.state.load_state_dict, counters | residual))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         named.state.load_state_dict(counters)

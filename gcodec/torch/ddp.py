@@ -561,8 +561,11 @@ class DdpState:
             if place is not None and place != saved.place and (saved.worker or saved.server):
                 allowed = f"{place}, as for the collective of this hook; {_ALL_STATES}"
                 raise ParameterError.of(f"state[{PLACE!r}]", saved.place, allowed)
-            if self.settings.named and self.settings.collective != "factors":
-                check_residuals(saved, self._names.shapes())
+            if self.settings.named:
+                worker = saved.worker
+                if self.settings.collective == "factors":  # their keys begin with RANK:
+                    worker = {key.partition(":")[2]: x for key, x in worker.items()}
+                check_residuals(saved._replace(worker=worker), self._names.shapes())
         except ParameterError:
             self._choice = choice_before
             raise
