@@ -465,10 +465,11 @@ def wrapped() -> dict[str, Any]:
     compiled = torch.compile(ddp, backend="eager")
     # A glob that matches no name would warn.
     state, _ = gcodec.torch.ddp_hook(SPEC, model=compiled, exclude="first.*")
+    named = refusal_of(gcodec.torch.ddp_hook, SPEC, model=dict(ddp.named_parameters()))
     hooked = Training().ddp
     x = batch(0, 0)
     same = torch.equal(copy.deepcopy(hooked)(x), hooked(x))
-    return {"size": int(state.state_dict()["size"]), "same": same}
+    return {"size": int(state.state_dict()["size"]), "same": same, "refused": named}
 
 
 def early() -> dict[str, Any]:

@@ -140,7 +140,7 @@ def ddp_hook(
         Codec of gradients; see `gcodec.parse` and `gcodec.Policy`. A tensor whose codec is ``raw``
         is sent dense. The default takes the fewest bits for gradients of matrices with feedback,
         and sends those that have no low rank as ``ecsq`` does.
-    model : Module or iterable of (name, parameter), optional
+    model : Module, mapping of names to parameters, or iterable of (name, parameter), optional
         Source of the parameter names for `policy`, `exclude` and checkpoints; a leading
         ``module.`` is removed. Default: parameters are numbered in the order in which their
         gradients first arrive.

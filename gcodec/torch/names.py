@@ -20,7 +20,7 @@ class ParameterNames:
 
     Parameters
     ----------
-    model : Module or iterable of (name, parameter) or None
+    model : Module, mapping of names to parameters, iterable of (name, parameter), or None
 
     Raises
     ------
@@ -71,7 +71,10 @@ def unwrapped(name: str) -> str:
 def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the names and the parameters of a model; raise `ParameterError` for other objects."""
     try:
-        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else iter(model)
+        if isinstance(model, torch.nn.Module):
+            pairs = model.named_parameters()
+        else:
+            pairs = iter(model.items() if isinstance(model, Mapping) else model)
         for name, parameter in pairs:
             if not isinstance(name, str) or not isinstance(parameter, torch.Tensor):
                 raise TypeError
@@ -89,10 +92,9 @@ def trainable_parameters(
     They must have one of the dtypes `FLOATS`, and must not be sharded, as by FSDP2.
     A parameter with several names, such as a tied weight, has the first one only.
     """
-    pairs = model.items() if isinstance(model, Mapping) else model
     trainable: dict[str, torch.Tensor] = {}
     names: dict[torch.Tensor, str] = {}  # by identity
-    for name, parameter in _named_parameters(pairs):
+    for name, parameter in _named_parameters(model):
         if not parameter.requires_grad:
             continue
         if parameter.dtype not in FLOATS:

@@ -152,7 +152,7 @@ def test_checkpoint_resumes_bit_exactly(pair: Callable[[str], list[Any]]) -> Non
 def test_compiled_and_copied_model_with_a_group_of_its_own(
     pair: Callable[[str], list[Any]],
 ) -> None:
-    assert pair("wrapped") == 2 * [{"size": 1, "same": True}]
+    assert pair("wrapped") == 2 * [{"size": 1, "same": True, "refused": None}]
 
 
 def test_policies_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -> None:
