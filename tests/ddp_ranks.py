@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -437,7 +438,38 @@ def resume() -> dict[str, Any]:
         again.state.load_state_dict({**loaded["hook"], "rank": torch.tensor(7)})
     except ParameterError as error:
         results["refused"] = str(error)
+    named = Training("qsgd:s=3,bucket=128")
+    values = torch.zeros(2, 3)
+    counters = {name: loaded["hook"][name] for name in ("iteration", "rank", "size")}
+    results["foreign"] = [
+        refusal_of(named.state.load_state_dict, {**counters, key: values, step: torch.tensor(1)})
+        for key, step in (
+            ("residual:other", "step:other"),
+            ("residual:last.weight", "step:last.weight"),
+        )
+    ]
+    factors = Training("powersgd:rank=2", collective="factors")
+    residual = {"2:residual:last.weight": values, "2:start:last.weight": torch.zeros(2, 3)}
+    results["foreign"].append(refusal_of(factors.state.load_state_dict, counters | residual))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        named.state.load_state_dict(counters)
+    results["warned"] = [str(warning.message) for warning in caught]
     return results
+
+
+def wrapped() -> dict[str, Any]:
+    """Give the hook a compiled model in DDP with a group of its own; copy one with a hook."""
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    ddp = DistributedDataParallel(Net(), process_group=groups[dist.get_rank()])
+    compiled = torch.compile(ddp, backend="eager")
+    # A glob that matches no name would warn.
+    state, _ = gcodec.torch.ddp_hook(SPEC, model=compiled, exclude="first.*")
+    named = refusal_of(gcodec.torch.ddp_hook, SPEC, model=dict(ddp.named_parameters()))
+    hooked = Training().ddp
+    x = batch(0, 0)
+    same = torch.equal(copy.deepcopy(hooked)(x), hooked(x))
+    return {"size": int(state.state_dict()["size"]), "same": same, "refused": named}
 
 
 def early() -> dict[str, Any]:

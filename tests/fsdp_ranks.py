@@ -222,7 +222,12 @@ def resume() -> dict[str, Any]:
             *({**loaded, "step": "4"}, {**loaded, 5: 1}),
         )
     ]
+    counters = {name: loaded[name] for name in ("step", "rank", "size")}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Training(spec).comm.load_state_dict(counters)
     return {
+        "warned": [str(warning.message)[:45] for warning in caught],
         "digests": [whole.digest(), again.digest(), half.digest()],
         "step": again.comm.step,
         "refused": [str(text).partition(":")[0].partition("[")[0] for text in refusals],
@@ -400,6 +405,7 @@ def arguments() -> dict[str, Any]:
         warnings.simplefilter("always")
         net = fully_shard(Net(), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
         comm.register(net)
+    sharded = refusal_of(gcodec.torch.DGC, net, 0.1)
     state = {"step": 0, "rank": dist.get_rank(), "size": dist.get_world_size()}
     residual = {"worker:residual:x": torch.ones(3), "worker:step:x": torch.tensor(1)}
     bad = {"server:residual:x": torch.ones(3).double(), "server:step:x": torch.tensor(1)}
@@ -408,6 +414,7 @@ def arguments() -> dict[str, Any]:
     return {
         "wrong": wrong,
         "plain": plain,
+        "sharded": sharded,
         "warned": [str(w.message) for w in caught],
         "refused": [str(text) for text in refused],
         "kept": [key for key in comm.state_dict() if ":" in key],

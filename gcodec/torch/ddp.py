@@ -22,6 +22,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
 
 from gcodec.advisor.links import break_even
 from gcodec.arrays.source import inspect
@@ -51,12 +52,13 @@ from gcodec.torch.saved_state import (
     SERVER,
     Place,
     SavedState,
+    check_residuals,
     parse_state,
     redistribute,
 )
 from gcodec.torch.selection import joined_policy, warn_of_unmatched
 from gcodec.torch.settings import Settings
-from gcodec.torch.tensors import check_same_rank
+from gcodec.torch.tensors import check_same_rank, warn_of_missing_residuals
 from gcodec.training.collectives import share_of
 from gcodec.wire.kinds import check_between
 
@@ -138,7 +140,7 @@ def ddp_hook(
         Codec of gradients; see `gcodec.parse` and `gcodec.Policy`. A tensor whose codec is ``raw``
         is sent dense. The default takes the fewest bits for gradients of matrices with feedback,
         and sends those that have no low rank as ``ecsq`` does.
-    model : Module or iterable of (name, parameter), optional
+    model : Module, mapping of names to parameters, or iterable of (name, parameter), optional
         Source of the parameter names for `policy`, `exclude` and checkpoints; a leading
         ``module.`` is removed. Default: parameters are numbered in the order in which their
         gradients first arrive.
@@ -162,7 +164,8 @@ def ddp_hook(
         thus its scale and tables; see `gcodec.Feedback.compress_many`. This saves time where a
         model has many small matrices.
     process_group : ProcessGroup, optional
-        Process group of the model. Default: the group of all processes.
+        Process group of the model. Default: that of `model` if it is a `DistributedDataParallel`,
+        else the group of all processes.
     timeout : float, optional
         Seconds after which an exchange with an unresponsive rank fails. Default: the timeout of
         torch.distributed.
@@ -236,6 +239,10 @@ def ddp_hook(
     if timeout is not None:
         check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
     names = ParameterNames(model)
+    wrapper = getattr(model, "_orig_mod", model)  # which torch.compile has received
+    if process_group is None and isinstance(wrapper, DistributedDataParallel):
+        is_whole = wrapper.process_group is dist.group.WORLD
+        process_group = None if is_whole else wrapper.process_group
     if model is not None:
         warn_of_unmatched("ddp_hook", settings.globs, names.shapes())
     return DdpState(settings, names, process_group, timeout, secret, inside), _hook
@@ -465,6 +472,10 @@ class DdpState:
     def _totals(self) -> _Totals:
         return _Totals(*(getattr(self, name) for name in _Totals._fields))
 
+    def __deepcopy__(self, memo: object) -> DdpState:
+        """Return this state: the copy of a model in DDP, such as an average, has no hook."""
+        return self
+
     def __repr__(self) -> str:
         codecs = ", ".join(dict.fromkeys(str(rule.codec) for rule in self.settings.policy.rules))
         share = f"{self.sent_nbytes:,} bytes sent for {self.gradient_nbytes:,} of gradients"
@@ -529,8 +540,13 @@ class DdpState:
         Raises
         ------
         ParameterError
-            If `state` is not such a dict, or belongs to another rank, number of ranks or
+            If `state` is not such a dict, or belongs to another model, rank, number of ranks or
             collective; see `load_state_dicts`. Nothing changes then.
+
+        Warns
+        -----
+        UserWarning
+            If `state` follows compressed steps, but contains no residuals.
         """
         counters, saved = parse_state(state)
         check_same_rank(counters, *self._rank_and_size(), f"; {_ALL_STATES}")
@@ -540,11 +556,21 @@ class DdpState:
         if self.settings.collective == "auto" and (saved.worker or saved.server):
             choice = Choice(saved.place.inside > 1, bool(saved.place.two_phase), "as before")
             self._choice = self._choice or choice
-        place = self._place
-        if place is not None and place != saved.place and (saved.worker or saved.server):
+        try:
+            place = self._place
+            if place is not None and place != saved.place and (saved.worker or saved.server):
+                allowed = f"{place}, as for the collective of this hook; {_ALL_STATES}"
+                raise ParameterError.of(f"state[{PLACE!r}]", saved.place, allowed)
+            if self.settings.named:
+                worker = saved.worker
+                if self.settings.collective == "factors":  # their keys begin with RANK:
+                    worker = {key.partition(":")[2]: x for key, x in worker.items()}
+                check_residuals(saved._replace(worker=worker), self._names.shapes())
+        except ParameterError:
             self._choice = choice_before
-            allowed = f"{place}, as for the collective of this hook; {_ALL_STATES}"
-            raise ParameterError.of(f"state[{PLACE!r}]", saved.place, allowed)
+            raise
+        if self._lacks_residuals(counters["iteration"], saved):
+            warn_of_missing_residuals("ddp_hook")
 
         def load() -> None:
             self._restored = ()
@@ -553,6 +579,14 @@ class DdpState:
 
         self._worker.submit(load).result()
         self._begin_at(counters["iteration"])
+
+    def _lacks_residuals(self, iteration: int, saved: SavedState) -> bool:
+        """Tell whether compressed steps precede a state, but residuals are missing in it."""
+        settings = self.settings
+        if saved.worker or not settings.feedback or iteration <= settings.start_iter:
+            return False
+        shapes = self._names.shapes().items()
+        return not settings.named or any(settings.codec(*item) is not None for item in shapes)
 
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
         """Continue from the states of all ranks of a run with other ranks or collectives.

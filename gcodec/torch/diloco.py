@@ -34,7 +34,7 @@ from gcodec.torch.agreement import Refused, check_agreement, opened, sealed
 from gcodec.torch.communicator import TorchCommunicator, check_communicator
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import trainable_parameters
-from gcodec.torch.tensors import saved_array, saved_count
+from gcodec.torch.tensors import saved_array, saved_count, warn_of_missing_residuals
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_flag, check_integer
 
@@ -211,8 +211,10 @@ class DiLoCo:
         self._seed = checked.seed
         self._feedback = checked if feedback else None
         self._parameters = trainable_parameters(model)
-        if not isinstance(outer_optimizer, torch.optim.Optimizer):
-            raise ParameterError.of("outer_optimizer", outer_optimizer, "a torch.optim.Optimizer")
+        needs_closure = isinstance(outer_optimizer, torch.optim.LBFGS)
+        if needs_closure or not isinstance(outer_optimizer, torch.optim.Optimizer):
+            allowed = "a torch.optim.Optimizer whose step needs no closure"
+            raise ParameterError.of("outer_optimizer", outer_optimizer, allowed)
         self._optimizer = outer_optimizer
         held = {p for group in outer_optimizer.param_groups for p in group["params"]}
         if held != set(self._parameters.values()):
@@ -548,6 +550,11 @@ class DiLoCo:
         ------
         ParameterError
             If `state` is not such a dict, or belongs to another model; nothing changes then.
+
+        Warns
+        -----
+        UserWarning
+            If `state` follows exchanges, but contains no residuals.
         """
         allowed = "a DiLoCo's state_dict"
         if not isinstance(state, Mapping) or state.keys() != _KEYS:
@@ -564,6 +571,9 @@ class DiLoCo:
             raise ParameterError(f"state: must be {allowed}: {error}") from error
         if shapes != own or any(part.values.shape != own.get(part.name) for part in owned):
             raise ParameterError("state: its parameters are not those of the model")
+        codecs = (selection.lossy_codec(self._policy, *item) for item in own.items())
+        if outer_step and self._feedback is not None and not arrays and any(codecs):
+            warn_of_missing_residuals("DiLoCo")
         for flight in self._flights:
             flight.done.exception()  # waits for its end
         feedback = copy.copy(self._feedback)

@@ -31,8 +31,13 @@ from gcodec.torch.agreement import Refused, check_agreement
 from gcodec.torch.communicator import TorchCommunicator, check_group
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part, check_states
-from gcodec.torch.names import FLOATS
-from gcodec.torch.tensors import check_same_rank, saved_array, saved_count
+from gcodec.torch.names import FLOATS, unwrapped
+from gcodec.torch.tensors import (
+    check_same_rank,
+    saved_array,
+    saved_count,
+    warn_of_missing_residuals,
+)
 from gcodec.wire.kinds import check_flag
 
 _TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"
@@ -244,9 +249,9 @@ class FsdpComm:
             raise ImportError(_TOO_OLD) from error
         if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
             raise ImportError(_TOO_OLD)
-        names = {parameter: name for name, parameter in model.named_parameters()}
+        names = {parameter: unwrapped(name) for name, parameter in model.named_parameters()}
         modules = [
-            (name, module)
+            (unwrapped(f"{name}.")[:-1], module)
             for name, module in model.named_modules()
             if isinstance(module, FSDPModule)
         ]
@@ -539,6 +544,11 @@ class FsdpComm:
         ------
         ParameterError
             If `state` is not such a dict, or belongs to another rank or number of ranks.
+
+        Warns
+        -----
+        UserWarning
+            If `state` follows steps, but contains no residuals.
         """
         allowed = "a FsdpComm's state_dict"
         if not isinstance(state, Mapping) or any(key not in state for key in _COUNTERS):
@@ -558,6 +568,8 @@ class FsdpComm:
             elif key not in _COUNTERS:
                 raise ParameterError.of("state", key, allowed)
         check_states(arrays.values())  # before anything changes
+        if counters["step"] and self._gradients.feedback is not None and not arrays["worker"]:
+            warn_of_missing_residuals("fsdp_comm")
         for prefix, coder in coders.items():
             coder.load_state_dict(arrays[prefix])
         self.step = counters["step"]

@@ -12,13 +12,15 @@ from gcodec.errors import ParameterError
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Dtypes of tensors that travel as float32."""
 
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # of torch.compile and checkpointing
+
 
 class ParameterNames:
     """Names of parameters by identity: DDP rebuilds its buckets, but keeps the parameters.
 
     Parameters
     ----------
-    model : Module or iterable of (name, parameter) or None
+    model : Module, mapping of names to parameters, iterable of (name, parameter), or None
 
     Raises
     ------
@@ -59,14 +61,24 @@ class ParameterNames:
         self._names[id(parameter)] = name
 
 
+def unwrapped(name: str) -> str:
+    """Return a name without what `torch.compile` and activation checkpointing insert."""
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
 def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the names and the parameters of a model; raise `ParameterError` for other objects."""
     try:
-        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else iter(model)
+        if isinstance(model, torch.nn.Module):
+            pairs = model.named_parameters()
+        else:
+            pairs = iter(model.items() if isinstance(model, Mapping) else model)
         for name, parameter in pairs:
             if not isinstance(name, str) or not isinstance(parameter, torch.Tensor):
                 raise TypeError
-            yield name, parameter
+            yield unwrapped(name), parameter
     except (TypeError, ValueError):
         allowed = "a Module, or pairs of a name and a parameter"
         raise ParameterError.of("model", model, allowed) from None
@@ -75,19 +87,22 @@ def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def trainable_parameters(
     model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
 ) -> dict[str, torch.Tensor]:
-    """Return the parameters that require gradients, by name, which must have one of `FLOATS`.
+    """Return the parameters that require gradients, by name.
 
+    They must have one of the dtypes `FLOATS`, and must not be sharded, as by FSDP2.
     A parameter with several names, such as a tied weight, has the first one only.
     """
-    pairs = model.items() if isinstance(model, Mapping) else model
     trainable: dict[str, torch.Tensor] = {}
     names: dict[torch.Tensor, str] = {}  # by identity
-    for name, parameter in _named_parameters(pairs):
+    for name, parameter in _named_parameters(model):
         if not parameter.requires_grad:
             continue
         if parameter.dtype not in FLOATS:
             allowed = "float32, float16 or bfloat16"
             raise ParameterError.of(f"{name}.dtype", parameter.dtype, allowed)
+        if hasattr(parameter, "to_local"):
+            allowed = "a whole tensor, not a DTensor, as FSDP2 and tensor parallelism make"
+            raise ParameterError.of(name, type(parameter).__name__, allowed)
         if names.setdefault(parameter, name) != name:
             continue
         if trainable.setdefault(name, parameter) is not parameter:

@@ -85,6 +85,28 @@ def parse_state(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
     return counters, SavedState(place, worker, server)
 
 
+def check_residuals(state: SavedState, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise `ParameterError` unless all residuals are those of parameters with these shapes."""
+    worker: dict[str, tuple[int, ...]] = {}
+    server: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        whole = np.empty(shape, np.float32)
+        for target, shares in (
+            (worker, state.place.worker_shares(name, whole)),
+            (server, state.place.server_shares(name, whole)),
+        ):
+            target |= {f"residual:{key}": share.shape for key, share in shares.items()}
+    for arrays, expected in ((state.worker, worker), (state.server, server)):
+        for key in sorted(arrays):
+            if not key.startswith("residual:"):
+                continue
+            if key not in expected:
+                raise ParameterError.of("state", key, "the residual of a parameter of the model")
+            if arrays[key].shape != expected[key]:
+                allowed = f"{expected[key]}, as in the model"
+                raise ParameterError.of(f"state[{key!r}].shape", arrays[key].shape, allowed)
+
+
 def redistribute(
     states: Sequence[SavedState], own: Place, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

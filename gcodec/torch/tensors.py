@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -127,6 +128,15 @@ def check_same_rank(saved: Mapping[str, int], rank: int, size: int, advice: str 
         if saved[key] != expected:
             allowed = f"{expected}, because each rank has its own state{advice}"
             raise ParameterError.of(f"state[{key!r}]", saved[key], allowed)
+
+
+def warn_of_missing_residuals(caller: str) -> None:
+    """Warn the caller's caller of a state_dict that lacks the residuals of its steps."""
+    warnings.warn(
+        f"{caller}: the state has no residuals, so feedback starts anew; "
+        "torch.distributed.checkpoint loads none into a new state_dict, but torch.load does",
+        stacklevel=3,
+    )
 
 
 def saved_count(name: str, value: Any) -> int:

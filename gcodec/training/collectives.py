@@ -27,6 +27,7 @@ from gcodec.limits import NO_LIMITS
 from gcodec.runtime.reuse import result_beside
 from gcodec.training.communicator import Communicator
 from gcodec.training.state import as_float32
+from gcodec.wire.kinds import check_type
 
 # First byte of a message that carries the text of an error in place of frames.
 _REFUSALS: dict[bytes, type[GcodecError]] = {b"!": ParameterError, b"?": Corrupt}
@@ -57,6 +58,8 @@ def all_gather_mean(communicator: Communicator, frames: Sequence[bytes]) -> list
 
     Raises
     ------
+    ParameterError
+        If `frames` is a single frame.
     FormatError
         If the message of any rank is invalid; every rank raises.
 
@@ -69,7 +72,7 @@ def all_gather_mean(communicator: Communicator, frames: Sequence[bytes]) -> list
     >>> Simulator(2).run(worker, [np.full(3, value, np.float32) for value in (1, -3)])
     [array([-1., -1., -1.], dtype=float32), array([-1., -1., -1.], dtype=float32)]
     """
-    gathered = _matching_frames(communicator.all_gather(joined(frames)), communicator.rank)
+    gathered = _matching_frames(communicator.all_gather(_message(frames)), communicator.rank)
     means = []
     for frames_of_all in zip(*gathered, strict=True):
         mean = _sum_of(frames_of_all)
@@ -119,7 +122,8 @@ def two_phase_mean(
     Raises
     ------
     ParameterError
-        If `Feedback.compress` refuses a share or a mean on any rank; every rank raises.
+        If `worker` or `server` is no `Feedback`, or if `Feedback.compress` refuses a share or a
+        mean on any rank; every rank raises.
     FormatError
         If a message is invalid: in the first phase every rank raises, in the second phase those
         that have received it.
@@ -134,6 +138,8 @@ def two_phase_mean(
     >>> Simulator(2).run(worker, [np.full(4, value, np.float32) for value in (1, -3)])
     [array([-1., -1., -1., -1.], dtype=float32), array([-1., -1., -1., -1.], dtype=float32)]
     """
+    check_type("worker", worker, Feedback)
+    check_type("server", server, Feedback)
     arrays, rank, size = as_float32(gradients, {}), communicator.rank, communicator.size
     own, averaged = Transaction(worker), Transaction(server)
 
@@ -222,7 +228,7 @@ def tree_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[Spars
     shapes: list[tuple[int, ...]] = []
 
     def own_vectors() -> list[Sparse]:
-        own = _frames(joined(frames), rank)
+        own = _frames(_message(frames), rank)
         shapes.extend(frame.shape for frame in own)
         return [_sparse(frame) for frame in own]
 
@@ -398,6 +404,13 @@ def _check_factors(factors: Sequence[np.ndarray]) -> None:
 def _as_float32(array: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         return array.astype(np.float32)
+
+
+def _message(frames: Sequence[bytes]) -> bytes:
+    """Return frames as one message; refuse a single frame in place of a sequence."""
+    if isinstance(frames, (bytes, bytearray, memoryview)):
+        raise ParameterError("frames: must be a sequence of frames, not one frame")
+    return joined(frames)
 
 
 def _frames(message: bytes, rank: int) -> list[Frame]:

@@ -19,7 +19,7 @@ if importlib.util.find_spec("torch") is None:
 ROOT = Path(__file__).parents[2]
 SCENARIOS = (
     *("exact", "exact_at_random", "exact_by_default", "first_step", "no_sync", "nonfinite"),
-    *("resume", "policies"),
+    *("resume", "wrapped", "policies"),
     *("scaler", "scaler_of_half", "under_way", "keys"),
     *("layouts", "sparse", "complex_parameters", "arguments", "early", "mismatch"),
     *("communicator", "stalled"),
@@ -142,6 +142,17 @@ def test_checkpoint_resumes_bit_exactly(pair: Callable[[str], list[Any]]) -> Non
         "state['rank']=7: must be 0, because each rank has its own state; "
         "load_state_dicts takes the states of all ranks"
     )
+    shape = "state['residual:last.weight'].shape=(2, 3): must be (3, 40), as in the model"
+    other = "state='residual:other': must be the residual of a parameter of the model"
+    assert first["foreign"] == [other, shape, shape]
+    [warning] = first["warned"]
+    assert warning.startswith("ddp_hook: the state has no residuals, so feedback starts anew;")
+
+
+def test_compiled_and_copied_model_with_a_group_of_its_own(
+    pair: Callable[[str], list[Any]],
+) -> None:
+    assert pair("wrapped") == 2 * [{"size": 1, "same": True, "refused": None}]
 
 
 def test_policies_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -> None:

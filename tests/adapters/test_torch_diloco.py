@@ -405,6 +405,18 @@ def test_state_in_memory_does_not_change() -> None:
     run(2, worker)
 
 
+def test_state_without_residuals_is_named() -> None:
+    def worker(communicator: Any) -> None:
+        own = Worker(communicator)
+        own.train(range(4))
+        state = own.diloco.state_dict()
+        own.diloco.load_state_dict(state)
+        with pytest.warns(UserWarning, match="^DiLoCo: the state has no residuals, so feedback"):
+            own.diloco.load_state_dict({**state, "feedback": {}})
+
+    run(1, worker)
+
+
 def test_exchange_under_way_does_not_change_a_loaded_state() -> None:
     go_on = threading.Event()
     encode = BucketCoder.encode
@@ -511,12 +523,14 @@ def test_optimizer_of_other_parameters() -> None:
         run(1, worker)
 
 
-@pytest.mark.parametrize("wrong", [None, "adam"])
+@pytest.mark.parametrize("wrong", [None, "adam", torch.optim.LBFGS])
 def test_other_objects_than_optimizers(wrong: Any) -> None:
     def worker(communicator: Any) -> None:
-        gcodec.torch.DiLoCo(network(), wrong, "sign", every=2, communicator=communicator)
+        model = network()
+        optimizer = wrong(model.parameters()) if callable(wrong) else wrong
+        gcodec.torch.DiLoCo(model, optimizer, "sign", every=2, communicator=communicator)
 
-    with pytest.raises(ParameterError, match=r"outer_optimizer=.*: must be a torch\.optim\.Opt"):
+    with pytest.raises(ParameterError, match=r"(?s)outer_optimizer=.*: must be a torch\.optim"):
         run(1, worker)
 
 

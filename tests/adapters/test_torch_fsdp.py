@@ -72,6 +72,7 @@ def test_resumed_run_has_the_same_bits(pair: Callable[[str], list[Any]]) -> None
     whole, again, half = first["digests"]
     assert whole == again != half
     assert first["step"] == 4
+    assert first["warned"] == ["fsdp_comm: the state has no residuals, so fee"]
     *refused, damaged, foreign = first["refused"]
     assert refused == ["state=None", "state={}", "state", "state='x"]
     assert (damaged, foreign) == ("state={'step'", "state=5")
@@ -124,6 +125,7 @@ def test_arguments(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("arguments"):
         assert rank["wrong"] == []
         assert rank["plain"].startswith("model: ")
+        assert "='DTensor': must be a whole tensor, not a DTensor" in rank["sharded"]
         assert rank["warned"] == ["fsdp_comm: no parameter of the model matches 'nothing.*'"]
         step, arrays = rank["refused"]
         assert step.startswith("state['step']=-1: must be an integer from 0")

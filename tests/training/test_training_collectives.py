@@ -326,6 +326,20 @@ def test_tree_mean_refuses_dense_frames() -> None:
         Simulator(2).run(lambda c: tree_mean(c, [gcodec.encode(np.ones(3, np.float32), "sign")]))
 
 
+def test_frame_in_place_of_a_sequence_and_codec_in_place_of_feedback() -> None:
+    frame = gcodec.encode(np.ones(3, np.float32), "topk:k=1")
+    feedback = gcodec.Feedback("sign")
+    calls: list[tuple[Any, str]] = [
+        (lambda c: all_gather_mean(c, frame), "^frames: must be a sequence"),
+        (lambda c: tree_mean(c, frame), "^frames: must be a sequence"),
+        (lambda c: two_phase_mean(c, {}, "sign", feedback), "^worker='sign': must be a Feedback"),
+        (lambda c: two_phase_mean(c, {}, feedback, "sign"), "^server='sign': must be a Feedback"),
+    ]
+    for call, message in calls:
+        with pytest.raises(gcodec.ParameterError, match=message):
+            Simulator(2).run(call)
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_tree_mean_refuses_sums_above_float32(size: int) -> None:
     frame = gcodec.encode(np.array([3e38, 1, 0], np.float32), "topk:k=2")
