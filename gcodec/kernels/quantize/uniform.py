@@ -346,7 +346,7 @@ def _sum_tile(gradient, residual, decay, sums, backup, streaming, bucket, keys, 
     return top
 
 
-_pack = calling("in uint8[], out uint8[], boolean")
+_pack = calling("in uint8[], out uint8[]")
 
 
 @factory(lambda: itertools.product((False, True), (False, True)))
@@ -452,7 +452,7 @@ def _quantizer(stochastic: bool, leave: bool) -> Kernel:
                     if leave:
                         values[whole + k] = padded[k]
             if bits < 8:
-                _pack(pack, codes[: values.size], part, False)
+                _pack(pack, codes[: values.size], part)
             if leave and residual.size != 0:
                 for i in range(0, whole, BLOCK):
                     leave_block(values, i, left, tile + i, backup, streaming)
