@@ -213,8 +213,9 @@ def packer(width: int, msb: bool) -> Kernel:
 def _pack_last(codes, out, width, msb):
     """Pack fewer than eight codes into at most `width` bytes."""
     x, last, lowest = np.uint64(0), 7 if msb else 0, np.uint64((1 << width) - 1)
-    for k in range(codes.size):
-        x |= (np.uint64(codes[k]) & lowest) << np.uint64(width * abs(last - k))
+    for k in range(8):
+        if k < codes.size:
+            x |= (np.uint64(codes[k]) & lowest) << np.uint64(width * abs(last - k))
     last = width - 1 if msb else 0
     for b in range(out.size):
         out[b] = np.uint8(x >> np.uint64(8 * abs(last - b)))
