@@ -306,8 +306,9 @@ class EstimatedCandidate(NamedTuple):
     write_below : callable
         Writes the string on the host if it has fewer than a number of bits; else returns None. It
         is called again with a larger number if the first one was only a lower bound.
-    plan : callable
-        Plans the string on a device, and returns a `Candidate` whose price is an estimate.
+    plan : callable, optional
+        Plans the string on a device, and returns a `Candidate` whose price is an estimate. None if
+        no device writes strings of this codec.
     min_nbits : int
         The string is longer than this.
     lead_nbits : int
@@ -315,9 +316,9 @@ class EstimatedCandidate(NamedTuple):
     """
 
     write_below: Callable[[int], Any]
-    plan: Callable[[], Candidate[Any]]
-    min_nbits: int
-    lead_nbits: int
+    plan: Callable[[], Candidate[Any]] | None = None
+    min_nbits: int = 0
+    lead_nbits: int = 0
 
 
 def write_shortest(
@@ -349,7 +350,10 @@ def write_shortest(
     device = device_of(*(candidate.nbits for candidate in priced))
     if device is None:
         return Selection([_shortest_on_host(candidates, estimated, sized)])
-    strings = priced if estimated is None else [*priced, estimated.plan()]
+    strings = priced
+    if estimated is not None:
+        assert estimated.plan is not None
+        strings = [*priced, estimated.plan()]
     from gcodec.kernels.prefix.table_choice_cuda import choose_string
 
     gates, verdict = choose_string(

@@ -38,7 +38,7 @@ COUNTS = {
 }
 """Kernels that encode, and that encode and decode, by codec."""
 
-CANDIDATES = 110
+CANDIDATES = 111
 """Kernels of ``gcodec inspect`` with a budget, which tries every codec."""
 
 

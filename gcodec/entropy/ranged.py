@@ -10,7 +10,6 @@ different bytes so have short tables.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from gcodec.entropy.tabled import Kind, Table
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.prefix.table_code import TableCode, put_lengths
 from gcodec.payload import Candidate
@@ -80,12 +80,7 @@ class Plan(NamedTuple):
 
 
 def candidates(
-    code: str,
-    plain: Written,
-    counts: np.ndarray,
-    front_nbits: int,
-    n: int,
-    write: Callable[[Plan], Written],
+    code: str, plain: Written, front: np.ndarray, symbols: np.ndarray, n: int
 ) -> list[Candidate[CodedBytes]]:
     """Return the payloads among which an encoder selects, which end with a string of bytes.
 
@@ -95,22 +90,25 @@ def candidates(
         One of `KINDS`; or "auto" for all of them, and for the bytes as they are.
     plain : Written
         The payload with the bytes as they are.
-    counts : (256,) int64 array
-        Counts of the bytes.
-    front_nbits : int
-        Bits before the string.
+    front : uint8 array
+        Bytes before the string.
+    symbols : uint8 array
+        The bytes.
     n : int
         Number of elements of the tensor.
-    write : callable
-        Writes the payload with the string of a plan.
     """
+    counts = byte_counts(symbols)
 
     def candidate(kind: Kind) -> Candidate[CodedBytes]:
         plan = Plan.of(kind, counts)
-        nbits = front_nbits + plan.nbits
+        nbits = 8 * front.size + plan.nbits
         is_exact = kind == "huffman" and n < MIN_ELEMENTS
         empty = (lambda: (kind, blank(nbits))) if is_exact else None
-        return Candidate(nbits, lambda gate: (kind, write(plan)), blank=empty)
+
+        def write(gate: object) -> CodedBytes:
+            return kind, plan.write(symbols, symbols.size, BitString.of(front), n)
+
+        return Candidate(nbits, write, blank=empty)
 
     if code != "auto":
         return [candidate(KINDS[code])]

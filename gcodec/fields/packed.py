@@ -92,7 +92,7 @@ def packed(
             if element < n:
                 yield describe(code, element)._replace(number=element)
                 continue
-            if code != (element - n if layout.pad == "count" else 0):
+            if code != (element - n if layout.strided else 0):
                 raise Corrupt("a pad code differs from what the format fills in")
             yield FieldValue(code, "fills up", kind="pad", name="pad code", number=element)
 

@@ -58,6 +58,11 @@ def word(device: Device, number: float | np.floating | Deferred) -> Array:
     return device.to_device(np.array([number], np.float32))
 
 
+def factor_to_add(add: np.float32 | None) -> tuple[float | np.float32, bool]:
+    """Return the factor of values, and whether multiples of them are added, for kernels."""
+    return 1.0 if add is None else add, add is not None
+
+
 def raise_reported(device: Device, words: Array, *errors: Callable[[int], Exception]) -> None:
     """Raise an error if kernels reported one with `report` of ``report.cuh``.
 

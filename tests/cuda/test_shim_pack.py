@@ -12,35 +12,23 @@ import gcodec
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
 from gcodec.runtime.device import Device
 
-CONTIGUOUS = [
-    FieldLayout(width, order, word, False, pad, align)
-    for width, order, word, pad, align in itertools.product(
-        range(1, 9), ("msb", "lsb"), (1, 4), ("zero", "count"), (1, 8)
-    )
-    if pad == "zero" or (8 % width == 0 and word == 1)
-]
-STRIDED = [
-    FieldLayout(width, order, strided=True, pad=pad, align=align)
-    for width, order, pad, align in itertools.product(
-        (1, 2, 4, 8), ("msb", "lsb"), ("zero", "count"), (1, 4)
-    )
-    if pad == "zero" or width > 1  # the pad code of a one-bit field cannot exceed 1
+LAYOUTS = [
+    FieldLayout(width, order, align=align)  # type: ignore[arg-type]
+    for width, order, align in itertools.product(range(1, 9), ("msb", "lsb"), (1, 4))
 ]
 
 
-@pytest.mark.parametrize("layouts", [CONTIGUOUS, STRIDED], ids=["contiguous", "strided"])
-def test_layouts(gpu: Device, layouts: list[FieldLayout]) -> None:
+def test_layouts(gpu: Device) -> None:
     random = np.random.default_rng(0)
-    for layout, n in itertools.product(layouts, (0, 1, 9, 100)):
+    for layout, n in itertools.product(LAYOUTS, (0, 1, 9, 100)):
         codes = random.integers(0, 1 << layout.width, n).astype(np.uint8)
         packed, wanted = pack_fields(gpu.to_device(codes), layout), pack_fields(codes, layout)
         assert same(gpu.to_host(packed), wanted), (layout, n)
         assert same(gpu.to_host(unpack_fields(packed, n, layout)), codes), (layout, n)
 
 
-@pytest.mark.parametrize("layouts", [CONTIGUOUS, STRIDED], ids=["contiguous", "strided"])
-def test_damage(gpu: Device, layouts: list[FieldLayout]) -> None:
-    for layout, n in itertools.product(layouts[::3], (1, 30)):
+def test_damage(gpu: Device) -> None:
+    for layout, n in itertools.product(LAYOUTS, (1, 30)):
         packed = pack_fields(np.zeros(n, np.uint8), layout)
         for at in {0, packed.size // 2, packed.size - 1}:
             damaged = packed.copy()

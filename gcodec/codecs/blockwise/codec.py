@@ -54,7 +54,7 @@ from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import param
-from gcodec.wire.seek import Blocks, refuse_table
+from gcodec.wire.seek import Blocks
 
 _BLOCK = 64
 
@@ -299,7 +299,6 @@ class Blockwise(Codec):
         size = layout.front_nbytes
         if string is None:
             check_length(payload.nbits, 8 * layout.nbytes)
-            refuse_table(payload.seek)
             layout.scales(host(data[:size]))
         else:
             data = np.empty(layout.nbytes, np.uint8)

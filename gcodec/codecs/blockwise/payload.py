@@ -12,8 +12,6 @@ from gcodec.codecs.blockwise.layout import Layout
 from gcodec.entropy import ranged
 from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Written
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize.standard_scores import first_nonfinite
 from gcodec.payload import Payload, Selection, write_shortest
 from gcodec.runtime.device import host
@@ -38,14 +36,8 @@ def write(
     plain = Written(data, 8 * layout.nbytes)
     if code == "none" or not layout.n or layout.width > 8:
         return Selection([("none" if code == "auto" else code, plain)])
-    size = layout.front_nbytes
-    front, codes = data[:size], data[size:]
-
-    def write_with(plan: ranged.Plan) -> Written:
-        return plan.write(codes, codes.size, BitString.of(front), layout.n)
-
-    counts = byte_counts(codes)
-    candidates = ranged.candidates(code, plain, counts, 8 * size, layout.n, write_with)
+    front, codes = data[: layout.front_nbytes], data[layout.front_nbytes :]
+    candidates = ranged.candidates(code, plain, front, codes, layout.n)
     return write_shortest(candidates, sized=sized)
 
 

@@ -61,7 +61,7 @@ from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Param, param
-from gcodec.wire.seek import Blocks, refuse_table
+from gcodec.wire.seek import Blocks
 
 _M = TypeVar("_M", bound="Microscale")
 
@@ -324,7 +324,6 @@ class Microscale(Codec):
         fmt, data = self._format, payload.data
         if self.code == "none":
             check_length(payload.nbits, plain_nbits(n, fmt))
-            refuse_table(payload.seek)
             count = fmt.blocks(n)
             payload_coding.check_scales(data[:count], fmt)
             payload_coding.check_elements(data[count:], n, fmt, count)

@@ -31,7 +31,7 @@ from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.kernels.quantize.microscale import check_at_most
-from gcodec.payload import Candidate, EstimatedCandidate, Payload, Selection, write_shortest
+from gcodec.payload import EstimatedCandidate, Payload, Selection, write_shortest
 from gcodec.runtime import pool
 
 CODES = ("none", *ranged.KINDS, "context")
@@ -108,19 +108,11 @@ def write(
         assert string is not None
         return Selection([string])
 
-    def write_ranged(plan: ranged.Plan) -> Written:
-        return plan.write(elements, elements.size, BitString.of(front), n)
-
-    counts = byte_counts(elements)
-    candidates = ranged.candidates(code, plain, counts, 8 * front.size, n, write_ranged)
+    candidates = ranged.candidates(code, plain, front, elements, n)
     if code != "auto":
         return write_shortest(candidates, sized=sized)
-    context = EstimatedCandidate(write_context_below, _no_plan, 0, 0)
+    context = EstimatedCandidate(write_context_below)
     return write_shortest(candidates, context, sized=sized)
-
-
-def _no_plan() -> Candidate[ranged.CodedBytes]:
-    raise AssertionError("no payload is written on a device")
 
 
 def _front(scales: np.ndarray) -> np.ndarray:

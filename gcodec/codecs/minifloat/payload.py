@@ -332,7 +332,7 @@ class CodeString(NamedTuple):
                 symbols = pack_fields(symbols, FieldLayout(4))
             elif per_byte(self.fmt) == 2:
                 packed = np.empty(-(-count // 2), np.uint8)
-                packer(4, True)(symbols, packed, False)
+                packer(4, True)(symbols, packed)
                 symbols = packed
             if self.code == "planes":
                 minifloat.check(symbols, count, self.fmt)

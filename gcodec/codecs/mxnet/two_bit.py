@@ -299,7 +299,7 @@ class MXNet2Bit(Codec):
                 codes[:] = pack_fields(turned(part), TWO_BIT)
                 return
             stop = -(-(start + part.size) // 4)
-            packer(2, True)(turned(part), codes[start // 4 : stop], False)
+            packer(2, True)(turned(part), codes[start // 4 : stop])
 
         string.read(take)
         return codes

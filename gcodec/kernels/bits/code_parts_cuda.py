@@ -7,7 +7,7 @@ import numpy as np
 from gcodec.kernels.bits import code_parts
 from gcodec.kernels.bits.code_parts import Change
 from gcodec.kernels.bits.pack import FieldLayout
-from gcodec.kernels.bits.pack_cuda import launch_unpack
+from gcodec.kernels.bits.pack_cuda import unpacked
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.runtime import Array
@@ -28,8 +28,7 @@ def changed(codes: Array, fmt: MiniFloat, change: Change) -> Array:
 def joined(exponents: Array, data: Array, fmt: MiniFloat) -> Array:
     """Return the codes with given exponents, and with signs and mantissas from `data`."""
     device, n = device_with(exponents), exponents.size
-    planes, out = (device.empty(n, np.uint8) for _ in range(2))
-    launch_unpack(data, n, FieldLayout(1 + fmt.mantissa), planes, device.zeros(1, np.uint64))
+    planes, out = unpacked(data, n, FieldLayout(1 + fmt.mantissa)), device.empty(n, np.uint8)
     arguments = exponents, planes, n, fmt.mantissa, fmt.width - 1, out
     launch_striding(device, "code_parts", "join_parts", n, *arguments)
     return out

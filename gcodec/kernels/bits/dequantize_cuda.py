@@ -6,9 +6,8 @@ import numpy as np
 
 from gcodec.kernels.bits.dequantize import LevelCode
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, blocks, device_with, word
+from gcodec.runtime.cuda_grid import THREADS, blocks, device_with, factor_to_add, word
 from gcodec.runtime.deferred import Deferred
-from gcodec.runtime.device import Device
 
 _MEANINGS = {"sent-plus": 0, "minus-plus": 1, "shifted": 2}
 
@@ -23,12 +22,5 @@ def dequantize(
     """Write the values of the fields of `data` to `out`, or add a multiple of them."""
     device, n = device_with(data), out.size
     layout = code.width, code.order == "lsb", code.spread, code.shift, _MEANINGS[code.meaning]
-    arguments = data, n, *layout, *level_to_add(device, level, add), out
+    arguments = data, n, *layout, word(device, level), *factor_to_add(add), out
     device.launch("dequantize", "dequantize_codes", blocks(n, per_thread=4), THREADS, *arguments)
-
-
-def level_to_add(
-    device: Device, level: np.float32 | Deferred, add: np.float32 | None
-) -> tuple[Array, float | np.float32, bool]:
-    """Return a level, its factor, and whether to add the product, as arguments of kernels."""
-    return word(device, level), 1.0 if add is None else add, add is not None

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.numeric.words import words_of
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
@@ -30,52 +30,26 @@ class FieldLayout(NamedTuple):
     width : int
         Number of bits of a field, 1 to 8.
     order : "msb" or "lsb"
-        Position of the first field of a unit: its most or its least significant bits.
-    word : int
-        Number of bytes of a unit, 1 or 4. Words are little-endian, and the last one is padded.
+        Position of the first field of a byte: its most or its least significant bits.
     strided : bool
-        False if field i follows field i - 1. True if, with Q bytes in all, byte i contains fields
-        i, i + Q, i + 2Q, …; `width` must then divide 8, and `word` must be 1.
-    pad : "zero" or "count"
-        Padding of the last byte: as few zero bits as necessary, or (TernGrad) one to 8/width pad
-        codes 0, 1, 2, …
+        False if field i follows field i - 1, and zero bits pad the last byte. True for TernGrad's
+        layout, which only its quantizer packs: with Q bytes in all, byte i contains fields i,
+        i + Q, i + 2Q, …, and one to 8/width pad codes 0, 1, 2, … follow the others; `width` must
+        divide 8.
     align : int
-        Zero bytes pad the result to a multiple of 1, 4 or 8 bytes.
+        Zero bytes pad the result to a multiple of 1 or 4 bytes.
     """
 
     width: int
     order: Literal["msb", "lsb"] = "msb"
-    word: Literal[1, 4] = 1
     strided: bool = False
-    pad: Literal["zero", "count"] = "zero"
-    align: Literal[1, 4, 8] = 1
+    align: Literal[1, 4] = 1
 
     def nbytes(self, n: int) -> int:
         """Return the number of bytes of n fields, including padding."""
-        unit = max(self.word, self.align)
-        return -(-self._field_bytes(n) // unit) * unit
-
-    def _codes(self, n: int) -> int:
-        """Return the number of fields of n codes and the following pad codes."""
-        if self.pad == "zero":
-            return n
-        per_byte = 8 // self.width
-        return n + per_byte - n % per_byte
-
-    def _field_bytes(self, n: int) -> int:
-        return -(-self._codes(n) * self.width // 8)
-
-    def _check(self) -> None:
-        if not 1 <= self.width <= 8:
-            raise ParameterError.of("width", self.width, "from 1 to 8")
-        if self.word not in (1, 4) or (self.strided and self.word != 1):
-            raise ParameterError.of("word", self.word, "1, or 4 where fields are contiguous")
-        if (self.strided or self.pad == "count") and 8 % self.width:
-            raise ParameterError.of("width", self.width, "1, 2, 4 or 8 for this layout")
-
-    def _shift(self, field: int) -> int:
-        """Return the lowest bit of a field of a byte, if fields do not straddle bytes."""
-        return field * self.width if self.order == "lsb" else 8 - self.width * (field + 1)
+        bits = n * self.width
+        size = bits // 8 + 1 if self.strided else -(-bits // 8)
+        return -(-size // self.align) * self.align
 
 
 @dispatched("gcodec.kernels.bits.pack_cuda")
@@ -87,12 +61,12 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
     codes : (n,) uint8 array
         Codes below ``2**layout.width``.
     layout : FieldLayout
+        Not strided.
 
     Returns
     -------
     (layout.nbytes(n),) uint8 array
     """
-    layout._check()
     out = empty_beside(layout.nbytes(codes.size), np.uint8, None)
     pack_to(codes, layout, out)
     return out
@@ -101,23 +75,13 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
 def pack_to(codes: np.ndarray, layout: FieldLayout, out: np.ndarray) -> None:
     """Pack codes on the host into an array of exactly their bytes; see `pack_fields`."""
     codes, n = np.require(codes, np.uint8, ["C", "A"]), codes.size
-    size = layout._field_bytes(n)
-    out[size:] = 0
-    count = layout.pad == "count"
-    if layout.strided:
-        for field in range(8 // layout.width):
-            _pack_stride(codes, out[:size], field * size, layout._shift(field), count)
-    else:
-        msb, width = layout.order == "msb", layout.width
+    pack, width = packer(layout.width, layout.order == "msb"), layout.width
+    out[-(-n * width // 8) :] = 0
 
-        def task(start: int, stop: int) -> None:
-            total = layout._codes(n) if stop == n else stop
-            part = out[start * width // 8 : -(-total * width // 8)]
-            packer(width, msb)(codes[start:stop], part, count)
+    def task(start: int, stop: int) -> None:
+        pack(codes[start:stop], out[start * width // 8 : -(-stop * width // 8)])
 
-        pool.run(task, n, _GROUP)
-        if layout.word == 4 and msb:
-            out.view("<u4").byteswap(inplace=True)
+    pool.run(task, n, _GROUP)
 
 
 @dispatched("gcodec.kernels.bits.pack_cuda")
@@ -139,38 +103,13 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
     Truncated, Corrupt
         `data` is too short or too long, or its padding differs from that of the layout.
     """
-    layout._check()
     check_length(8 * data.size, 8 * layout.nbytes(n))
-    size = layout._field_bytes(n)
-    codes, data = empty_beside(n, np.uint8, None), np.ascontiguousarray(data)
-    if layout.strided:
-        _check_zero(data, size)
-        for field in range(8 // layout.width):
-            part = codes[field * size : (field + 1) * size]
-            _unpack_stride(data, part, layout._shift(field), layout.width)
-        for index in range(n, size * (8 // layout.width)):
-            field, at = divmod(index, size)
-            code = (int(data[at]) >> layout._shift(field)) & ((1 << layout.width) - 1)
-            if code != (index - n if layout.pad == "count" else 0):
-                raise pad_error(at)
-        return codes
-    msb, width = layout.order == "msb", layout.width
-    if layout.word == 4 and msb:
-        data = np.frombuffer(data.tobytes(), "<u4").byteswap().view(np.uint8)
-    if layout.pad == "count":
-        packed_tail = data[n // 8 * width :]
-        tail = codes[n // 8 * 8 :]
-        unpacker(width, msb)(packed_tail, tail)
-        expected = pack_fields(tail, layout._replace(align=1))
-        if not np.array_equal(expected, packed_tail[: expected.size]):
-            raise pad_error(size - 1)
-        _check_zero(data, size)
-    else:
-        check_padding(data, n * width, layout.order)
+    data, width = np.ascontiguousarray(data), layout.width
+    check_padding(data, n * width, layout.order)
+    codes, unpack = empty_beside(n, np.uint8, None), unpacker(width, layout.order == "msb")
 
     def task(start: int, stop: int) -> None:
-        part = data[start * width // 8 : -(-stop * width // 8)]
-        unpacker(width, msb)(part, codes[start:stop])
+        unpack(data[start * width // 8 : -(-stop * width // 8)], codes[start:stop])
 
     pool.run(task, n, _GROUP)
     return codes
@@ -215,17 +154,13 @@ def check_padding(data: np.ndarray, nbits: int, order: str = "msb") -> None:
         if int(data[at]) & spare:
             raise Corrupt("a padding bit is not zero", at)
         at += 1
-    _check_zero(data, at)
+    if at < data.size and (wrong := np.flatnonzero(data[at:])).size:
+        raise Corrupt("a padding byte is not zero", at + int(wrong[0]))
 
 
 def pad_error(at: int) -> Corrupt:
     """Return the error of a wrong pad code in byte `at`."""
     return Corrupt("a pad code differs from what the format fills in", at)
-
-
-def _check_zero(data: np.ndarray, start: int) -> None:
-    if start < data.size and (wrong := np.flatnonzero(data[start:])).size:
-        raise Corrupt("a padding byte is not zero", start + int(wrong[0]))
 
 
 def _moves(width: int, msb: bool, *, join: bool) -> tuple[np.uint64, ...]:
@@ -259,9 +194,9 @@ def packer(width: int, msb: bool) -> Kernel:
     """Make the kernel that packs codes from a whole byte on; LLVM vectorizes it for one layout."""
     a1, a2, a3, a4, b1, b2, b3, b4, c1, c2, c3, c4 = _moves(width, msb, join=True)
 
-    @kernel("in uint8[], out uint8[], boolean", variant=f"{width} {msb}")
-    def pack(codes, out, count):
-        # Eight codes take `width` bytes. out.size == ceil(width * (codes and pad codes) / 8).
+    @kernel("in uint8[], out uint8[]", variant=f"{width} {msb}")
+    def pack(codes, out):
+        # Eight codes take `width` bytes. out.size == ceil(width * codes.size / 8).
         groups = codes.size // 8
         lanes = words_of(codes[: groups * 8])
         for g in range(groups):  # (g + 1) * width <= out.size
@@ -269,20 +204,18 @@ def packer(width: int, msb: bool) -> Kernel:
             for b in range(width):
                 shift = 8 * (width - 1 - b) if msb else 8 * b
                 out[g * width + b] = np.uint8(x >> np.uint64(shift))
-        _pack_last(codes[groups * 8 :], out[groups * width :], width, msb, count)
+        _pack_last(codes[groups * 8 :], out[groups * width :], width, msb)
 
     return pack
 
 
 @subroutine
-def _pack_last(codes, out, width, msb, count):
-    """Pack fewer than eight codes, and the pad codes after them, into at most `width` bytes."""
+def _pack_last(codes, out, width, msb):
+    """Pack fewer than eight codes into at most `width` bytes."""
     x, last, lowest = np.uint64(0), 7 if msb else 0, np.uint64((1 << width) - 1)
     for k in range(8):
-        code = np.uint64(k - codes.size if count else 0)
         if k < codes.size:
-            code = np.uint64(codes[k])
-        x |= (code & lowest) << np.uint64(width * abs(last - k))
+            x |= (np.uint64(codes[k]) & lowest) << np.uint64(width * abs(last - k))
     last = width - 1 if msb else 0
     for b in range(out.size):
         out[b] = np.uint8(x >> np.uint64(8 * abs(last - b)))
@@ -319,27 +252,3 @@ def _unpack_last(data, codes, width, msb):
     last = 7 if msb else 0
     for k in range(codes.size):
         codes[k] = np.uint8(x >> np.uint64(width * abs(last - k)) & lowest)
-
-
-@kernel("in uint8[], out uint8[], int64, int64, boolean")
-def _pack_stride(codes, out, first, shift, count):
-    # Field `first + i` goes to byte i; fields after the codes are pad codes. The first call, with
-    # first == 0, overwrites the output.
-    part = codes[min(first, codes.size) :][: out.size]
-    scale = np.uint8(1 << shift)
-    if first == 0:
-        for i in range(out.size):
-            out[i] = np.uint8(0)
-    for i in range(part.size):  # part.size <= out.size
-        out[i] |= np.uint8(part[i] * scale)
-    if count:
-        for i in range(part.size, out.size):
-            out[i] |= np.uint8((first + i - codes.size) << shift)
-
-
-@kernel("in uint8[], out uint8[], int64, int64")
-def _unpack_stride(data, codes, shift, width):
-    # codes.size <= data.size
-    mask = np.uint8((1 << width) - 1)
-    for i in range(codes.size):
-        codes[i] = np.uint8(data[i] >> np.uint8(shift)) & mask

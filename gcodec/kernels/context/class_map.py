@@ -413,15 +413,15 @@ def _find_reach(counts, out):
 # --- unknown symbols and sums --------------------------------------------------------------------
 
 
-@block("symbols", "classes", "i", "tops", "above", "zero")
+@block("symbols", "classes", "i", "tops", "above")
 def _find_above(e: Emitter) -> None:
     """Write 64 bits, lowest first: whether symbols from i on exceed the tops of their classes."""
     builder, kind = e.builder, lanes(8, 64)
     models = e.load(e.address("classes", "i"), kind, 1)
-    tops = e.looked_up(e.address("tops", "zero"), models)
+    tops = e.looked_up(e.args["tops"], models)
     sizes = builder.lshr(e.load(e.address("symbols", "i"), kind, 1), kind([1] * 64))
     mask = builder.bitcast(builder.icmp_unsigned(">", sizes, tops), lanes(64, 1))
-    e.store(mask, e.address("above", "zero"), 8)
+    e.store(mask, e.args["above"], 8)
 
 
 @kernel(
@@ -437,7 +437,7 @@ def _find_unknown(symbols, rows, columns, width, start, tops, classes, above, pl
         fill_classes(rows, columns, width, start + first, own)
         for at in range(0, own.size, 64):
             if at + 64 <= own.size:
-                _find_above(part, own, at, tops, above, 0)
+                _find_above(part, own, at, tops, above)
             else:
                 above[0] = 0
                 for i in range(at, own.size):

@@ -406,7 +406,7 @@ def fetch_block(e: Emitter) -> None:
 _COLUMN_TERMS = "x", "residual", "i", "next", "decay", "left", "backup", "saves"
 
 
-@block(*_COLUMN_TERMS, "sums", "squares", "t", "largest", "zero")
+@block(*_COLUMN_TERMS, "sums", "squares", "t", "largest")
 def _column_sums(e: Emitter) -> None:
     """Add the residual to a column; `emit_moments` sums it."""
     builder, decay = e.builder, e.splat(e.args["decay"], COLUMN)
@@ -442,7 +442,7 @@ def _correct_with_moments(x, residual, decay, left, backup, scratch, top, sums, 
         for t in range(0, LANES, COLUMN):  # a column ends inside its tile
             at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
             terms = x, residual, at, ahead, decay, left, backup, saves
-            _column_sums(*terms, lanes_1, lanes_2, t, top, 0)
+            _column_sums(*terms, lanes_1, lanes_2, t, top)
         sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
     fence()
     return finish_moments(left, scratch, top, sums, squares)

@@ -176,12 +176,12 @@ def ideal_nbits(counts, width, logs):
     return (high + (low >> 16) >> _POINT - 16) - (own_high + (own_low >> 16) >> _POINT - 16)
 
 
-@block("codes", "i", "value", "sums", "zero")
+@block("codes", "i", "value", "sums")
 def _count_one(e: Emitter) -> None:
     """Add which of `_ROW` bytes from i on are one value to `_LANES` sums of bytes."""
     builder, kind = e.builder, lanes(8, _LANES)
     value = e.splat(builder.trunc(e.args["value"], kind.element), _LANES)
-    source, target = e.address("codes", "i"), e.address("sums", "zero")
+    source, target = e.address("codes", "i"), e.args["sums"]
     sums = e.load(target, kind, 1)
     for first in range(0, _ROW, _LANES):
         equal = builder.icmp_unsigned("==", e.load(e.element(source, first), kind, 1), value)
@@ -205,7 +205,7 @@ def _count_values(codes, tables, sums, counts):
         for value in range(top + 1):
             sums[:] = 0
             for i in range(0, _TILE, _ROW):
-                _count_one(part, i, value, sums, 0)
+                _count_one(part, i, value, sums)
             for lane in range(_LANES):
                 counts[value] += np.int64(sums[lane])
     add_tables(tables, counts)

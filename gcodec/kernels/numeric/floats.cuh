@@ -173,12 +173,12 @@ __device__ __forceinline__ void load_eight(const u32* x, i64 i, i64 n, u32* valu
 }
 
 // Writes eight values, or if `add`, adds `factor` times each of them.
-__device__ __forceinline__ void store_eight(u32* x, i64 i, i64 n, const u32* values, u32 factor = 0,
+__device__ __forceinline__ void store_eight(u32* x, i64 i, i64 n, const u32* values, f32 factor = 0,
                                             bool add = false) {
 #pragma unroll
     for (int k = 0; k < 8; k += 4) {
         uint4 four = make_uint4(values[k], values[k + 1], values[k + 2], values[k + 3]);
-        if (add) four = add_multiples(load_four(x, i + k, n, 0), factor, four);
+        if (add) four = add_multiples(load_four(x, i + k, n, 0), bits_of(factor), four);
         store_four(x, i + k, n, four);
     }
 }

@@ -163,14 +163,15 @@ def _tile_of(rows: int) -> Any:
     """
     factors = ("left", "first", "ranks", "right", "tile")
 
-    @block(*factors, "store", "scale", "out", "to", "stride", "zero", "one")
+    @block(*factors, "store", "scale", "out", "to", "stride")
     def product_tile(e: Emitter) -> None:
-        builder, ranks, one = e.builder, e.args["ranks"], e.args["one"]
+        builder, ranks = e.builder, e.args["ranks"]
+        zero, one, size = (ranks.type(number) for number in (0, 1, BLOCK))
         sources, targets = [e.address("left", "first")], [e.address("out", "to")]
         for _ in range(rows - 1):
             sources.append(builder.gep(sources[-1], [ranks]))
             targets.append(builder.gep(targets[-1], [e.args["stride"]]))
-        tile, size = e.address("right", "tile"), one.type(BLOCK)
+        tile = e.address("right", "tile")
 
         def terms(j: Any) -> list[Any]:
             columns = e.load(builder.gep(tile, [builder.mul(j, size)]), floats())
@@ -185,7 +186,7 @@ def _tile_of(rows: int) -> Any:
         def going(current: list[Any]) -> Any:
             return builder.icmp_signed("<", current[0], ranks)
 
-        _, *sums = e.loop([one, *terms(e.args["zero"])], going, following)
+        _, *sums = e.loop([one, *terms(zero)], going, following)
         for total, target in zip(sums, targets, strict=True):
             e.store_as(total, target)
 
@@ -215,12 +216,10 @@ def _multiply(left, right, ranks, k, store, scale, edge, out):
                     target, place, stride, own_store = edge, 0, BLOCK, WRITE
                 if many:
                     _put_rows(
-                        left, at, ranks, right, tile, own_store, scale, target, place, stride, 0, 1
+                        left, at, ranks, right, tile, own_store, scale, target, place, stride
                     )
                 else:
-                    _put_row(
-                        left, at, ranks, right, tile, own_store, scale, target, place, stride, 0, 1
-                    )
+                    _put_row(left, at, ranks, right, tile, own_store, scale, target, place, stride)
                 if width < BLOCK:
                     for row in range(_ROWS if many else 1):
                         for t in range(width):

@@ -211,7 +211,7 @@ def emit_moments(e: Emitter, value: Callable[[Any, int], Any]) -> None:
     `value` gets the float32 vector of x and the number of a row, and returns the vector of values.
     """
     builder = e.builder
-    at = e.address("largest", "zero")
+    at = e.args["largest"]
     top = [e.load(at, lanes(32, COLUMN))]
 
     def terms(x: Any, row: int) -> list[Any]:
@@ -227,7 +227,7 @@ def emit_moments(e: Emitter, value: Callable[[Any, int], Any]) -> None:
     e.store(top[0], at)
 
 
-@block("x", "i", "next", "sums", "squares", "t", "largest", "zero")
+@block("x", "i", "next", "sums", "squares", "t", "largest")
 def _moments_column(e: Emitter) -> None:
     """Sum a column of a tile of x from i, and its squares, to lanes from t; raise `largest`."""
     emit_moments(e, lambda x, row: x)
@@ -263,7 +263,7 @@ def _tile_moments(x, scratch, top, sums, squares):
     for tile in range(x.size // TILE):
         for t in range(0, LANES, COLUMN):  # a column ends inside its tile
             at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
-            _moments_column(x, at, ahead, lanes_1, lanes_2, t, top, 0)
+            _moments_column(x, at, ahead, lanes_1, lanes_2, t, top)
         sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
     return finish_moments(x, scratch, top, sums, squares)
 
@@ -289,11 +289,11 @@ _write_squares = _squares_block(False)
 _add_squares = _squares_block(True)
 
 
-@block("lanes", "zero")
+@block("lanes")
 def _fold_lanes(e: Emitter) -> None:
     """Add up LANES lanes by a binary tree to 16 sums, which the first lanes then contain."""
     builder = e.builder
-    first = e.address("lanes", "zero")
+    first = e.args["lanes"]
     sums = [e.load(e.element(first, at), doubles(16), 8) for at in range(0, LANES, 16)]
     while len(sums) > 1:
         half = len(sums) // 2
@@ -309,7 +309,7 @@ def bucket_squares(bucket: int) -> Any:
     """
     across = min(bucket, LANES)
 
-    @block("x", "i", "lanes", "zero")
+    @block("x", "i", "lanes")
     def squares(e: Emitter) -> None:
         builder, source = e.builder, e.address("x", "i")
 
@@ -332,7 +332,7 @@ def bucket_squares(bucket: int) -> Any:
         while (half := total.type.count // 2) > 0:
             low, high = e.parts(total, half)
             total = builder.fadd(low, high)
-        e.store(total, e.address("lanes", "zero"), 8)
+        e.store(total, e.args["lanes"], 8)
 
     return squares
 
@@ -357,7 +357,7 @@ def tile_squares(x, bucket, tiles, lanes, sums):
                 lanes[i % LANES] = value * value + (lanes[i % LANES] if i >= LANES else 0.0)
             width = LANES // 2
             if part.size > 16:
-                _fold_lanes(lanes, 0)
+                _fold_lanes(lanes)
                 width = 8
             # Lanes after the part are 0, and adding them changes nothing, as squares are not −0.
             while width >= part.size and width > 1:

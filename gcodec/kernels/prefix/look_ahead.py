@@ -73,19 +73,19 @@ def looking(count: int, look: Look, targets: dict[str, int], side: SideWork | No
     """
     further = side.names if side else ()
 
-    @block("data", "table", "state", "first", "zero", *targets, *further)
+    @block("data", "table", "state", "first", *targets, *further)
     def look_ahead(e: Emitter) -> None:
         builder, word = e.builder, integer(64)
-        data, table = e.address("data", "zero"), e.address("table", "zero")
-        arrays = {name: e.address(name, "zero") for name in targets}
+        data, table = e.args["data"], e.args["table"]
+        arrays = {name: e.args[name] for name in targets}
         own = e.address("state", "first")
         # The bit and the place of each string, and the step; what each gains in a round at most.
         fields = [e.element(own, field + k) for k in range(count) for field in (AT, PLACE)]
         ends = [e.element(own, field + k) for k in range(count) for field in (LAST_AT, LAST_PLACE)]
         gains = [look.times * look.window, look.times * look.most] * count
         if side:
-            fields.append(e.element(e.address("state", "zero"), STEP))
-            ends.append(e.element(e.address("state", "zero"), LAST_STEP))
+            fields.append(e.element(e.args["state"], STEP))
+            ends.append(e.element(e.args["state"], LAST_STEP))
             gains.append(side.steps)
         limits, before = [builder.load(end) for end in ends], [builder.load(f) for f in fields]
         begun = builder.block

@@ -167,7 +167,7 @@ def between_looks(family: Family, look: Look, signed: bool = False) -> tuple[Any
 
     @inline
     def read_rest(code, data, heads, j, stop, end, runs, singles, out, wide, status):
-        look_one(data, runs, heads, j, 0, out)
+        look_one(data, runs, heads, j, out)
         at, i = heads[AT + j], heads[PLACE + j]
         last_at, last_place = heads[LAST_AT + j], heads[LAST_PLACE + j]
         while i < stop:
@@ -199,7 +199,7 @@ def between_looks(family: Family, look: Look, signed: bool = False) -> tuple[Any
             at, i = after, i + 1
             if at <= last_at and i <= last_place:
                 heads[AT + j], heads[PLACE + j] = at, i
-                look_one(data, runs, heads, j, 0, out)
+                look_one(data, runs, heads, j, out)
                 at, i = heads[AT + j], heads[PLACE + j]
         heads[AT + j] = at
 
@@ -241,7 +241,7 @@ def _reader(family: Family, look: Look) -> Kernel:
                     return
             together = blocks == ENTRIES
             while together:
-                look_all(data, runs, heads, 0, 0, out)
+                look_all(data, runs, heads, 0, out)
                 together = pass_words(code, data, heads, end, singles, out, wide, status)
             for j in range(blocks):
                 if status[0] == 0:

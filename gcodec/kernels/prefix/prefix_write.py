@@ -155,13 +155,13 @@ def places_block(digit: int, together: int) -> Any:
     symbol k is not 0.
     """
 
-    @block("small", "i", "places", "zero")
+    @block("small", "i", "places")
     def find_places(e: Emitter) -> None:
         builder = e.builder
         source = e.address("small", "i")
         emit_prefetch(builder, e.element(source, _AHEAD))
         symbols = e.load(source, lanes(8), 1)
-        target = e.address("places", "zero")
+        target = e.args["places"]
         width, places = 8, symbols
         while width < 8 * together:  # the first symbol is in the lowest bits
             width *= 2
@@ -221,7 +221,7 @@ def _writer(family: Family) -> Kernel:
                 if i + BLOCK <= stop:
                     # A loop for each size of groups: a shared loop takes 1.5 times as long.
                     begun = i
-                    fours_of(small, i, places, 0)
+                    fours_of(small, i, places)
                     if places[BLOCK // 4] == 0:
                         if places[BLOCK // 4 + 1] == 0 and n_zeros <= _MOST:
                             for _ in range(BLOCK // 8):
@@ -235,7 +235,7 @@ def _writer(family: Family) -> Kernel:
                             acc, have, at = put(out, at, acc, have, bits, nbits)
                             i += 8
                     else:
-                        _twos_of(small, i, places, 0)
+                        _twos_of(small, i, places)
                         if places[BLOCK // 2] == 0:
                             for k in range(0, BLOCK // 2, 2):
                                 first = groups[twos + places[k]]
@@ -293,7 +293,7 @@ def _bytes_of(symbols: np.ndarray) -> np.ndarray:
     return symbols.astype(np.uint8)
 
 
-@block("digits", "first", "groups", "out", "state", "kept", "zero", apart=True)
+@block("digits", "first", "groups", "out", "state", "kept", apart=True)
 def _join_words(e: Emitter) -> None:
     """Put the words of four places at a time, while they have at most 56 bits together.
 
@@ -301,8 +301,8 @@ def _join_words(e: Emitter) -> None:
     from element `first` + kept[0] up to `first` + kept[1]; kept[0] advances.
     """
     builder, word = e.builder, integer(64)
-    digits, groups = e.address("digits", "first"), e.address("groups", "zero")
-    out, kept, state = (e.address(name, "zero") for name in ("out", "kept", "state"))
+    digits, groups = e.address("digits", "first"), e.args["groups"]
+    out, kept, state = (e.args[name] for name in ("out", "kept", "state"))
     fields = [kept, *(e.element(state, k) for k in range(3))]
     begun, before = builder.block, [builder.load(field) for field in fields]
     last = builder.load(e.element(kept, 1))
@@ -360,7 +360,7 @@ def _halved(word, digit):
     return (word | word >> _SIXTEEN) & _QUADS
 
 
-@block("small", "i", "base", "span", "places", "first", "kept", "zero")
+@block("small", "i", "base", "span", "places", "first", "kept")
 def _find_pairs(e: Emitter) -> None:
     """Write the places of 16 pairs among 32 bytes from i on; see `PairTable`.
 
@@ -374,7 +374,7 @@ def _find_pairs(e: Emitter) -> None:
     below = builder.icmp_unsigned("<", digits, span)
     is_zero = builder.icmp_unsigned("==", symbols, symbols.type([0] * BLOCK))
     fits = builder.and_(below, builder.or_(above, is_zero))
-    flags = e.element(e.address("kept", "zero"), 2)
+    flags = e.element(e.args["kept"], 2)
     wrong = builder.bitcast(builder.not_(fits), integer(32))
     wrong = builder.zext(wrong, integer(64))
     builder.store(builder.or_(builder.load(flags), wrong), flags)
@@ -396,7 +396,7 @@ def _join_pairs(small, i, whole, base, span, pairs, places, out, state, kept):
     """
     kept[2] = 0
     for k in range(0, whole, BLOCK):
-        _find_pairs(small, i + k, base, span, places, k // 2, kept, 0)
+        _find_pairs(small, i + k, base, span, places, k // 2, kept)
     if kept[2]:
         return np.int64(0)
     limit, end = out.size - SLACK, whole // 2
@@ -404,7 +404,7 @@ def _join_pairs(small, i, whole, base, span, pairs, places, out, state, kept):
     while kept[0] < end and np.int64(state[0]) <= limit:
         # Four pairs put at most 7 bytes, so the last of them begin up to the limit.
         kept[1] = min(end, kept[0] + 4 * ((limit - np.int64(state[0])) // 7 + 1))
-        _join_words(places, 0, pairs, out, state, kept, 0)
+        _join_words(places, 0, pairs, out, state, kept)
         if kept[0] == kept[1]:
             continue
         # Four pairs with long words: two of them put at most 6 bytes.
@@ -473,7 +473,7 @@ def write_table_words(
             room = (limit - np.int64(state[0])) // 7 + 1
             kept[0], kept[1] = 0, min(whole // together, 4 * room)
             if together == 1:
-                _join_words(small, i, groups, out, state, kept, 0)
+                _join_words(small, i, groups, out, state, kept)
             else:
                 seen = np.uint64(0)
                 for k in range(whole // 16):
@@ -487,7 +487,7 @@ def write_table_words(
                         store_word(digits, 4 * k, _halved(word, _FOUR))
                 if seen & too_large:
                     kept[1] = 0
-                _join_words(digits, 0, groups, out, state, kept, 0)
+                _join_words(digits, 0, groups, out, state, kept)
             i += kept[0] * together
             # Single symbols: some with long words, the last ones, and any without a word.
             count = np.int64(0)

@@ -143,7 +143,7 @@ def _read_pairs(
                 return
         together = blocks == _TOGETHER
         while together:
-            _look_all(data, runs, heads, 0, 0, levels, gaps)
+            _look_all(data, runs, heads, 0, levels, gaps)
             # One of the blocks has a long pair next; where short pairs are rare, more follow.
             for turn in range(_TURNS * _TOGETHER):
                 j = turn % _TOGETHER
@@ -172,7 +172,7 @@ def _read_pairs(
         for j in range(blocks):
             b = first + j
             stop = starts[b + 1] if chained else end
-            _look_one(data, runs, heads, j, 0, levels, gaps)
+            _look_one(data, runs, heads, j, levels, gaps)
             at, i = heads[AT + j], heads[PLACE + j]
             while i < bounds[b] and at < stop:
                 if i + 8 <= bounds[b] and at <= heads[LAST_AT + j]:
@@ -193,7 +193,7 @@ def _read_pairs(
                 at, i = after, i + 1
                 if i <= heads[LAST_PLACE + j] and at <= heads[LAST_AT + j]:
                     heads[AT + j], heads[PLACE + j] = at, i
-                    _look_one(data, runs, heads, j, 0, levels, gaps)
+                    _look_one(data, runs, heads, j, levels, gaps)
                     at, i = heads[AT + j], heads[PLACE + j]
             nonempty = i > (bounds[b - 1] if b else 0)
             full = i == bounds[b] or (b + 1 == count and nonempty)

@@ -112,7 +112,7 @@ def _write_pairs(
                 # Groups of four, up to one without a word.
                 start = i
                 for _ in range(SCAN // BLOCK):
-                    fours_of(small, i, places, 0)
+                    fours_of(small, i, places)
                     if places[BLOCK // 4]:
                         break
                     k = 0

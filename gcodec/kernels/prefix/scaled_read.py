@@ -239,11 +239,11 @@ def _read_values(
         together, line = blocks == ENTRIES, (buf, source, places, factors, out, target, streaming)
         while together:
             if heads[STEP] <= heads[LAST_STEP]:
-                _look_beside(data, runs, heads, 0, 0, buf, *line)
+                _look_beside(data, runs, heads, 0, buf, *line)
                 if heads[STEP] > heads[LAST_STEP]:
                     continue
             else:
-                _look_all(data, runs, heads, 0, 0, buf)
+                _look_all(data, runs, heads, 0, buf)
             together = _pass_words(code, data, heads, end, singles, buf, wide, status)
         for j in range(blocks):
             if status[0] == 0:

@@ -83,9 +83,9 @@ extern "C" __global__ void __launch_bounds__(256)
 // Writes the products, or if `add`, adds `times` each of them to `out`.
 extern "C" __global__ void __launch_bounds__(256)
     multiply(const u32* values, i64 n, i64 first, i64 length, const u32* __restrict__ scales,
-             u32 times, bool add, u32* out) {
+             f32 times, bool add, u32* out) {
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
         u32 product = multiply_bits(values[i], scales[(first + i) / length]);
-        out[i] = add ? add_bits(out[i], multiply_bits(times, product)) : product;
+        out[i] = add ? add_bits(out[i], multiply_bits(bits_of(times), product)) : product;
     }
 }

@@ -146,7 +146,7 @@ def multiply(
     _scale_blocks(values, first, length, scales, *store_of(add, False), out)
 
 
-@block("x", "i", "delta", "top", "raised", "lanes", "zero")
+@block("x", "i", "delta", "top", "raised", "lanes")
 def _add_squares(e: Emitter) -> None:
     """Add the squared errors of _LANES elements of x from i on to as many float64 lanes."""
     builder = e.builder
@@ -163,7 +163,7 @@ def _add_squares(e: Emitter) -> None:
     sent = builder.fmul(level, delta)
     wide = doubles(_LANES)
     error = builder.fsub(builder.fpext(magnitude, wide), builder.fpext(sent, wide))
-    sums = e.address("lanes", "zero")
+    sums = e.args["lanes"]
     total = builder.fadd(e.load(sums, wide), builder.fmul(error, error))
     e.store(total, sums)
 
@@ -191,7 +191,7 @@ def _choose(x, length, scale, top, mantissa, sums, factors):
                 sums[t] = 0.0
             whole = stop - (stop - start) % _LANES
             for i in range(start, whole, _LANES):
-                _add_squares(x, i, delta, top, raised, sums, 0)
+                _add_squares(x, i, delta, top, raised, sums)
             error = 0.0
             for i in range(whole, stop):
                 error += square_of_error(x[i], delta, top, mantissa)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import device_with, launch_striding, word
+from gcodec.runtime.cuda_grid import device_with, factor_to_add, launch_striding, word
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import placed
 
@@ -57,8 +57,7 @@ def multiply(
     add: np.float32 | None = None,
 ) -> None:
     """Multiply elements by the scales of their blocks, or add multiples of the products."""
-    factor = np.float32(1 if add is None else add).view(np.uint32)
-    _launch("multiply", values, first, length, scales, factor, add is not None, out)
+    _launch("multiply", values, first, length, scales, *factor_to_add(add), out)
 
 
 def _launch(name: str, x: Array, first: int, length: int, scales: Array, *target: object) -> None:

@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     table_values(const u8* __restrict__ codes, i64 nbytes, i64 n, i64 length,
                  const u32* __restrict__ scales, const u32* __restrict__ numbers, bool pairs,
-                 bool divides, u32 times, bool add, u32* out) {
+                 bool divides, f32 times, bool add, u32* out) {
     __shared__ u32 table[256];
     for (int k = threadIdx.x; k < (pairs ? 16 : 256); k += blockDim.x) table[k] = numbers[k];
     __syncthreads();

@@ -115,7 +115,7 @@ def _quantizer(bucket: int, leave: bool) -> Kernel:
             if leave:
                 for i in range(start, start + bucket, BLOCK):
                     add_block(gradient, residual, i, decay, x, i, backup, streaming)
-            squares(x, start, square, 0)
+            squares(x, start, square)
             norm = np.float32(np.sqrt(square[0]))
             norms[b] = norm
             factor = scale_by(norm, s)

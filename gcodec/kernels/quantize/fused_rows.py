@@ -150,14 +150,14 @@ def _read_scale_bias(row, at, half):
     return np.uint32(word & np.uint64(0xFFFFFFFF)), np.uint32(word >> np.uint64(32))
 
 
-@block("x", "i", "stop", "ends", "zero")
+@block("x", "i", "stop", "ends")
 def _range_blocks(e: Emitter) -> None:
     """Write the least and the greatest key of the elements from i to stop, 32 or a multiple."""
 
     def values(i: Any) -> Any:
         return e.load(e.builder.gep(e.args["x"], [i]), floats())
 
-    emit_range(e, values, e.address("ends", "zero"))
+    emit_range(e, values, e.args["ends"])
 
 
 def _codes_block(bits: int) -> Any:
@@ -252,7 +252,7 @@ def _quantizer(bits: int, half: bool) -> Kernel:
             first, end, to = row * columns, (row + 1) * columns, row * width
             least, most = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
             if blocks > 0:
-                _range_blocks(x, first, first + blocks * BLOCK, ends, 0)
+                _range_blocks(x, first, first + blocks * BLOCK, ends)
                 least, most = ends[0], ends[1]
             for i in range(first + blocks * BLOCK, end):  # end <= x.size
                 key = key_of(np.int32(float_bits(x[i])))

@@ -43,7 +43,7 @@ Factors = Literal["each", "two", "same"]
 """Factors of the 32 elements of a block: one each, from an array; one for the first `split` of
 them and another for the others; or the same for all."""
 
-_FACTORS = {"each": ("numbers", "zero"), "two": ("factor", "other", "split"), "same": ("factor",)}
+_FACTORS = {"each": ("numbers",), "two": ("factor", "other", "split"), "same": ("factor",)}
 _PART = 1 << 18  # symbols that are checked at a time
 _TINY_PART = 1 << 16  # elements that are searched for tiny norms at a time
 
@@ -260,7 +260,7 @@ def _dequantize_part(
 def _emit_factors(e: Emitter) -> Any:
     """Emit the factors of 32 elements."""
     if "numbers" in e.args:
-        return e.load(e.address("numbers", "zero"), floats())
+        return e.load(e.args["numbers"], floats())
     if "other" not in e.args:
         return e.splat(e.args["factor"])
     split = e.args["split"]
@@ -291,7 +291,7 @@ def quantize_block(
             if leave:
                 step = e.args["step"]
                 one_each = factors == "each"
-                steps = e.load(e.address("step", "zero"), floats()) if one_each else e.splat(step)
+                steps = e.load(step, floats()) if one_each else e.splat(step)
                 e.store(_emit_left(e, x, level, steps), source)
 
     return levels_of
@@ -437,7 +437,7 @@ def _quantizer(kind: np.dtype[Any], leave: bool) -> Kernel:
                 two_blocks(x, i, numbers[0], steps[0], rounds, s, seed, start, span, out, i)
                 i += pair
             else:
-                one_block(x, i, numbers, 0, steps, rounds, s, seed, start, span, out, i)
+                one_block(x, i, numbers, steps, rounds, s, seed, start, span, out, i)
                 i += BLOCK
         return any_tiny
 
@@ -474,7 +474,7 @@ def _dequantizer(kind: np.dtype[Any]) -> Kernel:
                     padded[k], values[k] = symbols[start + k], out[start + k]
                 b = min((start + phase) // bucket, last)
                 spread(numbers, norms, bucket, start + phase, s, b)
-                any_block(padded, 0, numbers, 0, store & ADD, scale, values, 0)
+                any_block(padded, 0, numbers, store & ADD, scale, values, 0)
                 for k in range(stop - start):
                     out[start + k] = values[k]
         i, b = head, np.int64(0)
@@ -494,7 +494,7 @@ def _dequantizer(kind: np.dtype[Any]) -> Kernel:
                 i += BLOCK
         while i < tail:
             _, _, b = spread(numbers, norms, bucket, i + phase, s, b)
-            any_block(symbols, i, numbers, 0, store, scale, out, i)
+            any_block(symbols, i, numbers, store, scale, out, i)
             i += BLOCK
         if store == STREAM:
             fence()

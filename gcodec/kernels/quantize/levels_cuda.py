@@ -6,7 +6,13 @@ import numpy as np
 
 from gcodec.kernels.quantize.levels import Scale, levels_error
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import byte_view, device_with, launch_striding, raise_reported
+from gcodec.runtime.cuda_grid import (
+    byte_view,
+    device_with,
+    factor_to_add,
+    launch_striding,
+    raise_reported,
+)
 from gcodec.runtime.device import placed
 
 
@@ -36,8 +42,7 @@ def dequantize(
 ) -> None:
     """Write the values of a part of the symbols, or add a multiple of them."""
     n = out.size
-    factor = 1.0 if add is None else add, add is not None
-    arguments = *byte_view(symbols), n, *_part(scale, first, symbols), *factor, out
+    arguments = *byte_view(symbols), n, *_part(scale, first, symbols), *factor_to_add(add), out
     launch_striding(device_with(symbols), "levels", "dequantize_part", n, *arguments)
 
 

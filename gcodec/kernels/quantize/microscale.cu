@@ -143,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(256)
     microscale_values(const u8* __restrict__ scales, const u8* __restrict__ data, i64 nbytes, i64 n,
                       i32 threads, i32 width, i32 mantissa, i32 least, bool is_integer, u32 last,
                       bool has_infinity, const u32* __restrict__ tensor_scale, bool is_two_level,
-                      u32 times, bool add, u32* out) {
+                      f32 times, bool add, u32* out) {
     __shared__ u32 numbers[256], factors[256];
     Elements elements = {width, mantissa, least, is_integer}, e4m3 = {8, 3, -6, false};
     u32 own = threadIdx.x;

@@ -15,7 +15,13 @@ from gcodec.kernels.quantize.block_format import (
 )
 from gcodec.kernels.quantize.microscale import Quantization, infinite_scale
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import device_with, launch_striding, raise_reported, word
+from gcodec.runtime.cuda_grid import (
+    device_with,
+    factor_to_add,
+    launch_striding,
+    raise_reported,
+    word,
+)
 from gcodec.runtime.deferred import Deferred
 
 _EACH = 8  # elements of a thread
@@ -60,8 +66,7 @@ def dequantize(
     magnitudes = fmt.values()[: 1 << fmt.width - 1]
     last, has_infinity = int(np.isfinite(magnitudes).sum()) - 1, bool(np.isinf(magnitudes).any())
     numbers = *_elements(fmt), last, has_infinity, word(device, tensor_scale), fmt.is_two_level
-    factor = _bits(np.float32(1 if add is None else add)), add is not None
-    arguments = scales, data, data.size, n, *numbers, *factor, out
+    arguments = scales, data, data.size, n, *numbers, *factor_to_add(add), out
     launch_striding(device, "microscale", "microscale_values", n, *arguments, per_thread=_EACH)
 
 

@@ -91,15 +91,15 @@ def _emit_tops(e: Emitter, size: int) -> Any:
 def _store_scales(e: Emitter, codes: Any, tops: Any, mark: int) -> None:
     """Emit the stores of 32 scales, or of marks where blocks are not finite, and of all tops."""
     builder, kind = e.builder, tops.type
-    largest = e.load(e.address("largest", "zero"), kind)
-    e.store(e.larger(tops, largest), e.address("largest", "zero"))
+    largest = e.load(e.args["largest"], kind)
+    e.store(e.larger(tops, largest), e.args["largest"])
     is_finite = builder.icmp_signed("<", tops, kind([INFINITY_BITS] * kind.count))
     codes = builder.select(is_finite, codes, kind([mark] * kind.count))
     e.store(builder.trunc(codes, lanes(8)), e.address("bytes", "b"), align=1)
 
 
 _SCALE_NAMES = (
-    *("divisor", "reciprocal", "adds", "least", "parts", "tops", "b", "zero"),
+    *("divisor", "reciprocal", "adds", "least", "parts", "tops", "b"),
     *("largest", "bytes", "factors", "sizes"),
 )
 
@@ -117,7 +117,7 @@ def _power_block(uniform: bool) -> Any:
         constant = constants(kind)
         tops = bits = _emit_tops(e, BLOCK)
         if uniform:
-            adds = e.splat(builder.load(e.address("adds", "zero")))
+            adds = e.splat(builder.load(e.args["adds"]))
         else:
             divisor = e.splat(e.args["divisor"])
             quotients = builder.fdiv(builder.bitcast(tops, floats()), divisor)
@@ -246,7 +246,7 @@ def scale_finder(size: int) -> Kernel:
         for i in range(0, count * size, BLOCK):
             tops_block(x, first + i, parts, i // size)
         for b in range(0, count, BLOCK):
-            numbers = divisor, reciprocal, adds, least, parts, tops, b, 0
+            numbers = divisor, reciprocal, adds, least, parts, tops, b
             if has_powers and adds.size == 1:
                 uniform_block(*numbers, largest, room, factors, sizes)
             else:

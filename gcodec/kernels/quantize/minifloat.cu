@@ -136,7 +136,7 @@ __device__ __forceinline__ void unpack(const u8* bytes, i64 i, i64 nbytes, bool 
 // Decodes n codes, two in a byte if `pairs`: writes their values, or adds `times` the values to out.
 extern "C" __global__ void __launch_bounds__(256)
     minifloat_values(const u8* __restrict__ bytes, i64 n, bool pairs,
-                     const u32* __restrict__ points, u32 times, bool add, u32* out) {
+                     const u32* __restrict__ points, f32 times, bool add, u32* out) {
     __shared__ u32 table[256];
     copy_table(points, table);
     for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {

@@ -23,6 +23,7 @@ from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import (
     THREADS,
     device_with,
+    factor_to_add,
     launch_striding,
     raise_reported,
     word,
@@ -54,9 +55,8 @@ def dequantize_tensor(
 ) -> None:
     """Write the values of codes, or add a multiple of them."""
     device, n = device_with(codes), out.size
-    factor = np.float32(1 if add is None else add).view(np.uint32), add is not None
     source = codes, n, per_byte(fmt) == 2, _Rule.of(device, scale, fmt).points
-    _launch(device, "minifloat_values", n, *source, *factor, out)
+    _launch(device, "minifloat_values", n, *source, *factor_to_add(add), out)
 
 
 def check(codes: Array, n: int, fmt: MiniFloat) -> None:

@@ -223,13 +223,13 @@ def quantize_plainly(x, factor, out):
             target[i] = np.uint8(np.uint32(level) << np.uint32(1))
 
 
-@block("x", "at", "tops", "zero", "factor", "out", "i")
+@block("x", "at", "tops", "factor", "out", "i")
 def _plain_block(e: Emitter) -> None:
     """Write the plain levels of 32 values to `out`, from element i on, and raise the 32 `tops`."""
     builder, number, word = e.builder, floats(), lanes(32)
     dead, up, most = (number([float(value)] * BLOCK) for value in (_DEAD, _UP, _MANY))
     bits = e.magnitude_bits(e.load(e.address("x", "at"), number))
-    tops = e.address("tops", "zero")
+    tops = e.args["tops"]
     e.store(e.larger(bits, e.load(tops, word)), tops)
     y = e.smaller(builder.fmul(builder.bitcast(bits, number), e.splat(e.args["factor"])), most)
     level = builder.fptosi(builder.fadd(y, up), word)
@@ -250,7 +250,7 @@ def _sum_plainly(x, residual, decay, left, backup, streaming, sums, tops, factor
         part = sums[: min(BLOCK, x.size - i)]
         add_tile(x, residual, i, part.size, decay, part, left, backup, streaming, AHEAD)
         if part.size == BLOCK:
-            _plain_block(sums, 0, tops, 0, factor, out, i)
+            _plain_block(sums, 0, tops, factor, out, i)
         else:
             _plain_tail(part, factor, tops, out[i:])
     if streaming:
@@ -265,7 +265,7 @@ def _quantize_and_find_top(x, factor, tops, out):
     whole = x.size - x.size % BLOCK
     for i in range(0, whole, BLOCK):
         fetch_block(x, i + AHEAD)
-        _plain_block(x, i, tops, 0, factor, out, i)
+        _plain_block(x, i, tops, factor, out, i)
     _plain_tail(x[whole:], factor, tops, out[whole:])
     return _largest_of(tops)
 
@@ -318,12 +318,12 @@ def _fill_points(symbols, part, centroids, out):
         out[i] = -point if symbols[i] & 1 and k > 0 else point
 
 
-@block("symbols", "i", "points", "zero", "store", "scale", "out")
+@block("symbols", "i", "points", "store", "scale", "out")
 def _points_block(e: Emitter) -> None:
     """Write the points of 32 symbols from i, which registers hold."""
     symbols = e.load(e.address("symbols", "i"), lanes(8), 1)
     places = e.builder.zext(symbols, lanes(32))
-    values = e.looked_up_floats(e.address("points", "zero"), places)
+    values = e.looked_up_floats(e.args["points"], places)
     e.store_as(values, e.address("out", "i"))
 
 
@@ -344,7 +344,7 @@ def _points_writer() -> Kernel:
                 if top < in_registers:
                     first = target.size - target.size % BLOCK
                     for i in range(0, first, BLOCK):
-                        _points_block(part, i, points, 0, store, scale, target)
+                        _points_block(part, i, points, store, scale, target)
             for i in range(first, target.size):
                 point = points[part[i]]
                 target[i] = target[i] + scale * point if store == ADD else point

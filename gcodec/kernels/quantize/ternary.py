@@ -35,7 +35,7 @@ from gcodec.runtime.memory import aligned_empty
 Pack = Literal["chapter", "terngrad", "base3"]
 
 CHAPTER = FieldLayout(width=2, order="lsb")
-STRIDED = FieldLayout(width=2, order="lsb", strided=True, pad="count")
+STRIDED = FieldLayout(width=2, order="lsb", strided=True)
 TRITS = 5  # codes in a byte of base3
 FIVES = np.arange(3**TRITS).astype(np.uint8)  # all bytes of base3
 _LARGEST = 3**TRITS - 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.errors import Corrupt
-from gcodec.kernels.bits.dequantize_cuda import level_to_add
 from gcodec.kernels.bits.pack import check_length, pad_error
 from gcodec.kernels.bits.pack_cuda import launch_check_padding, padding_error
 from gcodec.kernels.quantize.ternary import (
@@ -17,7 +16,13 @@ from gcodec.kernels.quantize.ternary import (
     pad_digits_error,
 )
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import device_with, launch_striding, raise_reported, word
+from gcodec.runtime.cuda_grid import (
+    device_with,
+    factor_to_add,
+    launch_striding,
+    raise_reported,
+    word,
+)
 
 _KERNELS = {"chapter": "chapter_bytes", "terngrad": "strided_bytes", "base3": "base3_bytes"}
 
@@ -34,7 +39,7 @@ def quantize(x: Array, scale: np.float32, seed: int, pack: Pack, level: None = N
 def dequantize_base3(data: Array, scale: np.float32, out: Array, add: np.float32 | None) -> None:
     """Write the values of base3 bytes."""
     device = device_with(data)
-    arguments = data, out.size, *level_to_add(device, scale, add), out
+    arguments = data, out.size, word(device, scale), *factor_to_add(add), out
     launch_striding(device, "ternary", "base3_levels", data.size, *arguments)
 
 

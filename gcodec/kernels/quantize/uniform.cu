@@ -102,6 +102,6 @@ extern "C" __global__ void __launch_bounds__(256, 4) dequantize_tiles(
             u32 code = ((u32)(codes >> bits * (7 - k)) & levels) ^ own.flip;
             values[k] = narrowed(__dadd_rn(own.one, __dmul_rn((f64)(i32)code, own.two)));
         }
-        store_eight(out, 8 * group, n, values, bits_of(scale), add);
+        store_eight(out, 8 * group, n, values, scale, add);
     }
 }

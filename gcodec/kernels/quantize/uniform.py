@@ -257,7 +257,7 @@ def _end_of(low, high, levels):
 
 def _numbers(e: Emitter, name: str, count: int, first: int = 0) -> list[Any]:
     """Emit the loads of the three numbers of some lanes from an array."""
-    places = [e.element(e.address(name, "zero"), k * BLOCK + first) for k in range(3)]
+    places = [e.element(e.args[name], k * BLOCK + first) for k in range(3)]
     return [e.load(place, doubles(count), 8) for place in places]
 
 
@@ -283,7 +283,7 @@ def _quantize_block(stochastic: bool, leave: bool) -> Any:
     """
     count = BLOCK // 4 if leave else BLOCK  # lanes whose numbers fit into the registers
 
-    @block("x", "i", "numbers", "ends", "zero", "rounds", "seed", "start", "codes", "at")
+    @block("x", "i", "numbers", "ends", "rounds", "seed", "start", "codes", "at")
     def quantize_block(e: Emitter) -> None:
         source, target, halves = e.address("x", "i"), e.address("codes", "at"), None
         e.fetch(source)
@@ -346,7 +346,7 @@ def _sum_tile(gradient, residual, decay, sums, backup, streaming, bucket, keys, 
     return top
 
 
-_pack = calling("in uint8[], out uint8[], boolean")
+_pack = calling("in uint8[], out uint8[]")
 
 
 @factory(lambda: itertools.product((False, True), (False, True)))
@@ -380,7 +380,7 @@ def _quantizer(stochastic: bool, leave: bool) -> Kernel:
                 limit = _fill(numbers, ranges, bucket, start, levels, _factor_of)
                 if leave:
                     _fill(ends, ranges, bucket, start, levels, _end_of)
-            one_block(x, i, numbers, ends, 0, rounds, seed, np.uint64(start), codes, i)
+            one_block(x, i, numbers, ends, rounds, seed, np.uint64(start), codes, i)
         return limit
 
     @kernel(
@@ -452,7 +452,7 @@ def _quantizer(stochastic: bool, leave: bool) -> Kernel:
                     if leave:
                         values[whole + k] = padded[k]
             if bits < 8:
-                _pack(pack, codes[: values.size], part, False)
+                _pack(pack, codes[: values.size], part)
             if leave and residual.size != 0:
                 for i in range(0, whole, BLOCK):
                     leave_block(values, i, left, tile + i, backup, streaming)
@@ -468,7 +468,7 @@ def _quantizer(stochastic: bool, leave: bool) -> Kernel:
 # --- dequantize ----------------------------------------------------------------------------------
 
 
-@block("codes", "at", "ends", "zero", "store", "scale", "out", "i")
+@block("codes", "at", "ends", "store", "scale", "out", "i")
 def _dequantize_block(e: Emitter) -> None:
     """Decode 32 codes from `at` to elements of `out` from i on."""
     codes = e.builder.zext(e.load(e.address("codes", "at"), lanes(8), 1), lanes(32))
@@ -483,7 +483,7 @@ def _dequantize_blocks(codes, first, limit, ranges, bucket, levels, store, scale
         start = first + i
         if start + BLOCK > limit:
             limit = _fill(ends, ranges, bucket, start, levels, _end_of)
-        _dequantize_block(codes, i, ends, 0, store, scale, out, i)
+        _dequantize_block(codes, i, ends, store, scale, out, i)
     return limit
 
 

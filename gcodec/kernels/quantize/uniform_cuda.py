@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import device_with, launch_striding
+from gcodec.runtime.cuda_grid import device_with, factor_to_add, launch_striding
 
 _GROUP = 8  # elements, whose codes end on a byte
 
@@ -37,6 +37,5 @@ def dequantize(
 ) -> None:
     """Write the values of packed codes, or add a multiple of them."""
     device, n = device_with(data), out.size
-    factor = 1.0 if add is None else add, add is not None
-    arguments = data, data.size, ranges, bucket, bits, *factor, out, n
+    arguments = data, data.size, ranges, bucket, bits, *factor_to_add(add), out, n
     launch_striding(device, "uniform", "dequantize_tiles", n, *arguments, per_thread=_GROUP)

@@ -311,9 +311,7 @@ def _reader(
                 for k in range(ways * lanes):
                     paths[k] = 0
             if width:
-                read_groups(
-                    data, shift, table, slots, order, states, paths, cursors, classes, 0, out
-                )
+                read_groups(data, shift, table, slots, order, states, paths, cursors, classes, out)
             for way in range(ways):
                 own = states[way * lanes : (way + 1) * lanes]
                 along = paths[way * lanes : (way + 1) * lanes]
@@ -359,11 +357,11 @@ def _reading_groups(classed: bool, trellis: bool, compact: bool, ways: int, widt
     """
     arrays = "data", "table", "slots", "expand", "states", "paths", "cursors", "classes", "out"
 
-    @block("data", "shift", *arrays[1:-1], "zero", arrays[-1])
+    @block("data", "shift", *arrays[1:])
     def read_groups(e: Emitter) -> None:
         builder, word = e.builder, integer(64)
         data, table, slots, expand, states, paths, cursors, classes, out = (
-            e.address(name, "zero") for name in arrays
+            e.args[name] for name in arrays
         )
         before, last, bits = [], [], e.args["shift"]
         shift = e.splat(builder.trunc(bits, integer(32)), width)

@@ -190,7 +190,7 @@ def _writer(classed: bool, lanes: int, width: int) -> Kernel:
             if width:
                 cursor[AT], cursor[PLACE] = at, whole
                 cursor[LAST_AT], cursor[LAST_PLACE] = LANES, start + LANES
-                write_groups(symbols, shift, entries, order, states, cursor, 0, out)
+                write_groups(symbols, shift, entries, order, states, cursor, out)
                 at = cursor[AT]
             words[row + b], i = out.size - at, start
         head = out[at - 2 * lanes : at]
@@ -211,12 +211,11 @@ def _writing_groups(width: int) -> Any:
     """
     count = HALF // width  # vectors of a half group
 
-    @block("symbols", "shift", "entries", "compress", "states", "cursor", "zero", "out")
+    @block("symbols", "shift", "entries", "compress", "states", "cursor", "out")
     def write_groups(e: Emitter) -> None:
         builder, word = e.builder, integer(64)
         symbols, entries, compress, states, cursor, out = (
-            e.address(name, "zero")
-            for name in ("symbols", "entries", "compress", "states", "cursor", "out")
+            e.args[name] for name in ("symbols", "entries", "compress", "states", "cursor", "out")
         )
         at, place, *limits = (builder.load(e.element(cursor, k)) for k in range(CURSOR))
         shift = e.splat(builder.trunc(e.args["shift"], integer(32)), width)

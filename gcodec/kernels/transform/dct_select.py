@@ -106,13 +106,13 @@ def _finding(shift: int) -> Any:
 _find_one, _find_four, _find_all = map(_finding, _SHIFTS)
 
 
-@block("x", "i", "bound", "mask", "zero")
+@block("x", "i", "bound", "mask")
 def _find_mask(e: Emitter) -> None:
     """Store a mask of the keys, of 32, that are not below a bound; the first is the lowest bit."""
     from llvmlite import ir
 
     above = e.builder.icmp_signed(">=", _keys(e), e.splat(e.args["bound"]))
-    e.builder.store(e.builder.bitcast(above, ir.IntType(BLOCK)), e.address("mask", "zero"))
+    e.builder.store(e.builder.bitcast(above, ir.IntType(BLOCK)), e.args["mask"])
 
 
 @subroutine
@@ -212,7 +212,7 @@ def _select_largest(
         for i in range(0, whole, BLOCK):
             if tops[i // BLOCK] < least:
                 continue
-            _find_mask(x, base + i, bound, mask, 0)
+            _find_mask(x, base + i, bound, mask)
             word = mask[0]
             while word:
                 place = i + np.int64(trailing_zeros(word))
