@@ -269,7 +269,8 @@ def _call(on_host: Callable[..., Any], result_types: Any, *arguments: Any) -> An
     would have the sharding of a single device, which no later operation of JAX accepts.
     """
     results = jax.pure_callback(on_host, result_types, *arguments, vmap_method="sequential")
-    return jax.lax.optimization_barrier(results)
+    # A selection is exact for every dtype, and known to `vmap` in every release of JAX.
+    return jax.tree.map(lambda x: jax.numpy.where(True, x, jax.numpy.zeros_like(x)), results)
 
 
 def _encode(values: Any, codec: Codec, seed: Any) -> bytes:
