@@ -253,6 +253,8 @@ def _numbers(parameters: Any) -> np.ndarray:
     try:
         shift, scale, offset, lookup, _ = parameters
         pair = [array_of(shift, "shift"), array_of(scale, "scale")]
+        if any(part.dtype.kind == "c" for part in pair):  # NumPy would drop the imaginary parts
+            raise TypeError("a number is complex")
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             numbers = np.array(pair, np.float32)
     except (*FAILURES, OverflowError) as error:
