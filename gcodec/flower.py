@@ -47,6 +47,7 @@ _STYPE = "gcodec.frame"  # serialization type of an Array whose data is a frame
 _RECORD = "gcodec"  # gcodec's own record in a message
 _STATE, _BEFORE = "gcodec.feedback", "gcodec.feedback.before"  # records of a client's state
 _UPDATE, _VALUE = "update:", "value:"  # the name of a frame is its kind, then that of the array
+_WEIGHT, _MAX_WEIGHT = "num-examples", 2**53  # metric that weights a client's update in a mean
 _MOD_FAILED = 6  # Flower's code for a mod that refuses a message
 
 _Next = Callable[[Message, Any], Message]
@@ -229,7 +230,8 @@ class FrameGrid(Grid):
         Secret that the server shares with its clients, or a function that returns the secret of
         a client, given the id of its node.
     max_norm : float, optional
-        Largest allowed L2 norm of an update. Default: any finite update is allowed.
+        Largest allowed L2 norm of an update, without arrays of integers. Default: any finite
+        update is allowed.
     limits : Limits, optional
         Bounds on the arrays of a reply that the client did not receive, all together; see
         `gcodec.Limits`.
@@ -413,24 +415,20 @@ class FrameGrid(Grid):
         return _refusal(sent.message, f"dropped: {reason}")
 
     def _drop_odd_metrics(self, checked: list[tuple[Message, _Sent]]) -> None:
-        """Drop replies to a training message whose metrics have other names than most replies'.
+        """Drop replies whose metrics have another form than those of most replies of their kind.
 
-        Strategies would give up the whole round because of such a reply.
+        Strategies would give up the whole run because of such a reply.
         """
-
-        def names(reply: Message) -> frozenset[tuple[str, str]]:
-            records = reply.content.metric_records
-            return frozenset((name, key) for name, record in records.items() for key in record)
-
-        groups = [
-            (index, reply, sent)
-            for index, (reply, sent) in enumerate(checked)
-            if reply.has_content() and _is_training(sent.message)
-        ]
-        counts = Counter(names(reply) for _, reply, _ in groups)
-        for index, reply, sent in groups:
-            if names(reply) != counts.most_common(1)[0][0]:
-                checked[index] = (self._drop(sent, "other metrics than most clients"), sent)
+        for kind in (MessageType.TRAIN, MessageType.EVALUATE):
+            group = [
+                (index, _form_of_metrics(reply.content), sent)
+                for index, (reply, sent) in enumerate(checked)
+                if reply.has_content() and _is_of(sent.message, kind)
+            ]
+            forms = Counter(form for _, form, _ in group)
+            for index, form, sent in group:
+                if form != forms.most_common(1)[0][0]:
+                    checked[index] = (self._drop(sent, "other metrics than most clients"), sent)
 
     def _plain_reply(self, content: RecordDict, sent: _Sent) -> RecordDict:
         """Return the records of a reply with plain arrays."""
@@ -447,8 +445,12 @@ class FrameGrid(Grid):
         for name, metrics in content.metric_records.items():
             if not all(np.isfinite(value).all() for value in metrics.values()):
                 raise Corrupt(f"the metrics {name!r} contain NaN or Inf")
+            weight = metrics.get(_WEIGHT, 0)
+            if not isinstance(weight, list) and not 0 <= weight <= _MAX_WEIGHT:
+                raise Corrupt(f"the metric {_WEIGHT!r} is {weight:.3g}")
         names = {name: set(record) for name, record in content.array_records.items()}
-        if _is_training(sent.message) and names != {n: set(a) for n, a in sent.arrays.items()}:
+        sent_names = {name: set(arrays) for name, arrays in sent.arrays.items()}
+        if _is_of(sent.message, MessageType.TRAIN) and names != sent_names:
             raise Corrupt("the reply has other arrays than the message")
         squares, elements, nbytes = 0.0, 0, 0
         for name, record in content.array_records.items():
@@ -502,8 +504,18 @@ def _refusal(message: Message, reason: str) -> Message:
     return Message(Error(_MOD_FAILED, f"gcodec.flower: {reason}"), reply_to=message)
 
 
-def _is_training(message: Message) -> bool:
-    return str(message.metadata.message_type).startswith(MessageType.TRAIN)
+def _is_of(message: Message, kind: str) -> bool:
+    """Return whether the type of a message is of a kind, such as ``train`` or ``train.fast``."""
+    return str(message.metadata.message_type).startswith(kind)
+
+
+def _form_of_metrics(content: RecordDict) -> frozenset[tuple[str, frozenset[tuple[str, int]]]]:
+    """Return the names of metrics in each record, with the lengths of lists and −1 for numbers."""
+    forms = set[tuple[str, frozenset[tuple[str, int]]]]()
+    for name, record in content.metric_records.items():
+        lengths = {key: len(x) if isinstance(x, list) else -1 for key, x in record.items()}
+        forms.add((name, frozenset(lengths.items())))
+    return frozenset(forms)
 
 
 def _kind(array: np.ndarray) -> tuple[tuple[int, ...], str]:

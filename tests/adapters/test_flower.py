@@ -251,8 +251,17 @@ def other_metrics(content: RecordDict) -> None:
     content["metrics"] = MetricRecord({"examples": 2})
 
 
-def infinite_metrics(content: RecordDict) -> None:
-    content["metrics"] = MetricRecord({"num-examples": float("inf")})
+def examples(number: Any) -> Callable[[RecordDict], None]:
+    """Return a function that sets the metric which weights an update."""
+
+    def change(content: RecordDict) -> None:
+        content["metrics"] = MetricRecord({"num-examples": number})
+
+    return change
+
+
+def another_record(content: RecordDict) -> None:
+    content["more"] = MetricRecord()
 
 
 @pytest.mark.parametrize("key", [None, KEY])
@@ -272,7 +281,11 @@ def infinite_metrics(content: RecordDict) -> None:
         (lambda c: set_frame(c, "weight", another_frame(START["weight"], "x")), "'x'|tag"),
         (renamed, "other arrays"),
         (other_metrics, "metrics"),
-        (infinite_metrics, "metrics"),
+        (another_record, "metrics"),
+        (examples(float("inf")), "metrics"),
+        (examples(-4), "'num-examples' is -4|tag"),
+        (examples(1e300), "'num-examples' is 1e+300|tag"),
+        (examples([2]), "metrics"),
     ],
 )
 def test_damaged_or_hostile_reply_is_dropped(
@@ -288,6 +301,22 @@ def test_damaged_or_hostile_reply_is_dropped(
     assert any(word in text for word in reason.split("|")), text
     expected = START["weight"] + (drift(1, "weight") + drift(3, "weight")) / 2
     np.testing.assert_allclose(values, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [RecordDict.clear, other_metrics, examples([1])])
+def test_odd_reply_to_an_evaluation_is_dropped(change: Callable[[Any], Any]) -> None:
+    """The strategy would end the run because of it."""
+
+    def change_evaluation(content: RecordDict) -> None:
+        if not content.array_records:
+            change(content)
+
+    app = client_app(gcodec.flower.FrameMod("topk:ratio=1"))
+    grid = gcodec.flower.FrameGrid(LocalGrid(app, 3, of_node(2, change_evaluation)))
+    values = rounds(grid, 2, evaluate=1.0)["weight"]
+    assert grid.dropped == [(2, "other metrics than most clients")] * 2
+    total = START["weight"] + 2 * sum(drift(node, "weight") for node in (1, 2, 3)) / 3
+    np.testing.assert_allclose(values, total, atol=1e-5)
 
 
 @pytest.mark.parametrize(("count", "is_dropped"), [(1, False), (2, True)])
