@@ -48,6 +48,7 @@ _RECORD = "gcodec"  # gcodec's own record in a message
 _STATE, _BEFORE = "gcodec.feedback", "gcodec.feedback.before"  # records of a client's state
 _UPDATE, _VALUE = "update:", "value:"  # the name of a frame is its kind, then that of the array
 _WEIGHT, _MAX_WEIGHT = "num-examples", 2**53  # metric that weights a client's update in a mean
+_INTEGERS = "biu"  # kinds of dtypes
 _MOD_FAILED = 6  # Flower's code for a mod that refuses a message
 
 _Next = Callable[[Message, Any], Message]
@@ -230,8 +231,8 @@ class FrameGrid(Grid):
         Secret that the server shares with its clients, or a function that returns the secret of
         a client, given the id of its node.
     max_norm : float, optional
-        Largest allowed L2 norm of an update, without arrays of integers. Default: any finite
-        update is allowed.
+        Largest allowed L2 norm of an update, without arrays that were integers when the grid first
+        sent them. Default: any finite update is allowed.
     limits : Limits, optional
         Bounds on the arrays of a reply that the client did not receive, all together; see
         `gcodec.Limits`.
@@ -275,6 +276,7 @@ class FrameGrid(Grid):
         self._limits = Limits.or_default(limits)
         self._sent: dict[str, _Sent] = {}  # by the id of the message
         self._accepted: dict[int, str] = {}  # nonce of the last update of each node
+        self._integers: set[str] = set()  # paths of arrays that were integers when first sent
         self._rounds = 0  # number of times that messages were sent
         self.dropped: list[tuple[int, str]] = []
         self.sent_nbytes = self.received_nbytes = 0
@@ -357,14 +359,19 @@ class FrameGrid(Grid):
     def _encode(self, name: str, record: ArrayRecord, key: bytes | None) -> _Encoded:
         """Return a record with frames in place of arrays if the grid has a codec or a key."""
         arrays = _to_numpy(record)
+        for key_of_array, array in arrays.items():
+            if array.dtype.kind in _INTEGERS:
+                self._integers.add(f"{name}/{key_of_array}")
         if self._policy is None and key is None:
             return _Encoded(record, record, arrays)
         frames = {}
         for key_of_array, array in arrays.items():
             codec: CodecLike = "raw"
-            if self._policy is not None and array.dtype.kind == "f":
+            path = f"{name}/{key_of_array}"
+            is_compressed = array.dtype.kind == "f" and path not in self._integers
+            if self._policy is not None and is_compressed:
                 codec = self._policy.codec(key_of_array, array.shape, array.dtype)
-            path = f"{_VALUE}{name}/{key_of_array}"
+            path = _VALUE + path
             seed = derive_seed(0, name=path, step=self._rounds)  # the same for all clients
             frame = encode(array, codec, seed=seed, name=path, key=key)
             frames[key_of_array] = _frame_array(array, frame)
@@ -457,12 +464,13 @@ class FrameGrid(Grid):
             plain = {}
             for key_of_array, array in record.items():
                 base = sent.arrays.get(name, {}).get(key_of_array)
-                values = self._values(f"{name}/{key_of_array}", array, base, key)
+                path = f"{name}/{key_of_array}"
+                values = self._values(path, array, base, key)
                 plain[key_of_array] = Array(values)
                 if base is None:
                     elements, nbytes = elements + values.size, nbytes + values.nbytes
                     self._limits.check("the reply", elements, nbytes)
-                elif values.dtype.kind == "f":
+                elif values.dtype.kind == "f" and path not in self._integers:
                     difference = values.astype(np.float64) - base
                     squares += float((difference * difference).sum())
             records[name] = ArrayRecord(plain)
@@ -486,13 +494,18 @@ class FrameGrid(Grid):
             frame = Frame.from_bytes(array.data, limits=limits, key=key)
             if frame.name not in (_UPDATE + path, _VALUE + path):
                 raise Corrupt(f"{path!r} has a frame of {frame.name!r}")
-            if base is not None and (frame.shape, frame.dtype) != _kind(base):
-                raise Corrupt(f"{path!r} has another shape or dtype than the message")
-            values = frame.decode()
             if frame.name == _UPDATE + path:
                 if base is None:
                     raise Corrupt(f"{path!r} is the update of an array that was not sent")
-                values = base + values
+                if (frame.shape, frame.dtype) != _kind(base):
+                    raise Corrupt(f"{path!r} has another shape or dtype than the message")
+                values = base + frame.decode()
+            else:
+                values = frame.decode()
+        if base is not None and values.dtype.kind in _INTEGERS:
+            # Strategies average integers as floats, and models turn these into integers again.
+            is_exact = np.can_cast(values.dtype, base.dtype)
+            values = values.astype(base.dtype) if is_exact else values
         if base is not None and _kind(values) != _kind(base):
             raise Corrupt(f"{path!r} has another shape or dtype than the message")
         if values.dtype.kind == "f" and not np.isfinite(values).all():

@@ -265,6 +265,45 @@ def another_record(content: RecordDict) -> None:
 
 
 @pytest.mark.parametrize("key", [None, KEY])
+def test_counters_stay_exact_although_strategies_average_them_as_floats(
+    key: bytes | None,
+) -> None:
+    """PyTorch's models turn the float64 counters that FedAvg returns into int64 again."""
+    app = ClientApp(mods=[gcodec.flower.FrameMod("topk:ratio=0.1", key=key)])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays = {name: x.numpy() for name, x in message.content["arrays"].items()}
+        seen.append(float(arrays["count"][0]))
+        arrays["count"] = (arrays["count"] + 1000).astype(np.int64)
+        return reply_to(message, arrays)
+
+    seen: list[float] = []
+    local = LocalGrid(app, 2)
+    grid = gcodec.flower.FrameGrid(local, codec="sign:scale=none", key=key, max_norm=100)
+    assert rounds(grid, 3)["count"] == [3003]
+    assert grid.dropped == []
+    assert seen == [3, 3, 1003, 1003, 2003, 2003]
+
+
+def test_integers_in_place_of_floats_count_in_the_norm() -> None:
+    start = {"weight": np.zeros(9, np.float32)}
+    app = ClientApp(mods=[gcodec.flower.FrameMod("raw")])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        size = 1000 if context.node_id == 2 else 1
+        return reply_to(message, {"weight": np.full(9, size, np.int16)})
+
+    grid = gcodec.flower.FrameGrid(LocalGrid(app, 2), max_norm=10)
+    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    arrays = ArrayRecord({name: Array(x) for name, x in start.items()})
+    result = strategy.start(grid, arrays, num_rounds=1)
+    assert grid.dropped == [(2, "the update has a norm of 3e+03")]
+    assert result.arrays["weight"].numpy().tolist() == [1] * 9
+
+
+@pytest.mark.parametrize("key", [None, KEY])
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
