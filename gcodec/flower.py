@@ -65,7 +65,8 @@ class FrameMod:
     ----------
     codec : str, mapping, Codec or Policy
         Codec of updates; see `gcodec.parse` and `gcodec.Policy`. Integers, and arrays that the
-        client did not receive with the same shape and dtype, are sent without loss.
+        client did not receive with the same shape and the same or a wider dtype, are sent without
+        loss.
     key : bytes, optional
         Secret of 1 to 64 bytes that this client shares with the server. Its tags authenticate
         arrays and metrics, and each tag is valid for one message.
@@ -165,8 +166,11 @@ class FrameMod:
             for key_of_array, array in arrays.items():
                 base = received.get(name, {}).get(key_of_array)
                 path = f"{name}/{key_of_array}"
+                is_float = base is not None and array.dtype.kind == base.dtype.kind == "f"
+                if base is not None and is_float and np.can_cast(array.dtype, base.dtype):
+                    array = array.astype(base.dtype)  # some strategies return float64
                 # No codec compresses the difference of integers, or of arrays of other kinds.
-                if base is None or array.dtype.kind != "f" or _kind(array) != _kind(base):
+                if base is None or not is_float or _kind(array) != _kind(base):
                     frame = encode(array, "raw", name=_VALUE + path, key=key)
                 elif self._has_feedback:
                     frame = feedback.compress(_UPDATE + path, array - base, key=key)
@@ -502,10 +506,9 @@ class FrameGrid(Grid):
                 values = base + frame.decode()
             else:
                 values = frame.decode()
-        if base is not None and values.dtype.kind in _INTEGERS:
-            # Strategies average integers as floats, and models turn these into integers again.
-            is_exact = np.can_cast(values.dtype, base.dtype)
-            values = values.astype(base.dtype) if is_exact else values
+        if base is not None and np.can_cast(values.dtype, base.dtype):
+            # Strategies may return wider dtypes, which models turn into their own again.
+            values = values.astype(base.dtype, copy=False)
         if base is not None and _kind(values) != _kind(base):
             raise Corrupt(f"{path!r} has another shape or dtype than the message")
         if values.dtype.kind == "f" and not np.isfinite(values).all():

@@ -286,6 +286,26 @@ def test_counters_stay_exact_although_strategies_average_them_as_floats(
     assert seen == [3, 3, 1003, 1003, 2003, 2003]
 
 
+@pytest.mark.parametrize("mods", [[gcodec.flower.FrameMod("sign")], []])
+def test_clients_may_return_narrower_floats_than_they_receive(mods: list[Any]) -> None:
+    """Some strategies return float64, which the models of clients turn into float32 again."""
+    app = ClientApp(mods=mods)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        weight = message.content["arrays"]["weight"].numpy().astype(np.float32)
+        return reply_to(message, {"weight": weight + np.float32(0.5)})
+
+    grid = gcodec.flower.FrameGrid(LocalGrid(app, 2), max_norm=100)
+    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    arrays = ArrayRecord({"weight": Array(np.ones(900))})
+    result = strategy.start(grid, arrays, num_rounds=2)
+    assert grid.dropped == []
+    np.testing.assert_array_equal(result.arrays["weight"].numpy(), np.full(900, 2.0))
+    if mods:
+        assert grid.received_nbytes < 4 * 250
+
+
 def test_integers_in_place_of_floats_count_in_the_norm() -> None:
     start = {"weight": np.zeros(9, np.float32)}
     app = ClientApp(mods=[gcodec.flower.FrameMod("raw")])
