@@ -174,7 +174,8 @@ def to_frame(
 ) -> Frame:
     """Convert a message with bins to a frame of `sparseloco`.
 
-    See `decode` for the parameters and errors. A message without bins is a `ParameterError`.
+    See `decode` for the parameters and errors. A message without bins is a `ParameterError`,
+    and so is a `chunk` above 256, which no frame stores.
     """
     sizes, n = checked_shape(shape, limits)
     tiles, positions, bins = _opened(message, sizes, chunk)
