@@ -47,6 +47,8 @@ _STYPE = "gcodec.frame"  # serialization type of an Array whose data is a frame
 _RECORD = "gcodec"  # gcodec's own record in a message
 _STATE, _BEFORE = "gcodec.feedback", "gcodec.feedback.before"  # records of a client's state
 _UPDATE, _VALUE = "update:", "value:"  # the name of a frame is its kind, then that of the array
+_WEIGHT, _MAX_WEIGHT = "num-examples", 2**53  # metric that weights a client's update in a mean
+_INTEGERS = "biu"  # kinds of dtypes
 _MOD_FAILED = 6  # Flower's code for a mod that refuses a message
 
 _Next = Callable[[Message, Any], Message]
@@ -63,7 +65,8 @@ class FrameMod:
     ----------
     codec : str, mapping, Codec or Policy
         Codec of updates; see `gcodec.parse` and `gcodec.Policy`. Integers, and arrays that the
-        client did not receive with the same shape and dtype, are sent without loss.
+        client did not receive with the same shape and the same or a wider dtype, are sent without
+        loss.
     key : bytes, optional
         Secret of 1 to 64 bytes that this client shares with the server. Its tags authenticate
         arrays and metrics, and each tag is valid for one message.
@@ -163,8 +166,11 @@ class FrameMod:
             for key_of_array, array in arrays.items():
                 base = received.get(name, {}).get(key_of_array)
                 path = f"{name}/{key_of_array}"
+                is_float = base is not None and array.dtype.kind == base.dtype.kind == "f"
+                if base is not None and is_float and np.can_cast(array.dtype, base.dtype):
+                    array = array.astype(base.dtype)  # some strategies return float64
                 # No codec compresses the difference of integers, or of arrays of other kinds.
-                if base is None or array.dtype.kind != "f" or _kind(array) != _kind(base):
+                if base is None or not is_float or _kind(array) != _kind(base):
                     frame = encode(array, "raw", name=_VALUE + path, key=key)
                 elif self._has_feedback:
                     frame = feedback.compress(_UPDATE + path, array - base, key=key)
@@ -229,7 +235,8 @@ class FrameGrid(Grid):
         Secret that the server shares with its clients, or a function that returns the secret of
         a client, given the id of its node.
     max_norm : float, optional
-        Largest allowed L2 norm of an update. Default: any finite update is allowed.
+        Largest allowed L2 norm of an update, without arrays that were integers when the grid first
+        sent them. Default: any finite update is allowed.
     limits : Limits, optional
         Bounds on the arrays of a reply that the client did not receive, all together; see
         `gcodec.Limits`.
@@ -273,6 +280,7 @@ class FrameGrid(Grid):
         self._limits = Limits.or_default(limits)
         self._sent: dict[str, _Sent] = {}  # by the id of the message
         self._accepted: dict[int, str] = {}  # nonce of the last update of each node
+        self._integers: set[str] = set()  # paths of arrays that were integers when first sent
         self._rounds = 0  # number of times that messages were sent
         self.dropped: list[tuple[int, str]] = []
         self.sent_nbytes = self.received_nbytes = 0
@@ -355,14 +363,19 @@ class FrameGrid(Grid):
     def _encode(self, name: str, record: ArrayRecord, key: bytes | None) -> _Encoded:
         """Return a record with frames in place of arrays if the grid has a codec or a key."""
         arrays = _to_numpy(record)
+        for key_of_array, array in arrays.items():
+            if array.dtype.kind in _INTEGERS:
+                self._integers.add(f"{name}/{key_of_array}")
         if self._policy is None and key is None:
             return _Encoded(record, record, arrays)
         frames = {}
         for key_of_array, array in arrays.items():
             codec: CodecLike = "raw"
-            if self._policy is not None and array.dtype.kind == "f":
+            path = f"{name}/{key_of_array}"
+            is_compressed = array.dtype.kind == "f" and path not in self._integers
+            if self._policy is not None and is_compressed:
                 codec = self._policy.codec(key_of_array, array.shape, array.dtype)
-            path = f"{_VALUE}{name}/{key_of_array}"
+            path = _VALUE + path
             seed = derive_seed(0, name=path, step=self._rounds)  # the same for all clients
             frame = encode(array, codec, seed=seed, name=path, key=key)
             frames[key_of_array] = _frame_array(array, frame)
@@ -413,24 +426,20 @@ class FrameGrid(Grid):
         return _refusal(sent.message, f"dropped: {reason}")
 
     def _drop_odd_metrics(self, checked: list[tuple[Message, _Sent]]) -> None:
-        """Drop replies to a training message whose metrics have other names than most replies'.
+        """Drop replies whose metrics have another form than those of most replies of their kind.
 
-        Strategies would give up the whole round because of such a reply.
+        Strategies would give up the whole run because of such a reply.
         """
-
-        def names(reply: Message) -> frozenset[tuple[str, str]]:
-            records = reply.content.metric_records
-            return frozenset((name, key) for name, record in records.items() for key in record)
-
-        groups = [
-            (index, reply, sent)
-            for index, (reply, sent) in enumerate(checked)
-            if reply.has_content() and _is_training(sent.message)
-        ]
-        counts = Counter(names(reply) for _, reply, _ in groups)
-        for index, reply, sent in groups:
-            if names(reply) != counts.most_common(1)[0][0]:
-                checked[index] = (self._drop(sent, "other metrics than most clients"), sent)
+        for kind in (MessageType.TRAIN, MessageType.EVALUATE):
+            group = [
+                (index, _form_of_metrics(reply.content), sent)
+                for index, (reply, sent) in enumerate(checked)
+                if reply.has_content() and _is_of(sent.message, kind)
+            ]
+            forms = Counter(form for _, form, _ in group)
+            for index, form, sent in group:
+                if form != forms.most_common(1)[0][0]:
+                    checked[index] = (self._drop(sent, "other metrics than most clients"), sent)
 
     def _plain_reply(self, content: RecordDict, sent: _Sent) -> RecordDict:
         """Return the records of a reply with plain arrays."""
@@ -447,20 +456,25 @@ class FrameGrid(Grid):
         for name, metrics in content.metric_records.items():
             if not all(np.isfinite(value).all() for value in metrics.values()):
                 raise Corrupt(f"the metrics {name!r} contain NaN or Inf")
+            weight = metrics.get(_WEIGHT, 0)
+            if not isinstance(weight, list) and not 0 <= weight <= _MAX_WEIGHT:
+                raise Corrupt(f"the metric {_WEIGHT!r} is {weight:.3g}")
         names = {name: set(record) for name, record in content.array_records.items()}
-        if _is_training(sent.message) and names != {n: set(a) for n, a in sent.arrays.items()}:
+        sent_names = {name: set(arrays) for name, arrays in sent.arrays.items()}
+        if _is_of(sent.message, MessageType.TRAIN) and names != sent_names:
             raise Corrupt("the reply has other arrays than the message")
         squares, elements, nbytes = 0.0, 0, 0
         for name, record in content.array_records.items():
             plain = {}
             for key_of_array, array in record.items():
                 base = sent.arrays.get(name, {}).get(key_of_array)
-                values = self._values(f"{name}/{key_of_array}", array, base, key)
+                path = f"{name}/{key_of_array}"
+                values = self._values(path, array, base, key)
                 plain[key_of_array] = Array(values)
                 if base is None:
                     elements, nbytes = elements + values.size, nbytes + values.nbytes
                     self._limits.check("the reply", elements, nbytes)
-                elif values.dtype.kind == "f":
+                elif values.dtype.kind == "f" and path not in self._integers:
                     difference = values.astype(np.float64) - base
                     squares += float((difference * difference).sum())
             records[name] = ArrayRecord(plain)
@@ -484,13 +498,17 @@ class FrameGrid(Grid):
             frame = Frame.from_bytes(array.data, limits=limits, key=key)
             if frame.name not in (_UPDATE + path, _VALUE + path):
                 raise Corrupt(f"{path!r} has a frame of {frame.name!r}")
-            if base is not None and (frame.shape, frame.dtype) != _kind(base):
-                raise Corrupt(f"{path!r} has another shape or dtype than the message")
-            values = frame.decode()
             if frame.name == _UPDATE + path:
                 if base is None:
                     raise Corrupt(f"{path!r} is the update of an array that was not sent")
-                values = base + values
+                if (frame.shape, frame.dtype) != _kind(base):
+                    raise Corrupt(f"{path!r} has another shape or dtype than the message")
+                values = base + frame.decode()
+            else:
+                values = frame.decode()
+        if base is not None and np.can_cast(values.dtype, base.dtype):
+            # Strategies may return wider dtypes, which models turn into their own again.
+            values = values.astype(base.dtype, copy=False)
         if base is not None and _kind(values) != _kind(base):
             raise Corrupt(f"{path!r} has another shape or dtype than the message")
         if values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -502,8 +520,18 @@ def _refusal(message: Message, reason: str) -> Message:
     return Message(Error(_MOD_FAILED, f"gcodec.flower: {reason}"), reply_to=message)
 
 
-def _is_training(message: Message) -> bool:
-    return str(message.metadata.message_type).startswith(MessageType.TRAIN)
+def _is_of(message: Message, kind: str) -> bool:
+    """Return whether the type of a message is of a kind, such as ``train`` or ``train.fast``."""
+    return str(message.metadata.message_type).startswith(kind)
+
+
+def _form_of_metrics(content: RecordDict) -> frozenset[tuple[str, frozenset[tuple[str, int]]]]:
+    """Return the names of metrics in each record, with the lengths of lists and −1 for numbers."""
+    forms = set[tuple[str, frozenset[tuple[str, int]]]]()
+    for name, record in content.metric_records.items():
+        lengths = {key: len(x) if isinstance(x, list) else -1 for key, x in record.items()}
+        forms.add((name, frozenset(lengths.items())))
+    return frozenset(forms)
 
 
 def _kind(array: np.ndarray) -> tuple[tuple[int, ...], str]:

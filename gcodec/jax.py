@@ -8,6 +8,7 @@ needs the extra ``jax``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 try:
@@ -165,7 +166,7 @@ def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
 
     @jax.custom_vjp  # type: ignore[untyped-decorator]
     def through(values: Any, seed: Any) -> Any:
-        return jax.pure_callback(on_host, result_type, values, seed, vmap_method="sequential")
+        return _call(on_host, result_type, values, seed)
 
     def forward(values: Any, seed: Any) -> tuple[Any, None]:
         return through(values, seed), None
@@ -217,7 +218,7 @@ def encode_padded(x: Any, codec: CodecLike, *, seed: Any = 0) -> tuple[jax.Array
         return buffer, np.array(len(frame), np.int32)
 
     results = (jax.ShapeDtypeStruct((max_nbytes,), np.uint8), jax.ShapeDtypeStruct((), np.int32))
-    buffer, length = jax.pure_callback(on_host, results, x, seed, vmap_method="sequential")
+    buffer, length = _call(on_host, results, x, seed)
     return buffer, length
 
 
@@ -257,7 +258,19 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
             raise ParameterError.of("frame", decoded, allowed)
         return array
 
-    return jax.pure_callback(on_host, result_type, buffer, length, vmap_method="sequential")
+    result: jax.Array = _call(on_host, result_type, buffer, length)
+    return result
+
+
+def _call(on_host: Callable[..., Any], result_types: Any, *arguments: Any) -> Any:
+    """Call a function on the host, also under `jit` and `vmap`.
+
+    If the arguments of `jit` lie on several devices, a result that nothing else computes with
+    would have the sharding of a single device, which no later operation of JAX accepts.
+    """
+    results = jax.pure_callback(on_host, result_types, *arguments, vmap_method="sequential")
+    # A selection is exact for every dtype, and known to `vmap` in every release of JAX.
+    return jax.tree.map(lambda x: jax.numpy.where(True, x, jax.numpy.zeros_like(x)), results)
 
 
 def _encode(values: Any, codec: Codec, seed: Any) -> bytes:

@@ -23,12 +23,12 @@ except ImportError as error:
 
 from gcodec.api import encode
 from gcodec.codec import CodecLike
-from gcodec.errors import Corrupt
+from gcodec.errors import Corrupt, LimitExceeded
 from gcodec.feedback import Feedback, Transaction, derive_seed
 from gcodec.frame import Frame
 from gcodec.limits import Limits
-from gcodec.policy import Policy
-from gcodec.wire.kinds import check_flag, check_positive
+from gcodec.policy import Policy, policy_of
+from gcodec.wire.kinds import check_flag, check_integer, check_positive
 from gcodec.wire.primitives import FLOATS
 
 __all__ = ["FrameDecoder", "FrameEncoder"]
@@ -46,9 +46,9 @@ class FrameEncoder(DXOFilter):
 
     Parameters
     ----------
-    codec : str, mapping, Codec or Policy
+    codec : str, mapping, Codec, Policy or list
         Codec of arrays; see `gcodec.parse` and `gcodec.Policy`. The configuration of a job states
-        it as text.
+        it as text, or as the list of the rules of a policy.
     feedback : bool
         Whether to add to each difference of weights what the preceding one left out.
     decay : float
@@ -77,19 +77,23 @@ class FrameEncoder(DXOFilter):
 
     def __init__(
         self,
-        codec: CodecLike | Policy,
+        codec: CodecLike | Policy | list[dict[str, Any]],
         feedback: bool = True,
         decay: float = 1.0,
         seed: int = 0,
     ) -> None:
         super().__init__(_KINDS, _KINDS)
-        self._has_feedback, self._rounds = check_flag("feedback", feedback), 0
-        self._feedback = Feedback(codec, decay=decay, seed=seed)
+        policy = Policy(codec) if isinstance(codec, list) else policy_of(codec)
+        self._memory, self._rounds = Feedback(policy, decay=decay, seed=seed), 0
+        # NVIDIA FLARE's FedJob writes the attributes with the names of parameters, as JSON.
+        self._codec = codec if isinstance(codec, str) else policy.to_dict()["rules"]
+        self._feedback = check_flag("feedback", feedback)
+        self._decay, self._seed = float(decay), int(seed)
 
     def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO:
         """Return a DXO with frames in place of arrays."""
-        step, frames = Transaction(self._feedback), dict[str, bytes]()
-        has_feedback = self._has_feedback and dxo.data_kind == DataKind.WEIGHT_DIFF
+        step, frames = Transaction(self._memory), dict[str, bytes]()
+        has_feedback = self._feedback and dxo.data_kind == DataKind.WEIGHT_DIFF
         try:
             for name, array in dxo.data.items():
                 if not isinstance(array, np.ndarray):
@@ -99,8 +103,8 @@ class FrameEncoder(DXOFilter):
                 elif has_feedback:
                     frames[name] = step.compress(name, array)
                 else:
-                    seed = derive_seed(self._feedback.seed, name=name, step=self._rounds)
-                    frames[name] = encode(array, self._feedback.codec, seed=seed, name=name)
+                    seed = derive_seed(self._seed, name=name, step=self._rounds)
+                    frames[name] = encode(array, self._memory.codec, seed=seed, name=name)
         except BaseException:  # no frame is sent
             step.rollback()
             raise
@@ -123,8 +127,10 @@ class FrameDecoder(DXOFilter):
         Largest allowed L2 norm of all arrays of floats together. Default: any finite arrays are
         allowed.
     max_elements : int
-        Largest number of elements of an array; see `gcodec.Limits`. The sum of all arrays has no
-        bound, because the filter does not know the model.
+        Largest number of elements of an array; see `gcodec.Limits`.
+    max_total_elements : int, optional
+        Largest number of elements of all arrays together that arrive as frames; a small frame may
+        have many elements. Default: any number, because the filter does not know the model.
 
     Raises
     ------
@@ -137,11 +143,24 @@ class FrameDecoder(DXOFilter):
     >>> filter = gcodec.nvflare.FrameDecoder(max_norm=10.0)
     """
 
-    def __init__(self, max_norm: float | None = None, max_elements: int = 2**28) -> None:
+    def __init__(
+        self,
+        max_norm: float | None = None,
+        max_elements: int = 2**28,
+        max_total_elements: int | None = None,
+    ) -> None:
         super().__init__(_KINDS, _KINDS)
-        self._max_norm = math.inf if max_norm is None else check_positive("max_norm", max_norm)
         limits = Limits(max_elements=max_elements)
         self._limits = dataclasses.replace(limits, max_bytes=8 * max_elements)
+        # See `FrameEncoder` for the names of these attributes.
+        self._max_norm = None if max_norm is None else check_positive("max_norm", max_norm)
+        self._max_elements = limits.max_elements
+        self._max_total_elements = max_total_elements
+        if max_total_elements is not None:
+            allowed = "an integer of at least 1"
+            self._max_total_elements = check_integer(
+                "max_total_elements", max_total_elements, 1, 2**63 - 1, allowed
+            )
 
     def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO | None:
         """Return a DXO with arrays in place of frames; None, for no change, if it has no frames.
@@ -150,13 +169,14 @@ class FrameDecoder(DXOFilter):
         ------
         FormatError
             If a frame is damaged or has another name, if an array contains NaN or Inf, with or
-            without a frame, or if the arrays exceed `max_norm`.
+            without a frame, or if the arrays exceed `max_norm` or `max_total_elements`.
         """
         meta = dict(dxo.meta or {})
         names = meta.pop(_NAMES, None)
         if not isinstance(names, (list, tuple, type(None))):
             raise Corrupt(f"{_NAMES!r} is not a list of names")
-        data, squares = dict(dxo.data), 0.0
+        data, squares, elements = dict(dxo.data), 0.0, 0
+        most = math.inf if self._max_total_elements is None else self._max_total_elements
         for name in names or ():
             frame = data.get(name) if isinstance(name, str) else None
             if not isinstance(frame, bytes):
@@ -164,13 +184,16 @@ class FrameDecoder(DXOFilter):
             parsed = Frame.from_bytes(frame, limits=self._limits)
             if parsed.name != name:
                 raise Corrupt(f"{name!r} has a frame of {parsed.name!r}")
+            elements += parsed.size
+            if elements > most:
+                raise LimitExceeded(f"the arrays have more than max_total_elements={most}")
             data[name] = parsed.decode()
         for name, values in data.items():
             if isinstance(values, np.ndarray) and _is_float(values.dtype):
                 if not np.isfinite(values).all():
                     raise Corrupt(f"{name!r} contains NaN or Inf")
                 squares += float(np.square(values.astype(np.float64)).sum())
-        if not math.sqrt(squares) <= self._max_norm:
+        if not math.sqrt(squares) <= (self._max_norm or math.inf):
             raise Corrupt(f"the arrays have a norm of {math.sqrt(squares):.3g}")
         return None if names is None else DXO(dxo.data_kind, data, meta)
 

@@ -392,6 +392,28 @@ def test_readers_start_again_if_a_file_is_deleted(
     assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[4])
 
 
+@pytest.mark.parametrize(("number", "is_retried"), [(errno.ESTALE, True), (errno.EIO, False)])
+def test_readers_start_again_if_a_file_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_retried: bool
+) -> None:
+    store, opened, calls = gcodec.PatchStore(tmp_path), module.TensorFile, 0
+    store.publish(0, states(1)[0])
+
+    def fail_once(path: Path, *arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(module, "TensorFile", fail_once)
+    if is_retried:
+        assert_same(gcodec.PatchStore(tmp_path).load().tree, states(1)[0])
+    else:
+        with pytest.raises(OSError, match=os.strerror(number)):
+            gcodec.PatchStore(tmp_path).load()
+
+
 def test_readers_start_again_if_they_list_a_folder_that_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

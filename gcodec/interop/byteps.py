@@ -82,6 +82,20 @@ _WORD_NBYTES, _PAIR_NBYTES = 4, 8
 _MAX_WORD = 2**32 - 1  # largest position, number of elements, and seed
 _MAX_LINEAR, _MAX_NATURAL = 2**24, 31
 
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "onebit": ("scaling",),
+    "topk": ("k",),
+    "randomk": ("k", "seed"),
+    "dithering": ("k", "seed", "partition", "normalize"),
+}
+_DEFAULTS = {
+    "k": None,
+    "seed": None,
+    "scaling": False,
+    "partition": "linear",
+    "normalize": "max",
+}
+
 
 class XorShift128Plus:
     """Random generator of a compressor, whose state advances from message to message.
@@ -148,8 +162,9 @@ def encode(
     Raises
     ------
     ParameterError
-        If an argument is missing or out of range; if `x` contains NaN or Inf; if dithering would
-        send a value, a norm or a count that BytePS cannot write.
+        If an argument is missing or out of range, or the compressor does not have it; if `x`
+        contains NaN or Inf; if dithering would send a value, a norm or a count that BytePS cannot
+        write.
     TypeError
         If the array has another dtype or is on a device.
 
@@ -163,6 +178,9 @@ def encode(
     check_flag("scaling", scaling)
     check_choice("partition", partition, get_args(Partition))
     check_choice("normalize", normalize, get_args(Normalize))
+    _check_parameters(
+        compressor, k=k, seed=seed, scaling=scaling, partition=partition, normalize=normalize
+    )
     generator = _generator(seed)
     values = host_tensor(x, "BytePS", ("float32",)).values
     if not 1 <= values.size <= _MAX_WORD:
@@ -222,10 +240,11 @@ def decode(
         padding is not zero. The decoder ignores the bits of onebit after the last element,
         because BytePS fills them from the memory after the tensor.
     ParameterError
-        If an argument is missing or out of range.
+        If an argument is missing or out of range, or the compressor does not have it.
     """
     check_choice("compressor", compressor, get_args(Compressor))
     check_choice("partition", partition, get_args(Partition))
+    _check_parameters(compressor, k=k, partition=partition)
     sizes, n = _checked_shape(shape, limits)
     packed = object_bytes(data)
     if compressor == "onebit":
@@ -328,6 +347,15 @@ def _checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], 
     if not 1 <= n <= _MAX_WORD:
         raise ParameterError.of("shape", shape, f"of 1 to {_MAX_WORD} elements")
     return sizes, n
+
+
+def _check_parameters(compressor: str, **values: object) -> None:
+    """Raise ParameterError for a parameter that is passed, but not one of the compressor."""
+    for name, value in values.items():
+        default = _DEFAULTS[name]
+        is_passed = value is not None and (default is None or value != default)
+        if is_passed and name not in _PARAMETERS[compressor]:
+            raise ParameterError.of(name, value, f"left out, because {compressor} has no {name}")
 
 
 def _generator(seed: int | XorShift128Plus | None) -> XorShift128Plus | None:

@@ -174,7 +174,8 @@ def to_frame(
 ) -> Frame:
     """Convert a message with bins to a frame of `sparseloco`.
 
-    See `decode` for the parameters and errors. A message without bins is a `ParameterError`.
+    See `decode` for the parameters and errors. A message without bins is a `ParameterError`,
+    and so is a `chunk` above 256, which no frame stores.
     """
     sizes, n = checked_shape(shape, limits)
     tiles, positions, bins = _opened(message, sizes, chunk)
@@ -253,6 +254,8 @@ def _numbers(parameters: Any) -> np.ndarray:
     try:
         shift, scale, offset, lookup, _ = parameters
         pair = [array_of(shift, "shift"), array_of(scale, "scale")]
+        if any(part.dtype.kind == "c" for part in pair):  # NumPy would drop the imaginary parts
+            raise TypeError("a number is complex")
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             numbers = np.array(pair, np.float32)
     except (*FAILURES, OverflowError) as error:

@@ -263,8 +263,10 @@ class PatchStore:
             files = self._files()
             try:
                 return self._read(files, step, own)
-            except FileNotFoundError:
-                continue
+            except OSError as error:
+                # NFS reports a file that another machine deleted while it was read as stale.
+                if error.errno not in (errno.ENOENT, errno.ESTALE):
+                    raise
             except ParameterError:
                 # A list may lack both the file that was deleted and the one that replaced it.
                 if self._files() == files:

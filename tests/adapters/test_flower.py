@@ -251,8 +251,76 @@ def other_metrics(content: RecordDict) -> None:
     content["metrics"] = MetricRecord({"examples": 2})
 
 
-def infinite_metrics(content: RecordDict) -> None:
-    content["metrics"] = MetricRecord({"num-examples": float("inf")})
+def examples(number: Any) -> Callable[[RecordDict], None]:
+    """Return a function that sets the metric which weights an update."""
+
+    def change(content: RecordDict) -> None:
+        content["metrics"] = MetricRecord({"num-examples": number})
+
+    return change
+
+
+def another_record(content: RecordDict) -> None:
+    content["more"] = MetricRecord()
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_counters_stay_exact_although_strategies_average_them_as_floats(
+    key: bytes | None,
+) -> None:
+    """PyTorch's models turn the float64 counters that FedAvg returns into int64 again."""
+    app = ClientApp(mods=[gcodec.flower.FrameMod("topk:ratio=0.1", key=key)])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays = {name: x.numpy() for name, x in message.content["arrays"].items()}
+        seen.append(float(arrays["count"][0]))
+        arrays["count"] = (arrays["count"] + 1000).astype(np.int64)
+        return reply_to(message, arrays)
+
+    seen: list[float] = []
+    local = LocalGrid(app, 2)
+    grid = gcodec.flower.FrameGrid(local, codec="sign:scale=none", key=key, max_norm=100)
+    assert rounds(grid, 3)["count"] == [3003]
+    assert grid.dropped == []
+    assert seen == [3, 3, 1003, 1003, 2003, 2003]
+
+
+@pytest.mark.parametrize("mods", [[gcodec.flower.FrameMod("sign")], []])
+def test_clients_may_return_narrower_floats_than_they_receive(mods: list[Any]) -> None:
+    """Some strategies return float64, which the models of clients turn into float32 again."""
+    app = ClientApp(mods=mods)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        weight = message.content["arrays"]["weight"].numpy().astype(np.float32)
+        return reply_to(message, {"weight": weight + np.float32(0.5)})
+
+    grid = gcodec.flower.FrameGrid(LocalGrid(app, 2), max_norm=100)
+    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    arrays = ArrayRecord({"weight": Array(np.ones(900))})
+    result = strategy.start(grid, arrays, num_rounds=2)
+    assert grid.dropped == []
+    np.testing.assert_array_equal(result.arrays["weight"].numpy(), np.full(900, 2.0))
+    if mods:
+        assert grid.received_nbytes < 4 * 250
+
+
+def test_integers_in_place_of_floats_count_in_the_norm() -> None:
+    start = {"weight": np.zeros(9, np.float32)}
+    app = ClientApp(mods=[gcodec.flower.FrameMod("raw")])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        size = 1000 if context.node_id == 2 else 1
+        return reply_to(message, {"weight": np.full(9, size, np.int16)})
+
+    grid = gcodec.flower.FrameGrid(LocalGrid(app, 2), max_norm=10)
+    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    arrays = ArrayRecord({name: Array(x) for name, x in start.items()})
+    result = strategy.start(grid, arrays, num_rounds=1)
+    assert grid.dropped == [(2, "the update has a norm of 3e+03")]
+    assert result.arrays["weight"].numpy().tolist() == [1] * 9
 
 
 @pytest.mark.parametrize("key", [None, KEY])
@@ -272,7 +340,11 @@ def infinite_metrics(content: RecordDict) -> None:
         (lambda c: set_frame(c, "weight", another_frame(START["weight"], "x")), "'x'|tag"),
         (renamed, "other arrays"),
         (other_metrics, "metrics"),
-        (infinite_metrics, "metrics"),
+        (another_record, "metrics"),
+        (examples(float("inf")), "metrics"),
+        (examples(-4), "'num-examples' is -4|tag"),
+        (examples(1e300), "'num-examples' is 1e+300|tag"),
+        (examples([2]), "metrics"),
     ],
 )
 def test_damaged_or_hostile_reply_is_dropped(
@@ -288,6 +360,22 @@ def test_damaged_or_hostile_reply_is_dropped(
     assert any(word in text for word in reason.split("|")), text
     expected = START["weight"] + (drift(1, "weight") + drift(3, "weight")) / 2
     np.testing.assert_allclose(values, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [RecordDict.clear, other_metrics, examples([1])])
+def test_odd_reply_to_an_evaluation_is_dropped(change: Callable[[Any], Any]) -> None:
+    """The strategy would end the run because of it."""
+
+    def change_evaluation(content: RecordDict) -> None:
+        if not content.array_records:
+            change(content)
+
+    app = client_app(gcodec.flower.FrameMod("topk:ratio=1"))
+    grid = gcodec.flower.FrameGrid(LocalGrid(app, 3, of_node(2, change_evaluation)))
+    values = rounds(grid, 2, evaluate=1.0)["weight"]
+    assert grid.dropped == [(2, "other metrics than most clients")] * 2
+    total = START["weight"] + 2 * sum(drift(node, "weight") for node in (1, 2, 3)) / 3
+    np.testing.assert_allclose(values, total, atol=1e-5)
 
 
 @pytest.mark.parametrize(("count", "is_dropped"), [(1, False), (2, True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,6 +59,28 @@ def test_padded_buffers_fit_shape_dependent_codecs() -> None:
         _, length = gcodec.jax.encode_padded(sample(), spec)
         assert int(length) == len(gcodec.encode(sample(), spec))
         assert gcodec.jax.roundtrip(sample()[:0], spec).shape == (0, 4)
+
+
+SHARDED = """
+import jax, numpy as np, gcodec.jax
+from jax.sharding import NamedSharding, PartitionSpec
+x = jax.numpy.arange(8, dtype="float32")
+whole = gcodec.jax.encode(x, "raw")
+split = jax.device_put(x, NamedSharding(jax.make_mesh((2,), ("device",)), PartitionSpec("device")))
+assert len(split.sharding.device_set) == 2
+assert gcodec.jax.encode(split, "raw") == whole
+buffer, length = jax.jit(lambda x: gcodec.jax.encode_padded(x, "raw"))(split)
+assert ((buffer + 0)[: int(length + 0)] == np.frombuffer(whole, np.uint8)).all()
+back = jax.jit(lambda *message: gcodec.jax.decode_padded(*message, like=x))(buffer, length)
+assert (back == x).all()
+assert (jax.jit(lambda x: gcodec.jax.roundtrip(x, "raw"))(split) == x).all()
+"""
+
+
+def test_results_of_sharded_arrays_take_part_in_later_operations() -> None:
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    run = subprocess.run([sys.executable, "-c", SHARDED], capture_output=True, env=environment)
+    assert not run.returncode, run.stderr.decode()
 
 
 def test_vmap_encodes_rows_separately() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +17,8 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed")
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.utils import fobs
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.defs import FilterType
 
 import gcodec
 import gcodec.nvflare
@@ -72,6 +76,55 @@ def test_largest_size_bounds_elements_of_any_dtype(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("gcodec.nvflare.Limits", limits)
     arrived = sent(gcodec.nvflare.FrameEncoder("raw"))
     np.testing.assert_array_equal(decoded(arrived, max_elements=1200)["weight"], UPDATE)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_arrays_of_frames_are_bounded_together(count: int) -> None:
+    arrays = {f"layer{number}": UPDATE for number in range(1, count)}
+    arrived = sent(gcodec.nvflare.FrameEncoder("sign"), **arrays)
+    if count == 1:
+        assert decoded(arrived, max_total_elements=1201).keys() == {"weight", "count"}
+    else:
+        with pytest.raises(gcodec.LimitExceeded, match=r"more than max_total_elements=1201$"):
+            decoded(arrived, max_total_elements=1201)
+
+
+RULES = [{"name": "*.bias", "codec": "raw"}, {"codec": "topk:ratio=0.1"}]
+
+
+@pytest.mark.parametrize(
+    ("component", "arguments"),
+    [
+        (gcodec.nvflare.FrameEncoder("sign"), {"codec": "sign"}),
+        (
+            gcodec.nvflare.FrameEncoder("sign", feedback=False, decay=0.5, seed=np.int64(3)),  # type: ignore[arg-type]
+            {"codec": "sign", "feedback": False, "decay": 0.5, "seed": 3},
+        ),
+        (gcodec.nvflare.FrameEncoder(gcodec.parse("sign")), {"codec": [{"codec": "sign"}]}),
+        (gcodec.nvflare.FrameEncoder(gcodec.Policy(RULES)), {"codec": RULES}),
+        (gcodec.nvflare.FrameDecoder(), {}),
+        (
+            gcodec.nvflare.FrameDecoder(9, 1000, 2000),
+            {"max_norm": 9.0, "max_elements": 1000, "max_total_elements": 2000},
+        ),
+    ],
+)
+def test_jobs_of_the_api_state_the_arguments(
+    tmp_path: Path, component: Any, arguments: dict[str, Any]
+) -> None:
+    job = FedJob(name="job")
+    job.to_server(component, filter_type=FilterType.TASK_RESULT)
+    job.export_job(str(tmp_path))
+    text = (tmp_path / "job" / "app_server" / "config" / "config_fed_server.json").read_text()
+    stated = json.loads(text)["task_result_filters"][0]["filters"][0]
+    assert stated == {"path": f"gcodec.nvflare.{type(component).__name__}", "args": arguments}
+    type(component)(**stated["args"])
+
+
+def test_a_job_may_state_the_rules_of_a_policy() -> None:
+    values = decoded(sent(gcodec.nvflare.FrameEncoder(RULES), **{"layer.bias": UPDATE}))
+    np.testing.assert_array_equal(values["layer.bias"], UPDATE)
+    assert np.count_nonzero(values["weight"]) == 120
 
 
 def test_refused_result_keeps_the_residuals() -> None:
@@ -146,7 +199,9 @@ def test_invalid_arguments_of_the_encoder(options: dict[str, Any]) -> None:
         gcodec.nvflare.FrameEncoder("sign", **options)
 
 
-@pytest.mark.parametrize("options", [{"max_norm": 0}, {"max_elements": 0}])
+@pytest.mark.parametrize(
+    "options", [{"max_norm": 0}, {"max_elements": 0}, {"max_total_elements": 0}]
+)
 def test_invalid_arguments_of_the_decoder(options: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match=next(iter(options))):
         gcodec.nvflare.FrameDecoder(**options)

@@ -410,13 +410,16 @@ def test_byteps_invalid_arguments() -> None:
         lambda: encode(x, "fp16"),
         lambda: encode(np.empty(0, F), "onebit"),
         *(
-            lambda name=name: encode(nan, name, k=4, seed=1)
-            for name in ("onebit", "topk", "randomk", "dithering")
+            lambda name=name, options=options: encode(nan, name, **options)
+            for name, options in (
+                *(("onebit", {}), ("topk", {"k": 4})),
+                *(("randomk", {"k": 4, "seed": 1}), ("dithering", {"k": 4, "seed": 1})),
+            )
         ),
         *(
-            lambda k=k, name=name: encode(x, name, k=k, seed=1)
+            lambda k=k, name=name, seed=seed: encode(x, name, k=k, seed=seed)
             for k in (None, 0, 17, -1, np.nan, "2", True)
-            for name in ("topk", "randomk")
+            for name, seed in (("topk", None), ("randomk", 1))
         ),
         *(
             lambda k=k, p=p: encode(x, "dithering", k=k, seed=1, partition=p)
@@ -441,6 +444,39 @@ def test_byteps_invalid_arguments() -> None:
     ):
         with pytest.raises(ParameterError):
             call()
+
+
+@pytest.mark.parametrize(
+    ("compressor", "options", "name"),
+    [
+        ("onebit", {"k": 4}, "k"),
+        ("onebit", {"seed": 1}, "seed"),
+        ("topk", {"k": 4, "seed": byteps.XorShift128Plus(1)}, "seed"),
+        ("topk", {"k": 4, "scaling": True}, "scaling"),
+        ("randomk", {"k": 4, "seed": 1, "partition": "natural"}, "partition"),
+        ("randomk", {"k": 4, "seed": 1, "normalize": "l2"}, "normalize"),
+        ("dithering", {"k": 4, "seed": 1, "scaling": True}, "scaling"),
+    ],
+)
+def test_byteps_refuses_parameters_of_other_compressors(
+    compressor: Any, options: dict[str, Any], name: str
+) -> None:
+    x = normal(32)
+    own = {key: value for key, value in options.items() if key != name}
+    assert byteps.encode(x, compressor, **own)
+    refusal = rf"^{name}=.*: must be left out, because {compressor} has no {name}$"
+    with pytest.raises(ParameterError, match=refusal):
+        byteps.encode(x, compressor, **options)
+
+
+@pytest.mark.parametrize(
+    ("compressor", "name", "value"), [("onebit", "k", 4), ("topk", "partition", "natural")]
+)
+def test_byteps_decoder_refuses_parameters_of_other_compressors(
+    compressor: Any, name: str, value: Any
+) -> None:
+    with pytest.raises(ParameterError, match=f"because {compressor} has no {name}$"):
+        byteps.decode(bytes(8), compressor, 32, **{name: value})
 
 
 def test_byteps_refused_message_keeps_generator_state() -> None:
@@ -739,8 +775,8 @@ def test_byteps_any_bytes(data: bytes, n: int, name: Any, partition: Any, whole:
     if whole and name == "dithering":  # make the length consistent
         data = data[: len(data) // 4 * 4]
         data += words(8 * len(data), 1.0)
-    k = 5 if name == "dithering" else None
-    decodes_or_refuses(lambda: byteps.decode(data, name, n, k=k, partition=partition), n)
+    options = {"k": 5, "partition": partition} if name == "dithering" else {}
+    decodes_or_refuses(lambda: byteps.decode(data, name, n, **options), n)
 
 
 @given(st.binary(max_size=80), st.integers(1, 20), st.sampled_from(FORMATS))

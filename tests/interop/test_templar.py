@@ -203,6 +203,7 @@ def with_parts(**parts: Any) -> Callable[[dict[str, Any]], None]:
         (with_parts(quant_params=lambda q: (q[0], "scale", *q[2:])), Corrupt),
         (with_parts(quant_params=lambda q: (q[0], np.inf, *q[2:])), Corrupt),
         (with_parts(quant_params=lambda q: (np.ma.masked, *q[1:])), Corrupt),
+        (with_parts(quant_params=lambda q: (q[0] + 1j, *q[1:])), Corrupt),
         (with_parts(quant_params=lambda q: (q[0], 10**400, *q[2:])), Corrupt),
         (with_parts(idxs=[[1], [2, 3]]), Corrupt),
         (with_parts(idxs=np.zeros(0, np.uint8), vals=np.zeros((2, 1, 0), np.uint8)), Corrupt),
