@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -271,6 +272,14 @@ def test_invalid_arguments(call: Callable[[Feedback], bytes]) -> None:
 def test_empty_message() -> None:
     assert Feedback("sign").compress_many({}) == b""
     assert gcodec.decode_many(b"") == {}
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_path_is_no_message(tmp_path: Path, kind: Callable[[Path], Any]) -> None:
+    path = tmp_path / "a.gcf"
+    path.write_bytes(Feedback("sign").compress_many(gradients(0)))
+    with pytest.raises(TypeError, match=r"message is a .*: must be bytes-like"):
+        gcodec.decode_many(kind(path))
 
 
 # --- hostile messages ---------------------------------------------------------------------------

@@ -145,6 +145,8 @@ class DumpStats(NamedTuple):
         Measurements on the selected tensors.
     omitted : dict of str to str
         Selected tensors that the reader passes over, and the reasons.
+    nbytes : int
+        Size of all files, which may be gone by now: a copy of standard input is.
     """
 
     path: Path
@@ -153,11 +155,7 @@ class DumpStats(NamedTuple):
     metadata: dict[str, str]
     tensors: list[TensorStats]
     omitted: dict[str, str]
-
-    @property
-    def nbytes(self) -> int:
-        """Size of all files."""
-        return sum(file.stat().st_size for file in self.files)
+    nbytes: int
 
     @property
     def total(self) -> TensorGroup:
@@ -183,7 +181,8 @@ def measure(path: Path, settings: Settings) -> DumpStats:
     with open_dump(path, limits=settings.limits) as dump:
         tensors = measure_tensors(dump, settings)
         omitted = omissions(dump, settings.layers)
-        return DumpStats(path, dump.format, dump.files, dump.metadata, tensors, omitted)
+        nbytes = sum(file.stat().st_size for file in dump.files)
+        return DumpStats(path, dump.format, dump.files, dump.metadata, tensors, omitted, nbytes)
 
 
 def measure_tensors(dump: Dump, settings: Settings) -> list[TensorStats]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -209,7 +210,14 @@ def steps_of(dumps: Mapping[Path, Mapping[str, str]]) -> dict[Path, int]:
         numbers = [step for step in steps.values() if step is not None]
         if len(numbers) == len(set(numbers)) == len(dumps):
             return dict(zip(steps, numbers, strict=True))
-    names = ", ".join(path.name for path in list(dumps)[:3])
+    declared = [_of_metadata(path, metadata) for path, metadata in dumps.items()]
+    count = Counter(declared)
+    unclear = [
+        path.name
+        for path, step in zip(dumps, declared, strict=True)
+        if step is None or count[step] > 1
+    ]
+    names = ", ".join(unclear[:3])
     raise ParameterError(
         f"the steps of {names} are unclear: each file needs a step of its own in its metadata, or "
         "a number in its name or in that of its folder"

@@ -466,6 +466,8 @@ def decode_many(
     FormatError
         If the message is damaged, has a tensor without a name or two of the same name, or exceeds
         the limits.
+    TypeError
+        If `message` is not bytes-like; `gcodec.load_file` reads a file.
 
     Examples
     --------
@@ -475,10 +477,11 @@ def decode_many(
     {'a': (2,), 'b': (1, 2)}
     """
     limits = Limits.or_default(limits)
+    data = byte_view(message, "message")  # no path, which iter_frames would open
     tensors: dict[str, np.ndarray] = {}
     members: list[Member] | None = None
     elements = nbytes = 0
-    for number, frame in enumerate(iter_frames(message, limits=limits, key=key)):
+    for number, frame in enumerate(iter_frames(data, limits=limits, key=key)):
         elements, nbytes = elements + frame.size, nbytes + frame.size * ITEMSIZE[frame.dtype]
         limits.check("the message", elements, nbytes)
         if members is None and frame.name == MEMBERS_NAME:

@@ -50,6 +50,19 @@ class File(click.Path):
 FILE = File(readable=False)
 """Type of an argument for a file or a directory."""
 
+
+class _Output(File):
+    """The name of an output; - also for the devices that are standard output.
+
+    So the summary goes to stderr, and does not follow the bytes of the file.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name, or fail."""
+        name = super().convert(value, param, ctx)
+        return "-" if name in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else name
+
+
 _MAX_NAMES = 500  # in a completion
 _BAR = 20  # characters
 _ERASE = "\r\x1b[2K"  # the line of a terminal
@@ -406,7 +419,7 @@ key = click.option(
 
 def output(text: str) -> Callable[[Function], Function]:
     """Return the option ``--output`` with this help text."""
-    return click.option("-o", "--output", metavar="OUT", type=FILE, help=text)
+    return click.option("-o", "--output", metavar="OUT", type=_Output(readable=False), help=text)
 
 
 def form(function: Callable[..., int]) -> Callable[..., int]:

@@ -615,6 +615,16 @@ def test_suggested_commands_run(tmp_path, monkeypatch):
     assert (tmp_path / "OUT.gcf").is_file()
 
 
+@pytest.mark.parametrize("form", ["--json", "--jsonl", "--csv", "--markdown"])
+def test_dump_on_stdin_in_each_form(tmp_path, form):
+    """A form is printed when the copy of stdin is gone already."""
+    data = dump(tmp_path, w=gaussian(40, 50)).read_bytes()
+    printed = run("inspect", "-", form, input=data).stdout
+    assert "40x50" in printed or json.loads(printed)
+    if form == "--json":
+        assert json.loads(printed)["files"][0]["bytes"] == len(data)
+
+
 def test_failed_files_make_no_lines_of_csv(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"PK")
     assert run("inspect", tmp_path / "a.npz", "--csv", code=3).stdout == ""

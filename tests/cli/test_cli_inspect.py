@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from functools import partial
 
 import ml_dtypes
@@ -214,6 +215,22 @@ def test_integer_tensors_are_no_gradients(tmp_path):
     rows = {row["name"]: row for row in inspected(path)["files"][0]["tensors"]}
     assert rows["bn1.steps"]["note"] == "not a gradient: int64"
     assert "rms" not in rows["bn1.steps"]
+
+
+def test_suggested_codec_is_within_the_budget_for_all_tensors(tmp_path):
+    """The best codec for most values fits two-valued tensors alone, so encode must choose."""
+    random = np.random.default_rng(0)
+    signs = random.choice([-1, 1], 4000).astype(np.float32)
+    other = dump(tmp_path, signs=signs, normal=gaussian(30, 40))
+    advice = run("inspect", other, "--max-nmse", 0.01).stderr
+    assert "mxnet-1bit is the best for 99 % of the values" in advice
+    words = shlex.split(advice.rpartition("next: gcodec ")[2])
+    assert words[-1] == "auto:nmse=0.01"
+    run(*words, "-o", tmp_path / "a.gcf")
+    run("compare", other, tmp_path / "a.gcf", "--max-nmse", 0.01)
+    words = shlex.split(run("inspect", other, "--max-nmse", 0.5).stderr.rpartition("gcodec ")[2])
+    run(*words, "-o", tmp_path / "b.gcf")
+    run("compare", other, tmp_path / "b.gcf", "--max-nmse", 0.5)
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int4"])

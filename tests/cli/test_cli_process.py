@@ -266,6 +266,16 @@ def test_frames_from_a_named_pipe(tmp_path, verb):
     assert done.stdout.startswith(b"stdin " if verb == "dissect" else b"/dev/stdin")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="no such device")
+@pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1"])
+def test_summary_does_not_follow_bytes_on_stdout(tmp_path, name):
+    write_dump(tmp_path / "a.npz", [("w", np.ones(4, np.float32))])
+    words = [sys.executable, "-m", "gcodec", "encode", "a.npz", "-c", "raw", "-o", name]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, env=ENVIRONMENT, timeout=60)
+    assert [frame.name for frame in gcodec.iter_frames(done.stdout)] == ["w"]
+    assert done.stderr.startswith(b"a.npz -> -   1 tensor")
+
+
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
 

@@ -172,8 +172,8 @@ def test_options_that_do_not_fit(folder: Path, arguments: list[str]) -> None:
 def test_unclear_steps_and_frames_are_refused(folder: Path) -> None:
     path = folder / "9.safetensors"
     shutil.copy(path, folder / "again9.safetensors")
-    result = run("inspect", path, folder / "again9.safetensors", "--over-steps", code=2)
-    assert "are unclear" in result.stderr
+    result = run("inspect", folder, "--over-steps", code=2)
+    assert "the steps of 9.safetensors, again9.safetensors are unclear" in result.stderr
     run("encode", path, "-c", "sign", "-o", folder / "x.gcf", "-q")
     result = run("inspect", folder / "x.gcf", "--over-steps", code=2)
     assert "contains frames" in result.stderr

@@ -7,20 +7,24 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gcodec.advisor.choose import Target
 from gcodec.analysis.settings import Settings
 from gcodec.analysis.stats import SPAN
 from gcodec.analysis.trials import Cost, Trial, total_cost
 from gcodec.cli.render import text
 from gcodec.cli.render.output import Column, Table, View, omission_notes
 from gcodec.codec import Codec
+from gcodec.codecs import parse_encoder
 from gcodec.tensorfiles.entries import remedy
 
 if TYPE_CHECKING:  # SciPy is imported for dumps only
+    from gcodec.analysis.candidates import Budget
     from gcodec.analysis.measure import DumpStats, TensorGroup, TensorStats
 
 # Metadata of a training run that distinguish dumps; JSON contains all metadata.
 _HEADLINE_KEYS = ("model", "kind", "step", "epoch", "rank", "loss", "optimizer")
 _MAX_NAMES = 8  # of values or tensors in a message
+_NAME_WIDTH = 60  # columns of a name in a list of names
 
 
 class DumpRow(NamedTuple):
@@ -351,7 +355,7 @@ class DumpView(View[DumpRow]):
         ]
         if not names:
             return []
-        listed = text.listed(names, _MAX_NAMES)
+        listed = text.listed([text.shorten(name, _NAME_WIDTH) for name in names], _MAX_NAMES)
         return [
             f"the values alone take no more bits than the smallest frame: {listed}; for few "
             "values, header and checksums outweigh the payload"
@@ -403,10 +407,16 @@ class DumpView(View[DumpRow]):
         return text.command(words + layers + excluded)
 
     def _common_codec(self, total: TensorGroup) -> str | None:
-        """Return one codec: the best for most values, or the smallest one of the settings."""
-        if self.settings.budget is not None:
+        """Return one codec: the best for most values, or the smallest one of the settings.
+
+        If the best for most values exceeds the budget elsewhere, ``encode`` must choose.
+        """
+        if (budget := self.settings.budget) is not None:
             shares = self._best_shares()
-            return max(shares, key=lambda spec: shares[spec], default=None)
+            spec = max(shares, key=lambda spec: shares[spec], default=None)
+            if spec is None or self._is_within(spec, budget):
+                return spec
+            return str(Target(*budget))
         useful = []
         for place in range(len(self.settings.codecs)):
             trials = total.trials(place)
@@ -415,6 +425,19 @@ class DumpView(View[DumpRow]):
             if cost is not None and cost.error < 1 and len(trials) == len(total.gradients):
                 useful.append(cost)
         return min(useful, key=lambda cost: cost.bits).codec if useful else None
+
+    def _is_within(self, spec: str, budget: Budget) -> bool:
+        """Tell whether a codec aims at the budget, or meets it wherever another codec does."""
+        codec = parse_encoder(spec)
+        for key, bound in (("nmse", budget.max_nmse), ("bits", budget.max_bits)):
+            if bound is not None and getattr(codec, key, None) == bound:
+                return True
+        for tensor in self.total.group.gradients:
+            candidates = () if tensor.sample is None else tensor.sample.candidates
+            fitting = {str(t.codec) for t in candidates if budget.allows(t.bits, t.error)}
+            if tensor.size and fitting and spec not in fitting:
+                return False
+        return True
 
     def _excluded_globs(self) -> list[str]:
         """Return globs for tensors that are no gradients: one for many of the same last name."""

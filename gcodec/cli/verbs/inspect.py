@@ -146,8 +146,8 @@ def command(
     payload, and raw can be the smallest codec. The best fit is the normal, Laplace or generalized
     normal distribution that is nearest to the nonzero values, with its shape (2, 1 or any) and its
     2-Wasserstein distance as a multiple of the rms. Tensors of repeated blocks, whose names differ
-    in a number, share a row: it shows medians of the fit, and a codec that is within the budget
-    for each of them.
+    in a number between dots, share a row: it shows medians of the fit, and a codec that is within
+    the budget for each of them.
 
     With --over-steps, the files are the dumps of a run, one for each step. The step is that of the
     metadata, or a number in the name of the file or of its folder. The rank is the number of
