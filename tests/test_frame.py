@@ -165,7 +165,7 @@ def test_inputs_that_are_not_bytes(data: Any) -> None:
         (gcodec.decode_sparse, "frame"),
         (templar.from_frame, "frame"),
         (lambda data: gcodec.apply_patch(data, np.zeros(1, np.int32)), "frame"),
-        (gcodec.decode_many, "data"),
+        (gcodec.decode_many, "message"),
         (gcodec.Frame.from_bytes, "data"),
     ]
     for read, name in readers:
