@@ -20,7 +20,7 @@ from gcodec.limits import NO_LIMITS, Limits
 from gcodec.payload import MissedTarget
 from gcodec.policy import Policy, policy_of
 from gcodec.tensorfiles import structure
-from gcodec.tensorfiles.atomic import atomic_write
+from gcodec.tensorfiles.atomic import WriteBehind, atomic_write
 from gcodec.tensorfiles.entries import MAX_ENTRIES
 from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES, TensorFile
 from gcodec.tensorfiles.tree import take_apart
@@ -101,10 +101,10 @@ def save_file(
     outline, tensors = take_apart(tree)
     if len(tensors) > MAX_ENTRIES:
         raise ParameterError(f"tree: has {len(tensors)} tensors, must have at most {MAX_ENTRIES}")
-    with atomic_write(path) as file:
+    with atomic_write(path) as file, WriteBehind(file) as behind:
         if outline is not None:
             text = np.frombuffer(structure.write(outline), np.uint8)
-            file.write(encode(text, "raw", name=structure.STRUCTURE_NAME, key=key))
+            behind.write(encode(text, "raw", name=structure.STRUCTURE_NAME, key=key))
         for name, array in tensors:
             missed: list[MissedTarget] = []
             try:
@@ -119,7 +119,7 @@ def save_file(
                 )
             except (ParameterError, TypeError) as error:
                 raise type(error)(f"tensor {name!r}: {error}") from None
-            file.write(frame)
+            behind.write(frame)
             if report is not None and missed:
                 report(name, missed[0])
 

@@ -28,7 +28,7 @@ from gcodec.frame import Frame
 from gcodec.limits import Limits
 from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
-from gcodec.tensorfiles.atomic import atomic_write
+from gcodec.tensorfiles.atomic import WriteBehind, atomic_write
 from gcodec.tensorfiles.dumps import write_dump
 from gcodec.tensorfiles.entries import Array, Dump, Entry, remedy
 from gcodec.tensorfiles.exact_file import Restorer, file_name, originals
@@ -167,9 +167,13 @@ def write_frames(
     missed: dict[str, dict[str, Any]] = {}
     integers: list[str] = []
     total = sum(entry.size for entry in entries)
-    with progress(target.name, total, quiet=quiet) as advance, atomic_write(target) as file:
+    with (
+        progress(target.name, total, quiet=quiet) as advance,
+        atomic_write(target) as file,
+        WriteBehind(file) as behind,
+    ):
         for frame in frames:
-            file.write(frame.data)
+            behind.write(frame.data)
             nbytes += len(frame.data)
             codecs[str(frame.codec)] += frame.array is not None
             if frame.array is None:

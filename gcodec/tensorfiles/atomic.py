@@ -9,11 +9,14 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
 
 TEMPORARY = ".gcodec-*.tmp"
 """Pattern of the names of temporary files, which only a crash leaves."""
+
+_LEAST_BEHIND = 1 << 20  # bytes that take longer to write than to hand to a thread
 
 
 class NamedWriter(io.FileIO):
@@ -176,3 +179,43 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file that appears under its name only when it is complete; see `AtomicFiles.open`."""
     with AtomicFiles() as files:
         yield files.open(path)
+
+
+class WriteBehind:
+    """Writes large chunks to a file on a thread, while the caller makes the next chunk.
+
+    One chunk at a time is being written. An error in writing it is raised by the next call, or at
+    the end of the block.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        File that nobody else writes to in the meantime.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._thread = file, ThreadPoolExecutor(1, "gcodec-write")
+        self._pending: Future[int] | None = None
+
+    def write(self, data: bytes) -> None:
+        """Write bytes after those of earlier calls."""
+        self._wait()
+        if len(data) < _LEAST_BEHIND:
+            self._file.write(data)
+        else:
+            self._pending = self._thread.submit(self._file.write, data)
+
+    def _wait(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def __enter__(self) -> WriteBehind:
+        """Return the object itself."""
+        return self
+
+    def __exit__(self, exception_type: object, *exception_details: object) -> None:
+        """Wait for the last chunk; raise its error unless an exception ends the block."""
+        with self._thread:
+            if exception_type is None:
+                self._wait()
