@@ -9,9 +9,11 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn, cast
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 TEMPORARY = ".gcodec-*.tmp"
 """Pattern of the names of temporary files, which only a crash leaves."""
@@ -194,6 +196,8 @@ class WriteBehind:
     """
 
     def __init__(self, file: BinaryIO) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # imports logging
+
         self._file, self._thread = file, ThreadPoolExecutor(1, "gcodec-write")
         self._pending: Future[int] | None = None
 
