@@ -251,7 +251,7 @@ class FsdpComm:
             raise ImportError(_TOO_OLD)
         names = {parameter: unwrapped(name) for name, parameter in model.named_parameters()}
         modules = [
-            (unwrapped(f"{name}.")[:-1], module)
+            (unwrapped(name), module)
             for name, module in model.named_modules()
             if isinstance(module, FSDPModule)
         ]

@@ -12,7 +12,7 @@ from gcodec.errors import ParameterError
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Dtypes of tensors that travel as float32."""
 
-_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # of torch.compile and checkpointing
+_WRAPPERS = "_orig_mod", "_checkpoint_wrapped_module"  # of torch.compile and checkpointing
 
 
 class ParameterNames:
@@ -62,10 +62,8 @@ class ParameterNames:
 
 
 def unwrapped(name: str) -> str:
-    """Return a name without what `torch.compile` and activation checkpointing insert."""
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
+    """Return a name without the parts that `torch.compile` and activation checkpointing insert."""
+    return ".".join([part for part in name.split(".") if part not in _WRAPPERS])
 
 
 def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:

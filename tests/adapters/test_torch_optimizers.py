@@ -313,3 +313,11 @@ def test_invalid_arguments() -> None:
             make("adam", network().double(), communicator)
 
     Simulator(1).run(worker)
+
+
+def test_only_whole_parts_of_names_are_those_of_wrappers() -> None:
+    from gcodec.torch.names import unwrapped
+
+    assert unwrapped("_orig_mod.a._checkpoint_wrapped_module.w") == "a.w"
+    assert unwrapped("_orig_mod") == ""
+    assert unwrapped("my_orig_mod.w") == "my_orig_mod.w"
