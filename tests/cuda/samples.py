@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import pytest
-from shim import ORDERS
-from sweeps import in_turn, thinned
+from shim import ShimDevice
+from sweeps import thinned
 
 from gcodec.runtime.device import Device
 
@@ -19,29 +18,9 @@ SIZES = (0, 1, 3, 31, 33, 255, 4095, 4096, 4097, 9001)
 LARGE = 1 << 18  # used in one call of each kernel
 
 
-def sizes_for(gpu: Device, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return sizes, with the large one for a real device and for one thread order of the shim."""
-    return (*sizes, *[LARGE] * (getattr(gpu, "order", "shuffled") == "shuffled"))
-
-
-def third_of(gpu: Device, all_values: Sequence[_T], every: int = 1) -> list[_T]:
-    """Return a third of the samples for each thread order of the shim, and all for a device.
-
-    Unless the run is long, the orders of the shim share every second or so of the samples.
-    """
-    order = getattr(gpu, "order", None)
-    if order is None:
-        return list(all_values)
-    return thinned(all_values, every)[ORDERS.index(order) :: len(ORDERS)]
-
-
-def orders_in_turn(cases: Sequence[object]) -> list[Any]:
-    """Return values of `gpu` and of a parameter with many cases, whose kernels are the same.
-
-    Unless the run is long, the orders of the shim take turns. A device runs all cases.
-    """
-    on_device = [pytest.param("gpu", case, marks=pytest.mark.gpu) for case in cases]
-    return [(order, case) for case, order in in_turn(cases, ORDERS)] + on_device
+def some_of(gpu: Device, all_values: Sequence[_T], every: int) -> list[_T]:
+    """Return every second or so of the samples for the shim, unless the run is long; else all."""
+    return thinned(all_values, every) if isinstance(gpu, ShimDevice) else list(all_values)
 
 
 def gradient(n: int, seed: int = 0) -> np.ndarray:

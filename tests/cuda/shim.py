@@ -103,15 +103,15 @@ class ShimDevice(Device):
 
     Attributes
     ----------
-    order : {"index", "reversed", "shuffled"}
-        Order of threads and blocks.
+    order : {"index", "reversed", "shuffled"} or None
+        Order of threads and blocks. None takes one of these for each launch, by chance.
     fetched : int
         Number of times that the host waited for arrays.
     launched : list of str
         Names of the launched kernels, in order.
     """
 
-    def __init__(self, order: Order = "index") -> None:
+    def __init__(self, order: Order | None = "index") -> None:
         self.order = order
         self.fetched = 0
         self.launched: list[str] = []
@@ -180,9 +180,10 @@ class ShimDevice(Device):
                 _check_guards(name, k, argument)
 
     def _places(self, n: int) -> bytes:
-        if self.order == "shuffled":
+        order = self.order or ORDERS[self._random.integers(len(ORDERS))]
+        if order == "shuffled":
             return self._random.permutation(n).astype(np.uint32).tobytes()
-        return _sorted_places(n, self.order)
+        return _sorted_places(n, order)
 
 
 @functools.lru_cache(256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from samples import arbitrary_floats, gradient, orders_in_turn, same
+from samples import arbitrary_floats, gradient, same
 
 from gcodec.codecs.dct8 import chunks, transform, transform_cuda
 from gcodec.kernels.transform import dct_select
@@ -49,7 +49,7 @@ def coefficients(
     return starts, places, gradient(places.size, seed)
 
 
-@pytest.mark.parametrize(("gpu", "cut"), orders_in_turn(CUTS), indirect=["gpu"], ids=str)
+@pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_restore(gpu: Device, cut: chunks.Chunks) -> None:
     n = cut.n
     for k in {1, min(8, cut.size), min(cut.size, 40)}:
@@ -90,7 +90,7 @@ def test_restore_of_all(gpu: Device) -> None:
         assert same(gpu.to_host(out), wanted)
 
 
-@pytest.mark.parametrize(("gpu", "cut"), orders_in_turn(CUTS), indirect=["gpu"], ids=str)
+@pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_transform(gpu: Device, cut: chunks.Chunks) -> None:
     n, k = cut.n, min(8, cut.size)
     for x in (np.random.default_rng(n).standard_normal(n).astype(np.float32), gradient(n)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree, same_verdict
-from samples import gradient, same, third_of
+from samples import gradient, same
 
 import gcodec
 from gcodec.kernels.numeric import low_rank, products
@@ -22,7 +22,7 @@ def matrix_of_rank(rank: int, m: int, k: int, noise: float, seed: int = 0) -> np
 
 def test_products(gpu: Device) -> None:
     """Products of a matrix with rows of the host, and products that are added."""
-    for m, k in third_of(gpu, ((3, 9000), (9000, 3), (70, 300))):
+    for m, k in ((3, 9000), (9000, 3), (70, 300)):
         matrix = gradient(m * k).clip(-99, 99).reshape(m, k)
         on_device, top = gpu.to_device(matrix), int(max_abs_bits(matrix.reshape(-1)))
         for multiply, size in ((low_rank.times_transposed, k), (low_rank.times, m)):
@@ -40,7 +40,7 @@ def test_products(gpu: Device) -> None:
 @pytest.mark.parametrize("spec", ["lowrank", "lowrank:nmse=0.01", "lowrank:rank=3,step=0.5"])
 def test_frames(gpu: Device, spec: str) -> None:
     shapes = ((60, 70), (6, 10, 40), (30,), (0, 4), (8, 8, 3, 3))
-    for shape in third_of(gpu, shapes):
+    for shape in shapes:
         n = int(np.prod(shape))
         x = matrix_of_rank(4, 1, n, 0.1).reshape(shape)
         if len(shape) == 2 and n:

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from reference import patch as reference
-from samples import third_of
+from samples import some_of
 from shim import ShimDevice
 from tensor_pairs import DTYPES, changed, damaged, pairs, patterns, repaired, small_pair, weights
 
@@ -46,21 +46,20 @@ def patches_agree(gpu: Device, old: np.ndarray, new: np.ndarray) -> bytes:
 
 def test_all_dtypes(gpu: Device) -> None:
     cases = [pair for dtype in DTYPES.values() for pair in pairs(dtype)]
-    for _, old, new in third_of(gpu, cases, 5):
+    for _, old, new in some_of(gpu, cases, 5):
         patches_agree(gpu, old, new)
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_few_elements(gpu: Device, dtype: np.dtype[Any]) -> None:
-    cases, turn = [(1, 1.0), (31, 0.2), (33, 0.9), (300, 0.1)], len(str(dtype)) % 4
-    for n, share in third_of(gpu, cases[turn:] + cases[:turn]):
+    for n, share in ((1, 1.0), (31, 0.2), (33, 0.9), (300, 0.1)):
         old = weights(dtype, n)
         patches_agree(gpu, old, changed(old, share, 3))
 
 
 def test_ends_of_parts(gpu: Device) -> None:
     """Changes at both ends of parts, and parts without any."""
-    for n in third_of(gpu, [1023, 1024, 1025, 2048, 8192, 8193]):
+    for n in (1023, 1024, 1025, 2048, 8192, 8193):
         old, at = weights(BFLOAT16, n), np.array([0, 1023, 1024, n - 1])
         new = old.copy()
         patterns(new)[at[at < n]] ^= 1
@@ -120,7 +119,7 @@ def test_floats_of_8_bits(gpu: Device, name: str) -> None:
 
 def test_every_pattern_of_16_bits(gpu: Device) -> None:
     old = np.arange(1 << 16, dtype=np.uint16)
-    for step, dtype in third_of(gpu, [(1, BFLOAT16), (0x8000, np.int16), (0x3F80, np.float16)]):
+    for step, dtype in ((1, BFLOAT16), (0x8000, np.int16), (0x3F80, np.float16)):
         patches_agree(gpu, old.view(dtype), (old + np.uint16(step)).view(dtype))
 
 
@@ -225,7 +224,7 @@ def same_outcome(gpu: Device, frame: bytes | gcodec.Frame, old: np.ndarray) -> b
 def test_damaged_messages(gpu: Device, name: str) -> None:
     old, new = small_pair(name)
     frame = gcodec.encode_patch(new, base=old)
-    cases = third_of(gpu, list(damaged(gcodec.Frame.from_bytes(frame).payload.tobytes())), 3)
+    cases = some_of(gpu, list(damaged(gcodec.Frame.from_bytes(frame).payload.tobytes())), 3)
     refused = sum(same_outcome(gpu, repaired(frame, data), old) for data in cases)
     assert len(cases) // 3 < refused < len(cases)
 

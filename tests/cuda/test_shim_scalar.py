@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from samples import gradient, same, sizes_for
+from samples import LARGE, gradient, same
 
 from gcodec.kernels.quantize import scalar_quantize
 from gcodec.kernels.quantize.rated_levels import rated_levels, scaled_levels
@@ -19,7 +19,7 @@ def steps_of(x: np.ndarray) -> list[np.float32]:
 
 
 def test_plain_levels(gpu: Device) -> None:
-    for n in sizes_for(gpu, SIZES):
+    for n in (*SIZES, LARGE):
         x = gradient(n)
         for step in steps_of(x):
             wanted, out = np.empty(n, np.uint8), gpu.empty(n, np.uint8)

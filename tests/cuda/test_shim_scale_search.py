@@ -6,9 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from samples import arbitrary_floats, gradient, third_of
-from shim import ShimDevice
-from sweeps import LONG
+from samples import arbitrary_floats, gradient
 
 from gcodec.arrays.sampling import MANY
 from gcodec.codecs.minifloat.gennorm import RULES
@@ -62,10 +60,9 @@ def test_small(gpu: Device, n: int) -> None:
     cases = [(fmt, rule) for fmt in EVERY for rule in RULES[:2]] + [
         (MiniFloat("e2m1", "ieee"), "co3")
     ]
-    own = third_of(gpu, cases)
-    each = itertools.cycle(own[n % len(own) :] + own[: n % len(own)])
+    each = itertools.cycle(cases[n % len(cases) :] + cases[: n % len(cases)])
     for x in tensors(n):
-        for _ in range(3 if LONG else 1):
+        for _ in range(3):
             agree(gpu, x, *next(each))
 
 
@@ -77,7 +74,7 @@ def test_with_a_residual(gpu: Device) -> None:
 def test_tensors_that_are_sampled(gpu: Device) -> None:
     """Bins of the elements, or bins and a sorted list of the largest elements."""
     n = FEW + 999
-    for x, fmt in third_of(gpu, list(zip(tensors(n)[:4], EVERY[::6], strict=True))):
+    for x, fmt in zip(tensors(n)[:4], EVERY[::6], strict=True):
         agree(gpu, x, fmt, "histogram")
     spread = heavy(n)
     spread[::50_000] *= np.float32(1e4)
@@ -87,8 +84,6 @@ def test_tensors_that_are_sampled(gpu: Device) -> None:
 
 def test_samples(gpu: Device) -> None:
     """A sample of many elements suffices if enough of its elements are nonzero."""
-    if isinstance(gpu, ShimDevice) and gpu.order != "shuffled":
-        pytest.skip("once is enough, as it takes a while")
     n = MANY + 5000
     x = np.random.default_rng(3).standard_normal(n).astype(np.float32)
     agree(gpu, x, MiniFloat("e2m1"), "histogram")
@@ -98,7 +93,7 @@ def test_samples(gpu: Device) -> None:
 
 def test_nonfinite_values_are_harmless(gpu: Device) -> None:
     for n in (3, 5000):
-        for fmt in third_of(gpu, EVERY):
+        for fmt in EVERY:
             search_scale(gpu.to_device(arbitrary_floats(n)), fmt, "histogram").value  # noqa: B018
     for x in (np.full(70, np.nan, np.float32), np.full(70, -np.inf, np.float32)):
         search_scale(gpu.to_device(x), MiniFloat("e2m1"), "histogram").value  # noqa: B018

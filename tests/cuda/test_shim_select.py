@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from samples import SIZES, arbitrary_floats, gradient, same, sizes_for
+from samples import LARGE, SIZES, arbitrary_floats, gradient, same
 
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits import byte_blocks
@@ -33,7 +33,7 @@ def test_log_histogram(gpu: Device) -> None:
 
 def test_byte_counts(gpu: Device) -> None:
     random = np.random.default_rng(0)
-    for n in sizes_for(gpu, SIZES):
+    for n in (*SIZES, LARGE):
         codes = np.minimum(random.geometric(0.2, n), 255).astype(np.uint8)
         on_device = gpu.to_device(codes)
         assert same(gpu.to_host(byte_counts(on_device)), byte_counts(codes))
@@ -69,7 +69,7 @@ def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_largest_of_many(gpu: Device) -> None:
-    for n in sizes_for(gpu, (9001,)):
+    for n in (9001, LARGE):
         x = gradient(n)
         actual = select.take_largest(gpu.to_device(x), n // 99)[0]
         assert same(actual, select.take_largest(x, n // 99)[0])

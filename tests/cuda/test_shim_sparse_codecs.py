@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree, same_verdict
-from samples import arbitrary_floats, gradient, orders_in_turn, same
+from samples import arbitrary_floats, gradient, same
 
 import gcodec
 from gcodec.runtime.device import Device
@@ -19,14 +19,14 @@ DCT = ("dct8:chunk=8x8,k=6", "dct8:layout=tiles,chunk=16x16,k=9,values=affine8")
 DCT += ("dct8:chunk=6x5x4", "dct8:chunk=8x8,k=6,values=float32")
 
 
-@pytest.mark.parametrize(("gpu", "spec"), orders_in_turn(SPARSE + CODES), indirect=["gpu"])
+@pytest.mark.parametrize("spec", SPARSE + CODES)
 def test_frames(gpu: Device, spec: str) -> None:
     for n, dtype in ((1530, "float32"), (510, "float16"), (0, "float32")):
         x = gradient(n).clip(-100, 100).astype(dtype).reshape(n // 17, 17)
         frames_agree(gpu, spec, x, seed=3)
 
 
-@pytest.mark.parametrize(("gpu", "spec"), orders_in_turn(SPARSE + CODES), indirect=["gpu"])
+@pytest.mark.parametrize("spec", SPARSE + CODES)
 def test_feedback(gpu: Device, spec: str) -> None:
     steps = [gradient(1000, step).clip(-100, 100) for step in range(2)]
     feedback_agrees(gpu, spec, steps, decay=0.9)

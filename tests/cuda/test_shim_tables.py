@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree
-from samples import same, third_of
+from samples import same
 
 from gcodec.codecs.minifloat import codebooks
 from gcodec.codecs.minifloat.coding_choice import KINDS, alphabet, static, static_tables
@@ -47,7 +47,7 @@ def many_counts() -> Iterator[np.ndarray]:
 
 
 def test_frequencies(gpu: Device) -> None:
-    for counts in third_of(gpu, list(many_counts())):
+    for counts in many_counts():
         frequencies, log2_total = rans.best_frequencies(gpu.to_device(counts))
         wanted, log2 = rans.best_frequencies(counts)
         assert int(log2_total) == log2
@@ -58,7 +58,7 @@ def test_frequencies(gpu: Device) -> None:
 
 
 def test_lengths(gpu: Device) -> None:
-    for counts in third_of(gpu, list(many_counts())):
+    for counts in many_counts():
         lengths, wanted = code_lengths(gpu.to_device(counts)), code_lengths(counts)
         assert same(gpu.to_host(lengths), wanted)
         words, nbits = TableCode.of(wanted).words(SYMBOLS)
@@ -69,7 +69,7 @@ def test_lengths(gpu: Device) -> None:
 @pytest.mark.parametrize("kind", ["huffman", "rans"])
 def test_front(gpu: Device, kind: str) -> None:
     random = np.random.default_rng(1)
-    for counts in third_of(gpu, list(many_counts())):
+    for counts in many_counts():
         before = int(random.integers(0, 40)) * (8 if kind == "rans" else 1)
         bits = random.integers(0, 256, -(-before // 8), dtype=np.uint8)
         if before % 8:
@@ -99,7 +99,7 @@ def test_chosen(gpu: Device, code: str) -> None:
         fmt = MiniFloat("e2m1", "full")
     own, known = alphabet(fmt, code), static_tables(fmt, code, "auto")
     random = np.random.default_rng(4)
-    for number in third_of(gpu, range(0, codebooks.number_of(fmt), 2)):
+    for number in range(0, codebooks.number_of(fmt), 2):
         counts = static(fmt, code, number).numbers.astype(np.int64)
         if kind == "huffman":
             counts = np.where(counts, 1 << 12 - counts, 0)
@@ -160,10 +160,10 @@ def test_frames(gpu: Device, spec: str, kind: str) -> None:
     x = np.random.default_rng(2).standard_normal(70_000 if kind == "many" else 5000)
     x = (x * (np.arange(x.size) // 640 % 3 > 0)).astype(np.float32)
     if kind != "many":
-        for own, n in third_of(gpu, list(itertools.product(CODED, (x.size, 300, 1, 0)))):
+        for own, n in itertools.product(CODED, (x.size, 300, 1, 0)):
             if own == spec:
                 frames_agree(gpu, spec, x[:n] * np.float32(kind == "some"))
-    elif getattr(gpu, "order", "shuffled") == "shuffled":  # with a table of blocks
+    else:  # with a table of blocks
         frames_agree(gpu, spec, x)
 
 

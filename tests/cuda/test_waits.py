@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import shim
-from samples import arbitrary_floats, gradient, third_of
+from samples import arbitrary_floats, gradient
 from sweeps import LONG
 from test_page import PAGE
 
@@ -129,7 +129,7 @@ def test_late_errors_change_nothing(gpu: Device) -> None:
     cases = list(itertools.product(LATE, ("float32", "float16")))
     if not LONG:  # the dtypes take turns
         cases = [case for number, case in enumerate(cases) if number // 2 % 2 == number % 2]
-    for spec, dtype in third_of(gpu, cases):
+    for spec, dtype in cases:
         check_late_errors(gpu, spec, dtype)
 
 
