@@ -3,8 +3,8 @@
 README.md, CHANGELOG.md, CONTRIBUTING.md and SECURITY.md are also pages of the site. Their links to
 pages of ``docs/`` stay links; a link to a file that the site lacks becomes its text. The page of
 the command shows the help of every verb, so it cannot be older than the command. Where a docstring
-states only the type of a result, mkdocstrings would write a dash without a description. A long spec
-or test name in a table would squeeze the prose beside it, so it may break after a separator.
+states only the type of a result, mkdocstrings would write a dash without a description. A long
+spec or test name in a table would squeeze the prose beside it, so it may break after a separator.
 """
 
 from __future__ import annotations
