@@ -24,7 +24,7 @@ ROOT_PAGES = {
 }
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 _EXAMPLE = re.compile(r"^```wire (.+)$", re.MULTILINE)
-_CODE_IN_CELL = re.compile(r"(?<=<code>)[^<]{24,}(?=</code>(?:(?!<t[dr]).)*</td>)")
+_CODE_IN_CELL = re.compile(r"(?<=<code>)[^<]{20,}(?=</code>(?:(?!<t[dr]).)*</td>)")
 _BREAK_AFTER = re.compile(r"(?<=[a-z0-9][,:_])(?=[a-z0-9])")
 _NO_DESCRIPTION = re.compile(r"–\s*<div class=\"doc-md-description\">\s*</div>")
 HELP = "<!-- help of every verb -->"
