@@ -17,7 +17,7 @@ import numpy as np
 
 from gcodec.arrays.large_bytes import joined
 from gcodec.errors import ParameterError
-from gcodec.wire.kinds import check_type
+from gcodec.wire.kinds import check_integer, check_type
 
 
 class MPICommunicator:
@@ -90,6 +90,7 @@ class MPICommunicator:
 
     def exchange(self, to: int, message: bytes) -> bytes:
         """Send a message to rank `to`, which calls this method too, and return its message."""
+        to = self._member("to", to)
         size = np.empty(1, np.int64)
         self.comm.Sendrecv(np.array([len(message)], np.int64), to, recvbuf=size, source=to)
         received = np.empty(int(size[0]), np.uint8)
@@ -98,6 +99,7 @@ class MPICommunicator:
 
     def broadcast(self, message: bytes, root: int = 0) -> bytes:
         """Return the message of rank `root`; the messages of other ranks are ignored."""
+        root = self._member("root", root)
         size = np.array([len(message)], np.int64)
         self.comm.Bcast(size, root)
         if self.rank == root:
@@ -106,6 +108,10 @@ class MPICommunicator:
             received = np.empty(int(size[0]), np.uint8)
         self.comm.Bcast([received, MPI.BYTE], root)
         return received.tobytes()
+
+    def _member(self, name: str, rank: int) -> int:
+        """Return the rank of a member; MPI takes a negative one for no process at all."""
+        return check_integer(name, rank, 0, self.size - 1, f"a rank below {self.size}")
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:

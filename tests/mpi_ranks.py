@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from mpi4py import MPI
 
 from gcodec.errors import ParameterError
 from gcodec.mpi import MPICommunicator
@@ -38,6 +40,12 @@ def main() -> None:
         assert communicator.exchange(partner, messages[own]) == messages[partner]
     for root in range(size):
         assert communicator.broadcast(messages[own], root) == messages[root]
+    # MPI_PROC_NULL is negative: without a check, an exchange with it returns uninitialized bytes.
+    for rank in (-1, MPI.PROC_NULL, size):
+        with pytest.raises(ParameterError, match=f"^to={rank}: must be a rank below {size}$"):
+            communicator.exchange(rank, b"message")
+        with pytest.raises(ParameterError, match=f"^root={rank}: must be a rank below {size}$"):
+            communicator.broadcast(b"message", rank)
     lines = communicator.all_gather(b"rank %d of %d is fine\n" % (own, size))
     if own == 0:
         print(b"".join(lines).decode(), end="")

@@ -67,11 +67,14 @@ def test_signsgd_and_signum() -> None:
         np.testing.assert_array_equal(coded(momentum, "sign:scale=none"), signs(momentum))
 
 
-def test_efsignsgd() -> None:
+@pytest.mark.parametrize("lr", [1, 0.3])
+def test_efsignsgd(lr: float) -> None:
     feedback, error = gcodec.Feedback("sign"), np.zeros(3001, F)
     for step in range(4):
         x = gradient() * F(1 + step)
-        u = x + error
+        if step:  # GRACE's memory scales a gradient only where it has a residual to add
+            x = F(lr) * x
+        u = error + x
         expected = np.abs(u).mean(dtype=np.float64).astype(F) * signs(u)
         decoded = gcodec.decode(feedback.compress("w", x))
         np.testing.assert_allclose(decoded, expected, rtol=2e-7)

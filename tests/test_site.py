@@ -91,6 +91,15 @@ def test_result_without_description_has_no_dash() -> None:
     assert pages == [kept, "<code>Codec</code>\n "]
 
 
+def test_long_code_in_a_table_may_break() -> None:
+    spec = "microscale:format=mxfp8e4m3,scale=rceil"
+    broken = "microscale:<wbr>format=mxfp8e4m3,<wbr>scale=rceil"
+    text = f"<p><code>{spec}</code></p><table><tr><td>{{}}</td><td><code>raw:x=1</code></td></tr>"
+    html = text.format(f"The codec <code>{spec}</code> and text")
+    expected = text.format(f"The codec <code>{broken}</code> and text")
+    assert site_pages.on_page_content(html, None, None, None) == expected
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_lists_suit_the_site(page: Path) -> None:
     """MkDocs nests by four spaces; within a paragraph, it starts no list but continues one."""

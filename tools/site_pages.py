@@ -3,7 +3,8 @@
 README.md, CHANGELOG.md, CONTRIBUTING.md and SECURITY.md are also pages of the site. Their links to
 pages of ``docs/`` stay links; a link to a file that the site lacks becomes its text. The page of
 the command shows the help of every verb, so it cannot be older than the command. Where a docstring
-states only the type of a result, mkdocstrings would write a dash without a description.
+states only the type of a result, mkdocstrings would write a dash without a description. A long
+spec or test name in a table would squeeze the prose beside it, so it may break after a separator.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ ROOT_PAGES = {
 }
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 _EXAMPLE = re.compile(r"^```wire (.+)$", re.MULTILINE)
+_CODE_IN_CELL = re.compile(r"(?<=<code>)[^<]{20,}(?=</code>(?:(?!<t[dr]).)*</td>)")
+_BREAK_AFTER = re.compile(r"(?<=[a-z0-9][,:_])(?=[a-z0-9])")
 _NO_DESCRIPTION = re.compile(r"–\s*<div class=\"doc-md-description\">\s*</div>")
 HELP = "<!-- help of every verb -->"
 
@@ -91,5 +94,6 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Drop the dash after a type that has no description."""
+    """Drop the dash after a type without a description; let long code in a table break."""
+    html = _CODE_IN_CELL.sub(lambda code: _BREAK_AFTER.sub("<wbr>", code[0]), html)
     return _NO_DESCRIPTION.sub("", html)
