@@ -652,7 +652,8 @@ def test_invalid_arguments_of_the_mod(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"key": 5}, {"max_norm": 0}, {"codec": "no such codec"}, {"limits": 5}, {"weighted_by": 5}]
+    "options",
+    [{"key": 5}, {"max_norm": 0}, {"codec": "no such codec"}, {"limits": 5}, {"weighted_by": 5}],
 )
 def test_invalid_arguments_of_the_grid(options: dict[str, Any]) -> None:
     with pytest.raises(ParameterError):
