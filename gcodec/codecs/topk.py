@@ -97,11 +97,7 @@ class TopK(SparseCodec):
     peers: ClassVar = {"byteps-topk": "topk"}
 
     value: str = param(Choice(*value_coding.VALUES), "float32", "format of a sent value")
-    index: str = param(
-        Choice(*position_coding.CODES, unsent=("auto",)),
-        "auto",
-        "code for positions; auto: the shortest",
-    )
+    index: str = param(position_coding.INDEX, "auto", "code for positions; auto: the shortest")
     k: int | str = param(position_coding.COUNT, "ratio", "sent elements; ratio: that share of all")
     ratio: float = param(
         position_coding.SHARE, position_coding.RATIO, "share of elements that is sent"
@@ -211,5 +207,5 @@ class TopK(SparseCodec):
         yield from values(walk, k, self.value)
         yield from positions(walk, self.index, k, n)
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        raise ParameterError("nbits: the bytes of topk do not contain it; pass nbits=…")
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> None:
+        return None
