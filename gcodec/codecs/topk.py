@@ -86,7 +86,8 @@ class TopK(SparseCodec):
     ratio : float
         Share of the elements that is sent, above 0 and up to 1; at least one element is sent.
     threshold : float
-        Least magnitude that is sent, which replaces k and the ratio; 0 for none.
+        Least magnitude that is sent, which replaces k and the ratio. 0.0 stands for none; a spec
+        leaves it out.
     """
 
     symbols_type = TopKSymbols
@@ -103,15 +104,15 @@ class TopK(SparseCodec):
         position_coding.SHARE, position_coding.RATIO, "share of elements that is sent"
     )
     threshold: float = param(
-        Float32("a number, not negative", lambda t: 0 <= t < math.inf),
+        Float32("a number above 0, finite", lambda t: 0 < t < math.inf, unset=0.0),
         0.0,
-        "least magnitude that is sent, in place of k; 0: none",
+        "least magnitude that is sent, in place of k",
     )
 
     def check(self) -> None:
         """Raise `ParameterError` if more than one of k, ratio and threshold is specified."""
         if self.k != "ratio" and self.threshold:
-            raise ParameterError.of("threshold", self.threshold, "0 if k is specified")
+            raise ParameterError.of("threshold", self.threshold, "omitted if k is specified")
         if self.ratio != position_coding.RATIO and (self.k != "ratio" or self.threshold):
             raise ParameterError.of("ratio", self.ratio, "omitted if k or threshold is specified")
 
