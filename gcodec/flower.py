@@ -47,7 +47,7 @@ _STYPE = "gcodec.frame"  # serialization type of an Array whose data is a frame
 _RECORD = "gcodec"  # gcodec's own record in a message
 _STATE, _BEFORE = "gcodec.feedback", "gcodec.feedback.before"  # records of a client's state
 _UPDATE, _VALUE = "update:", "value:"  # the name of a frame is its kind, then that of the array
-_WEIGHT, _MAX_WEIGHT = "num-examples", 2**53  # metric that weights a client's update in a mean
+_MAX_WEIGHT = 2**53  # largest weight of a client's update in a mean
 _INTEGERS = "biu"  # kinds of dtypes
 _MOD_FAILED = 6  # Flower's code for a mod that refuses a message
 
@@ -240,6 +240,9 @@ class FrameGrid(Grid):
     limits : Limits, optional
         Bounds on the arrays of a reply that the client did not receive, all together; see
         `gcodec.Limits`.
+    weighted_by : str
+        Metric that weights a client's update in the strategy's mean, its ``weighted_by_key``.
+        Replies whose weight is negative are dropped, and all of them if none has a weight above 0.
 
     Attributes
     ----------
@@ -272,8 +275,11 @@ class FrameGrid(Grid):
         key: bytes | Callable[[int], bytes] | None = None,
         max_norm: float | None = None,
         limits: Limits | None = None,
+        weighted_by: str = "num-examples",
     ) -> None:
-        self._grid = grid
+        if not isinstance(weighted_by, str):
+            raise ParameterError.of("weighted_by", weighted_by, "the name of a metric")
+        self._grid, self._weighted_by = grid, weighted_by
         self._policy = None if codec is None else policy_of(codec)
         self._secret = key if callable(key) else check_key(key)
         self._max_norm = math.inf if max_norm is None else check_positive("max_norm", max_norm)
@@ -428,7 +434,8 @@ class FrameGrid(Grid):
     def _drop_odd_metrics(self, checked: list[tuple[Message, _Sent]]) -> None:
         """Drop replies whose metrics have another form than those of most replies of their kind.
 
-        Strategies would give up the whole run because of such a reply.
+        If the weights of the others are all 0, drop these, too. Strategies would give up the whole
+        run because of such replies.
         """
         for kind in (MessageType.TRAIN, MessageType.EVALUATE):
             group = [
@@ -437,9 +444,19 @@ class FrameGrid(Grid):
                 if reply.has_content() and _is_of(sent.message, kind)
             ]
             forms = Counter(form for _, form, _ in group)
+            weights = []
             for index, form, sent in group:
                 if form != forms.most_common(1)[0][0]:
                     checked[index] = (self._drop(sent, "other metrics than most clients"), sent)
+                    continue
+                records = checked[index][0].content.metric_records.values()
+                weights += [x[self._weighted_by] for x in records if self._weighted_by in x]
+            if not weights or any(weights):
+                continue
+            for index, _, sent in group:
+                if checked[index][0].has_content():
+                    reason = f"the metric {self._weighted_by!r} of all replies is 0"
+                    checked[index] = (self._drop(sent, reason), sent)
 
     def _plain_reply(self, content: RecordDict, sent: _Sent) -> RecordDict:
         """Return the records of a reply with plain arrays."""
@@ -456,9 +473,9 @@ class FrameGrid(Grid):
         for name, metrics in content.metric_records.items():
             if not all(np.isfinite(value).all() for value in metrics.values()):
                 raise Corrupt(f"the metrics {name!r} contain NaN or Inf")
-            weight = metrics.get(_WEIGHT, 0)
+            weight = metrics.get(self._weighted_by, 0)
             if not isinstance(weight, list) and not 0 <= weight <= _MAX_WEIGHT:
-                raise Corrupt(f"the metric {_WEIGHT!r} is {weight:.3g}")
+                raise Corrupt(f"the metric {self._weighted_by!r} is {weight:.3g}")
         names = {name: set(record) for name, record in content.array_records.items()}
         sent_names = {name: set(arrays) for name, arrays in sent.arrays.items()}
         if _is_of(sent.message, MessageType.TRAIN) and names != sent_names:

@@ -32,7 +32,7 @@ def encode(
     x: jax.Array,
     codec: CodecLike,
     *,
-    seed: int = 0,
+    seed: Any = 0,
     name: str | None = None,
     nonfinite: NonFinite = "raise",
     key: bytes | None = None,
@@ -47,7 +47,9 @@ def encode(
         Array of float32, float16, bfloat16 or float64.
     codec : str, mapping or Codec
         Codec and its parameters; see `gcodec.parse`.
-    seed, name, nonfinite, key
+    seed : int or integer array
+        Seed for stochastic rounding; see `roundtrip`. Its value must be known.
+    name, nonfinite, key
         See `gcodec.encode`.
 
     Returns
@@ -70,7 +72,11 @@ def encode(
     host: Any = x
     if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and not x.is_deleted():
         host = jax.device_get(x)
-    return api.encode(host, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
+    if isinstance(seed, jax.core.Tracer):
+        allowed = "known; inside of jit, call roundtrip or encode_padded"
+        raise ParameterError.of("seed", seed, allowed)
+    number = _number_of(_checked_seed(seed))
+    return api.encode(host, codec, seed=number, name=name, nonfinite=nonfinite, key=key)
 
 
 def decode(
@@ -274,9 +280,14 @@ def _call(on_host: Callable[..., Any], result_types: Any, *arguments: Any) -> An
 
 
 def _encode(values: Any, codec: Codec, seed: Any) -> bytes:
-    words = np.asarray(seed)  # see `_checked_seed`
-    number = int(words[0]) << 32 | int(words[1]) if words.ndim else int(words)
-    return api.encode(np.asarray(values), codec, seed=number, nonfinite="propagate")
+    values, number = np.asarray(values), _number_of(seed)
+    return api.encode(values, codec, seed=number, nonfinite="propagate")
+
+
+def _number_of(seed: Any) -> int:
+    """Return the seed that `_checked_seed` returned as an integer."""
+    words = np.asarray(seed)
+    return int(words[0]) << 32 | int(words[1]) if words.ndim else int(words)
 
 
 def _checked_seed(seed: Any) -> Any:

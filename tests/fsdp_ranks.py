@@ -220,6 +220,8 @@ def resume() -> dict[str, Any]:
         for state in (
             *(None, {}, {**loaded, "rank": torch.tensor(7)}, {**loaded, "x:y": 1}),
             *({**loaded, "step": "4"}, {**loaded, 5: 1}),
+            {**loaded, "worker:residual:0/first.weight": torch.ones(3, 5)},
+            {**loaded, "worker:residual:0/x": torch.ones(3), "worker:step:0/x": loaded["step"]},
         )
     ]
     counters = {name: loaded[name] for name in ("step", "rank", "size")}
@@ -456,6 +458,7 @@ def replicas() -> dict[str, Any]:
         results["digests"].append(training.digest())
         results["text"].append(repr(training.comm))
         before = training.comm.state_dict()
+        training.comm.load_state_dict(before)
         results["errors"].append(spoiled(training, 3, 3))
         results["same"].append(same(before, training.comm.state_dict()))
     dense = Training(None)

@@ -558,9 +558,10 @@ def test_large_residual_is_refused_or_encoded(codec: gcodec.Codec, dtype: str) -
         assert gs.same_bits(infinite, before)
 
 
+@pytest.mark.parametrize("nonfinite", ["raise", "propagate"])
 @pytest.mark.parametrize("group_below", [0, 4096])
-def test_errors_name_the_gradient(group_below: int) -> None:
-    feedback, bad = Feedback("sign"), G.copy()
+def test_errors_name_the_gradient(group_below: int, nonfinite: Any) -> None:
+    feedback, bad = Feedback("sign", nonfinite=nonfinite), G.copy()
     bad[1, 3] = np.nan
     place = f"the first at flat index {G.shape[1] + 3}: must be finite as float32"
     with pytest.raises(ParameterError, match=rf"^grad of 'w' holds 1 NaN or Inf, {place}$"):
@@ -575,6 +576,11 @@ def test_errors_name_the_gradient(group_below: int) -> None:
     summed.compress_many({"v": large / 4, "w": large}, group_below=group_below)
     with pytest.raises(ParameterError, match=r"^grad of 'w': must not exceed float32"):
         summed.compress_many({"v": large / 4, "w": large}, group_below=group_below)
+    zeroed = Feedback("mxnet-2bit:threshold=1", nonfinite="zero")
+    grads = {"v": np.append(large / 4, np.float32(np.nan)), "w": large}
+    zeroed.compress_many(grads, group_below=group_below)
+    with pytest.raises(ParameterError, match=r"^grad of 'w': must not exceed float32"):
+        zeroed.compress_many(grads, group_below=group_below)
 
 
 def test_name_without_utf8_changes_nothing() -> None:

@@ -33,8 +33,9 @@ class Library:
         Module that is loaded if the program has arrays of the library.
     types : tuple of str
         Names of the array classes in `module`.
-    to_float32 : str
-        Expression that converts the array ``{x}``, for error messages.
+    to_float32, to_uint8, to_host : str
+        Expressions that convert the array ``{x}``, view its bytes, and copy it from a device, for
+        error messages.
     writes : bool
         Whether the library's arrays can be written to.
     """
@@ -43,6 +44,8 @@ class Library:
     module: ClassVar[str]
     types: ClassVar[tuple[str, ...]]
     to_float32: ClassVar[str]
+    to_uint8: ClassVar[str]
+    to_host: ClassVar[str]
     writes: ClassVar[bool] = False
 
     @property
@@ -64,6 +67,11 @@ class Library:
 
     def check_host(self, x: Any, name: str) -> None:
         """Raise TypeError unless `x` lies on the host."""
+
+    def device_error(self, name: str, place: str) -> TypeError:
+        """Return the error for an array on a device, with advice on how to copy it."""
+        advice = self.to_host.format(x=name)
+        return TypeError(f"{name} is on {place}: copy it to the host first, as in {advice}")
 
     def memory(self, x: Any, name: str) -> np.ndarray:
         """View `x` as a NumPy array of the same dtype.
@@ -106,7 +114,7 @@ class Library:
 
 class _Torch(Library):
     title, module, types = "torch", "torch", ("Tensor",)
-    to_float32 = "{x}.float()"
+    to_float32, to_uint8, to_host = "{x}.float()", "{x}.view(torch.uint8)", "{x}.cpu()"
     writes = True
 
     def check(self, x: Any, name: str) -> None:
@@ -126,9 +134,7 @@ class _Torch(Library):
 
     def check_host(self, x: Any, name: str) -> None:
         if x.device.type != "cpu":
-            raise TypeError(
-                f"{name} is on {x.device}: copy it to the host first, as in {name}.cpu()"
-            )
+            raise self.device_error(name, x.device)
 
     def view(self, x: Any) -> np.ndarray:
         x = x.detach()
@@ -171,7 +177,8 @@ class _Torch(Library):
 
 class _Jax(Library):
     title, module, types = "JAX", "jax", ("Array",)
-    to_float32 = "{x}.astype(jax.numpy.float32)"
+    to_float32, to_uint8 = "{x}.astype(jax.numpy.float32)", "{x}.view(jax.numpy.uint8)"
+    to_host = "jax.device_get({x})"
 
     def check(self, x: Any, name: str) -> None:
         if isinstance(x, self.api.core.Tracer):
@@ -183,10 +190,7 @@ class _Jax(Library):
     def check_host(self, x: Any, name: str) -> None:
         platforms = {device.platform for device in x.sharding.device_set}
         if platforms != {"cpu"}:
-            raise TypeError(
-                f"{name} is on {', '.join(platforms)}: copy it to the host first, "
-                f"as in jax.device_get({name})"
-            )
+            raise self.device_error(name, ", ".join(platforms))
 
     def device_view(self, x: Any) -> Array | None:
         if x.is_deleted() or len(x.sharding.device_set) > 1:
@@ -252,6 +256,7 @@ class _TensorFlow(Library):
     title, module = "TensorFlow", "tensorflow"
     types = ("Tensor", "Variable", "IndexedSlices", "SparseTensor", "RaggedTensor")
     to_float32 = "tensorflow.cast({x}, tensorflow.float32)"
+    to_uint8, to_host = "tensorflow.bitcast({x}, tensorflow.uint8)", "{x}.numpy()"
 
     def check(self, x: Any, name: str) -> None:
         if not isinstance(x, (self.api.Tensor, self.api.Variable)):
@@ -264,9 +269,7 @@ class _TensorFlow(Library):
 
     def check_host(self, x: Any, name: str) -> None:
         if x.device and "CPU" not in x.device:
-            raise TypeError(
-                f"{name} is on {x.device}: copy it to the host first, as in {name}.numpy()"
-            )
+            raise self.device_error(name, x.device)
 
     def view(self, x: Any) -> np.ndarray:
         tensor = self.api.convert_to_tensor(x)  # the value of a variable
@@ -283,7 +286,8 @@ class _TensorFlow(Library):
 
 class _Mlx(Library):
     title, module, types = "MLX", "mlx.core", ("array",)
-    to_float32 = "{x}.astype(mlx.core.float32)"
+    to_float32, to_uint8 = "{x}.astype(mlx.core.float32)", "{x}.view(mlx.core.uint8)"
+    to_host = "numpy.asarray({x})"
 
     def view(self, x: Any) -> np.ndarray:
         if x.dtype == self.api.bfloat16:  # the buffer protocol has no bfloat16

@@ -225,12 +225,28 @@ class Source(NamedTuple):
         if not dtype.startswith(_CONVERTIBLE):
             return TypeError(text)
         if self.library is not None:
-            advice = self.library.to_float32
+            advice, view = self.library.to_float32, self.library.to_uint8
         elif isinstance(self.array, (np.ndarray, np.generic)):
-            advice = "{x}.astype(numpy.float32)"
+            advice, view = "{x}.astype(numpy.float32)", "{x}.view(numpy.uint8)"
         else:
-            advice = "numpy.asarray({x}, numpy.float32)"
-        return TypeError(f"{text}; convert it first, as in {advice.format(x=self.name)}")
+            advice, view = (
+                "numpy.asarray({x}, numpy.float32)",
+                "numpy.asarray({x}).view(numpy.uint8)",
+            )
+        text += f"; convert it first, as in {advice.format(x=self.name)}"
+        if dtype.startswith("float8"):
+            view = view.format(x=self.name)
+            text += f", or keep its exact bits by gcodec.encode({view}, 'lossless')"
+        return TypeError(text)
+
+    def check_on_host(self, peer: str) -> None:
+        """Raise TypeError if the array is on a device, although a peer needs it on the host."""
+        if self.device is not None:
+            advice = "cupy.asnumpy({x})" if self.library is None else self.library.to_host
+            raise TypeError(
+                f"{self.name} lies on a device, but {peer} needs it on the host: copy it first, "
+                f"as in {advice.format(x=self.name)}"
+            )
 
     def result_dtype(self, shape: tuple[int, ...], dtype: str) -> str:
         """Return the dtype of a result that is to be like this array.

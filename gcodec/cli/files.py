@@ -216,12 +216,14 @@ def one_input(
     allowed: str,
     kind: str = "dump or .gcf file",
     accept: Callable[[Path], bool] = lambda path: True,
+    *,
+    stdin: bool = False,
 ) -> Path:
     """Return the only file that a pattern matches.
 
     Parameters
     ----------
-    pattern, kind, accept
+    pattern, kind, accept, stdin
         See `inputs`. The predicate also applies to a file that is named.
     allowed : str
         Description of the allowed patterns, for the error message.
@@ -231,7 +233,7 @@ def one_input(
     ParameterError
         If the pattern matches several files, or none, or another kind of file.
     """
-    paths = inputs([pattern], kind, accept)
+    paths = inputs([pattern], kind, accept, stdin=stdin)
     if len(paths) > 1 or not accept(paths[0]):
         raise ParameterError(f"{pattern}: must be {allowed}")
     return paths[0]

@@ -545,8 +545,8 @@ class Codec(Parameters):
         is_short = self._is_sparse and payload.nbits < n >> 3
         return self._decode_sparse(payload, n) if is_short and device_of(beside) is None else None
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        """Return the number of bits of bare bytes; raise `ParameterError` if undetermined.
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int | None:
+        """Return the number of bits of bare bytes; None if these do not determine it.
 
         The end of a string is found by decoding it.
         """
@@ -881,6 +881,8 @@ class Codec(Parameters):
             raise TypeError(f"payload is a {type(data).__name__}: must be bytes-like") from error
         if nbits is None:
             nbits = codec._bare_nbits(n, flat, values)
+            if nbits is None:
+                raise ParameterError(f"nbits: bytes of {codec} do not contain it; pass nbits=…")
         return Payload(codec, values, flat, _check_nbits("nbits", nbits))
 
 

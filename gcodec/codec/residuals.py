@@ -56,7 +56,7 @@ def quantize_sum(
                 bound = ROUNDED_SAFE[tensor.dtype]
                 is_safe = is_exact or codec.decoded_factor * max(largest, 1) < bound
                 if not (largest <= codec.takes_up_to and is_safe):
-                    check_left(codec, tensor, update)
+                    check_range(codec, tensor, update)
                 return symbols
         except ParameterError:
             if not update.saves:
@@ -75,7 +75,7 @@ def quantize_sum(
     largest = float_of_bits(top_bits) if is_known else math.inf
     bound = codec._decoded_bound(symbols, largest) if largest < _SAFE else math.inf
     if not (bound < ROUNDED_SAFE[tensor.dtype] and largest + bound < _SAFE):
-        check_left(codec, tensor, update)
+        check_range(codec, tensor, update)
     return symbols
 
 
@@ -124,7 +124,7 @@ def _corrected(codec: Codec, tensor: Tensor, update: ResidualUpdate) -> tuple[Ex
     return extremes, is_checkable and (bound == math.inf or float_of_bits(top_bits) <= bound)
 
 
-def check_left(codec: Codec, tensor: Tensor, update: ResidualUpdate) -> None:
+def check_range(codec: Codec, tensor: Tensor, update: ResidualUpdate) -> None:
     """Raise `ParameterError` if a new residual contains NaN or Inf, and the sum does not."""
 
     def check(is_infinite: bool) -> None:

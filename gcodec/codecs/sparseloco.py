@@ -305,11 +305,7 @@ class SparseLoCo(SparseCodec):
         "standard deviations that the bins span",
         in_frame=False,
     )
-    index: str = param(
-        Choice(*position_coding.CODES, unsent=("auto",)),
-        "auto",
-        "code for positions; auto: the shortest",
-    )
+    index: str = param(position_coding.INDEX, "auto", "code for positions; auto: the shortest")
     code: str = param(
         Choice(*_CODES, unsent=("auto",)), "auto", "code of the bins; auto: the shortest"
     )
@@ -532,8 +528,8 @@ class SparseLoCo(SparseCodec):
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._opened(payload, n)[2].blocks(log2_block)
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        raise ParameterError("nbits: the bytes of sparseloco do not contain it; pass nbits=…")
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> None:
+        return None
 
 
 def _no_symbols(shape: tuple[int, ...]) -> SparseLoCoSymbols:

@@ -86,7 +86,8 @@ class TopK(SparseCodec):
     ratio : float
         Share of the elements that is sent, above 0 and up to 1; at least one element is sent.
     threshold : float
-        Least magnitude that is sent, which replaces k and the ratio; 0 for none.
+        Least magnitude that is sent, which replaces k and the ratio. 0.0 stands for none; a spec
+        leaves it out.
     """
 
     symbols_type = TopKSymbols
@@ -97,25 +98,21 @@ class TopK(SparseCodec):
     peers: ClassVar = {"byteps-topk": "topk"}
 
     value: str = param(Choice(*value_coding.VALUES), "float32", "format of a sent value")
-    index: str = param(
-        Choice(*position_coding.CODES, unsent=("auto",)),
-        "auto",
-        "code for positions; auto: the shortest",
-    )
+    index: str = param(position_coding.INDEX, "auto", "code for positions; auto: the shortest")
     k: int | str = param(position_coding.COUNT, "ratio", "sent elements; ratio: that share of all")
     ratio: float = param(
         position_coding.SHARE, position_coding.RATIO, "share of elements that is sent"
     )
     threshold: float = param(
-        Float32("a number, not negative", lambda t: 0 <= t < math.inf),
+        Float32("a number above 0, finite", lambda t: 0 < t < math.inf, unset=0.0),
         0.0,
-        "least magnitude that is sent, in place of k; 0: none",
+        "least magnitude that is sent, in place of k",
     )
 
     def check(self) -> None:
         """Raise `ParameterError` if more than one of k, ratio and threshold is specified."""
         if self.k != "ratio" and self.threshold:
-            raise ParameterError.of("threshold", self.threshold, "0 if k is specified")
+            raise ParameterError.of("threshold", self.threshold, "omitted if k is specified")
         if self.ratio != position_coding.RATIO and (self.k != "ratio" or self.threshold):
             raise ParameterError.of("ratio", self.ratio, "omitted if k or threshold is specified")
 
@@ -211,5 +208,5 @@ class TopK(SparseCodec):
         yield from values(walk, k, self.value)
         yield from positions(walk, self.index, k, n)
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        raise ParameterError("nbits: the bytes of topk do not contain it; pass nbits=…")
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> None:
+        return None

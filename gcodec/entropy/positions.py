@@ -29,7 +29,7 @@ from gcodec.kernels.prefix.codewords import TRUNCATED
 from gcodec.kernels.prefix.value_classes import GAPS
 from gcodec.runtime import pool
 from gcodec.wire import seek as seek_tables
-from gcodec.wire.kinds import Float64, Integer
+from gcodec.wire.kinds import Choice, Float64, Integer
 from gcodec.wire.seek import LOG2_BLOCK, MIN_ELEMENTS, Blocks, SeekTable
 
 MOST = 2**62
@@ -56,6 +56,7 @@ def rise(positions: np.ndarray, n: int) -> bool:
 
 TABLED: tuple[tabled.Kind, ...] = ("rans", "huffman")
 CODES = ("rice", "eliasfano", "bitmap", *TABLED)
+INDEX = Choice(*CODES, unsent=("auto",))
 
 
 def alphabet(n: int) -> np.ndarray:

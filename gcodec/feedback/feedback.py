@@ -398,7 +398,7 @@ class Feedback:
         try:
             frame, _, _ = self._run(step, key)
         except ParameterError:
-            if self.nonfinite == "raise":
+            if self.nonfinite != "propagate" or step.codec.refuses_nonfinite:
                 self._check_members(grads, residual)  # raises a better message
             raise
         members = [Member(name, array.shape) for name, array in grads.items()]
@@ -418,6 +418,8 @@ class Feedback:
         for name, grad in grads.items():
             start, end = end, end + grad.size
             values = np.ascontiguousarray(grad).reshape(-1)
+            if self.nonfinite == "zero":
+                values = convert.finite_or_zero(values)
             check_corrected(values, residual[start:end], np.float32(self.decay), _title(name))
 
     def _start(self, tensors: Tensors, name: str, tensor: Tensor) -> _Step:
@@ -505,7 +507,7 @@ class Feedback:
     def _finite(self, step: _Step) -> _Step:
         """Apply `nonfinite`, and refuse a gradient that would make the residual infinite."""
         tensor, residual, decay = step.tensor, step.residual, np.float32(self.decay)
-        if self.nonfinite == "propagate":
+        if self.nonfinite == "propagate" and not step.codec.refuses_nonfinite:
             return step
         if self.nonfinite == "zero":
             on_host = device_of(residual) is None

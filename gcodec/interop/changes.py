@@ -69,8 +69,7 @@ def pattern_of(x: Any, name: str, peer: str) -> Pattern:
         If the object is no array, lies on a device, or has an unsupported dtype.
     """
     source = inspect(x, name)
-    if source.device is not None:
-        raise TypeError(f"{name} lies on a device: copy it to the host, as {peer} needs")
+    source.check_on_host(peer)
     tensor = source.read(integers=True, segments=True)
     return Pattern(bits_of(tensor.values, tensor.dtype), tensor.dtype, tensor.shape)
 

@@ -38,8 +38,7 @@ def host_tensor(x: Any, peer: str, dtypes: tuple[str, ...] | None = None) -> Ten
         If the array is on a device or has another dtype.
     """
     source = inspect(x, "x")
-    if source.device is not None:
-        raise TypeError(f"x lies on a device: copy it to the host, as {peer} needs")
+    source.check_on_host(peer)
     tensor = source.read()
     if dtypes is not None and tensor.dtype not in dtypes:
         raise TypeError(

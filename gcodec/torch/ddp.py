@@ -52,7 +52,7 @@ from gcodec.torch.saved_state import (
     SERVER,
     Place,
     SavedState,
-    check_residuals,
+    check_state,
     parse_state,
     redistribute,
 )
@@ -565,7 +565,7 @@ class DdpState:
                 worker = saved.worker
                 if self.settings.collective == "factors":  # their keys begin with RANK:
                     worker = {key.partition(":")[2]: x for key, x in worker.items()}
-                check_residuals(saved._replace(worker=worker), self._names.shapes())
+                check_state(saved._replace(worker=worker), self._names.shapes())
         except ParameterError:
             self._choice = choice_before
             raise

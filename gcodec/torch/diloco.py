@@ -34,6 +34,7 @@ from gcodec.torch.agreement import Refused, check_agreement, opened, sealed
 from gcodec.torch.communicator import TorchCommunicator, check_communicator
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import trainable_parameters
+from gcodec.torch.saved_state import check_residuals
 from gcodec.torch.tensors import saved_array, saved_count, warn_of_missing_residuals
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_flag, check_integer
@@ -559,11 +560,11 @@ class DiLoCo:
         allowed = "a DiLoCo's state_dict"
         if not isinstance(state, Mapping) or state.keys() != _KEYS:
             raise ParameterError.of("state", state, allowed)
-        own = {name: tensor.shape for name, tensor in self._outer.items()}
+        own = {name: tuple(tensor.shape) for name, tensor in self._outer.items()}
         try:
             inner_step = saved_count("state['inner_step']", state["inner_step"])
             outer_step = saved_count("state['outer_step']", state["outer_step"])
-            shapes = {name: tensor.shape for name, tensor in state["outer"].items()}
+            shapes = {name: tuple(x.shape) for name, x in state["outer"].items()}
             arrays = {name: saved_array(x) for name, x in state["feedback"].items()}
             landed = [self._landed(*flight) for flight in state["in_flight"]]
             owned = [part for flight in landed for part in flight.parts]
@@ -571,6 +572,7 @@ class DiLoCo:
             raise ParameterError(f"state: must be {allowed}: {error}") from error
         if shapes != own or any(part.values.shape != own.get(part.name) for part in owned):
             raise ParameterError("state: its parameters are not those of the model")
+        check_residuals(arrays, own)
         codecs = (selection.lossy_codec(self._policy, *item) for item in own.items())
         if outer_step and self._feedback is not None and not arrays and any(codecs):
             warn_of_missing_residuals("DiLoCo")

@@ -32,16 +32,19 @@ from gcodec.torch.communicator import TorchCommunicator, check_group
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part, check_states
 from gcodec.torch.names import FLOATS, unwrapped
+from gcodec.torch.saved_state import check_residuals
 from gcodec.torch.tensors import (
     check_same_rank,
     saved_array,
     saved_count,
     warn_of_missing_residuals,
 )
+from gcodec.training.collectives import share_of
 from gcodec.wire.kinds import check_flag
 
 _TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"
 _COUNTERS = ("step", "rank", "size")  # keys of a state_dict that do not come from `Feedback`
+_UNCUT = " values"  # end of the name of a piece that is not cut into parameters
 
 
 def fsdp_comm(
@@ -153,7 +156,7 @@ class _Layout(NamedTuple):
         pieces = [_Piece(name, _shard_shape(parameter, size)) for name, parameter in parameters]
         if sum(math.prod(piece.shape) for piece in pieces) == numel:
             return pieces
-        name = f"{self.module}.{numel} values" if self.module else f"{numel} values"
+        name = f"{self.module}.{numel}{_UNCUT}" if self.module else f"{numel}{_UNCUT}"
         return [_Piece(name, (1, numel))]
 
 
@@ -210,6 +213,8 @@ class FsdpComm:
         self._means = BucketCoder(server, seed, rank, Key(None))
         self._parameters = BucketCoder(None, seed, rank, Key(None))
         self._communicators: dict[str, TorchCommunicator] = {}
+        # Shapes of the residuals of all registered parameters, by the coder and the name.
+        self._shapes: dict[str, dict[str, tuple[int, ...]]] = {"worker": {}, "server": {}}
         self._reduced: set[str] = set()  # modules in the last backward pass
         self._has_ended = True  # whether that pass is known to have ended
         self._passes = 0  # that `rollback` undoes
@@ -277,6 +282,7 @@ class FsdpComm:
             module.set_custom_all_gather(_Collective(partial(self._all_gather, layout)))
         if self._policies["codec"] is None:
             return
+        self._record_shapes(layout, mesh.size(int(is_hybrid)))
         if self._replicas is not None:
             if is_hybrid:
                 allowed = "None, because the mesh of the model has a dimension of replicas"
@@ -287,6 +293,19 @@ class FsdpComm:
         module.set_custom_reduce_scatter(_Collective(reduce_scatter))
         if is_hybrid:
             module.set_all_reduce_hook(partial(self._check_replicas, layout, mesh.get_group(0)))
+
+    def _record_shapes(self, layout: _Layout, size: int) -> None:
+        """Record the shapes of the residuals of a module that `size` ranks share."""
+        worker, server = self._shapes["worker"], self._shapes["server"]
+        for name, parameter in layout.parameters:
+            shape = _shard_shape(parameter, size)
+            if self._replicas is None:
+                worker |= {f"{rank}/{name}": shape for rank in range(size)}
+                continue
+            replicas, whole = TorchCommunicator(self._replicas), np.empty(shape, np.float32)
+            shares = [share_of(whole, i, replicas.size).shape for i in range(replicas.size)]
+            worker |= {f"{i}/{name}": share for i, share in enumerate(shares)}
+            server[name] = shares[replicas.rank]
 
     # Collectives
 
@@ -540,10 +559,13 @@ class FsdpComm:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a dict that `state_dict` returned on the same rank.
 
+        Call `register` before, so that the shapes of residuals are compared with the model's.
+
         Raises
         ------
         ParameterError
-            If `state` is not such a dict, or belongs to another rank or number of ranks.
+            If `state` is not such a dict, or belongs to another rank, number of ranks or model;
+            nothing changes then.
 
         Warns
         -----
@@ -568,6 +590,10 @@ class FsdpComm:
             elif key not in _COUNTERS:
                 raise ParameterError.of("state", key, allowed)
         check_states(arrays.values())  # before anything changes
+        if self._shapes["worker"]:  # a model is registered
+            for prefix, saved in arrays.items():
+                cut = {key: x for key, x in saved.items() if not key.endswith(_UNCUT)}
+                check_residuals(cut, self._shapes[prefix])
         if counters["step"] and self._gradients.feedback is not None and not arrays["worker"]:
             warn_of_missing_residuals("fsdp_comm")
         for prefix, coder in coders.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Dtypes of tensors that travel as float32."""
 
 _WRAPPERS = "_orig_mod", "_checkpoint_wrapped_module"  # of torch.compile and checkpointing
+_REPLICA = "module."  # prefix of all names of a model in DDP
 
 
 class ParameterNames:
@@ -34,7 +35,7 @@ class ParameterNames:
         self._names: dict[int, str] = {}  # by identity, which `_parameters` keeps valid
         self._parameters: dict[str, torch.Tensor] = {}
         for name, parameter in [] if model is None else _named_parameters(model):
-            self._add(parameter, name.removeprefix("module."))
+            self._add(parameter, name)
 
     def of(self, parameters: Sequence[torch.Tensor]) -> list[str]:
         """Return the names of parameters. Without a model, new parameters are numbered."""
@@ -66,8 +67,12 @@ def unwrapped(name: str) -> str:
     return ".".join([part for part in name.split(".") if part not in _WRAPPERS])
 
 
-def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the names and the parameters of a model; raise `ParameterError` for other objects."""
+def _named_parameters(model: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return the parameters of a model and their names, which lack what wrappers insert.
+
+    Raise `ParameterError` for other objects.
+    """
+    named = list[tuple[str, torch.Tensor]]()
     try:
         if isinstance(model, torch.nn.Module):
             pairs = model.named_parameters()
@@ -76,10 +81,13 @@ def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in pairs:
             if not isinstance(name, str) or not isinstance(parameter, torch.Tensor):
                 raise TypeError
-            yield unwrapped(name), parameter
+            named.append((unwrapped(name), parameter))
     except (TypeError, ValueError):
         allowed = "a Module, or pairs of a name and a parameter"
         raise ParameterError.of("model", model, allowed) from None
+    while named and all(name.startswith(_REPLICA) for name, _ in named):
+        named = [(name.removeprefix(_REPLICA), parameter) for name, parameter in named]
+    return named
 
 
 def trainable_parameters(

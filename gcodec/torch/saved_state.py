@@ -1,4 +1,4 @@
-"""Saved states of the DDP hook: the place of each rank, and the arrays of its residuals."""
+"""Saved states: shapes of residuals, and, for the DDP hook, the place of each rank."""
 
 from __future__ import annotations
 
@@ -85,7 +85,30 @@ def parse_state(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
     return counters, SavedState(place, worker, server)
 
 
-def check_residuals(state: SavedState, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def check_residuals(
+    arrays: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Raise `ParameterError` unless all residuals among arrays have one of these names and shapes.
+
+    Parameters
+    ----------
+    arrays : mapping
+        Arrays of a `Feedback.state_dict`.
+    expected : mapping of str to tuple of int
+        Shapes of residuals by name.
+    """
+    for key in sorted(arrays):
+        kind, _, name = key.partition(":")
+        if kind != "residual":
+            continue
+        if name not in expected:
+            raise ParameterError.of("state", key, "the residual of a parameter of the model")
+        if arrays[key].shape != expected[name]:
+            allowed = f"{expected[name]}, as in the model"
+            raise ParameterError.of(f"state[{key!r}].shape", arrays[key].shape, allowed)
+
+
+def check_state(state: SavedState, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise `ParameterError` unless all residuals are those of parameters with these shapes."""
     worker: dict[str, tuple[int, ...]] = {}
     server: dict[str, tuple[int, ...]] = {}
@@ -95,16 +118,9 @@ def check_residuals(state: SavedState, shapes: Mapping[str, tuple[int, ...]]) ->
             (worker, state.place.worker_shares(name, whole)),
             (server, state.place.server_shares(name, whole)),
         ):
-            target |= {f"residual:{key}": share.shape for key, share in shares.items()}
-    for arrays, expected in ((state.worker, worker), (state.server, server)):
-        for key in sorted(arrays):
-            if not key.startswith("residual:"):
-                continue
-            if key not in expected:
-                raise ParameterError.of("state", key, "the residual of a parameter of the model")
-            if arrays[key].shape != expected[key]:
-                allowed = f"{expected[key]}, as in the model"
-                raise ParameterError.of(f"state[{key!r}].shape", arrays[key].shape, allowed)
+            target |= {key: share.shape for key, share in shares.items()}
+    check_residuals(state.worker, worker)
+    check_residuals(state.server, server)
 
 
 def redistribute(

@@ -176,16 +176,23 @@ class Float32:
         Returns whether a number is allowed; called before and after rounding to binary32.
     words : tuple of str
         Words, such as ``"auto"``, for numbers that each message determines.
+    unset : float, optional
+        Further number, which a codec has where the parameter is unset; a spec leaves it out.
     """
 
     nbytes = 4
     _layout = "<f"
 
     def __init__(
-        self, allowed: str, test: Callable[[float], bool], words: tuple[str, ...] = ()
+        self,
+        allowed: str,
+        test: Callable[[float], bool],
+        words: tuple[str, ...] = (),
+        unset: float | None = None,
     ) -> None:
         self.allowed = " or ".join((allowed, *words))
-        self.test = test
+        self.test = test if unset is None else lambda number: number == unset or test(number)
+        self.unset = unset
         self.words = self.unsent = words
 
     def check(self, name: str, value: object) -> float | str:
@@ -197,8 +204,13 @@ class Float32:
             number = check_number(name, value, self.allowed)
             rounded = self._rounded(number)
             if self.test(number) and self.test(rounded):
-                return rounded
+                return self.unset if rounded == self.unset else rounded  # not −0
         raise ParameterError.of(name, value, self.allowed)
+
+    def check_asked(self, name: str, value: float | str) -> None:
+        """Raise `ParameterError` for the number that stands for an unset parameter."""
+        if self.unset is not None and value == self.unset:
+            raise ParameterError.of(name, value, self.allowed)
 
     def parse(self, name: str, text: str) -> float | str:
         """Return the number of a Python literal, or the word."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported, brief, suggestion
-from gcodec.wire.kinds import Integer, Kind
+from gcodec.wire.kinds import Float32, Integer, Kind
 from gcodec.wire.primitives import Reader
 
 _P = TypeVar("_P", bound="Parameters")
@@ -180,10 +180,10 @@ class Parameters:
 
     @classmethod
     def from_spec(cls: type[_P], values: Mapping[str, object]) -> _P:
-        """Build a codec as `from_mapping` does; refuse integers that only messages may have."""
+        """Build a codec as `from_mapping` does; refuse numbers that only messages may have."""
         built = cls.from_mapping(values)
         for declared in cls.declared():
-            if isinstance(declared.kind, Integer):
+            if declared.name in values and isinstance(declared.kind, (Integer, Float32)):
                 declared.kind.check_asked(declared.name, getattr(built, declared.attribute))
         return built
 

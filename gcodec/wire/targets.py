@@ -41,8 +41,8 @@ def nmse(default: float) -> Any:
 
 def bits() -> Any:
     """Declare the target for the bits, which replaces that for the error."""
-    kind = Float32("a number from 0 to 32", lambda bits: 0 <= bits <= 32)
-    return param(kind, 0.0, "target for the bits per value, instead of an error; 0: none")
+    kind = Float32("a number above 0, up to 32", lambda bits: 0 < bits <= 32, unset=0.0)
+    return param(kind, 0.0, "target for the bits per value, instead of an error")
 
 
 def transform(doc: str) -> Any:

@@ -378,6 +378,58 @@ def test_odd_reply_to_an_evaluation_is_dropped(change: Callable[[Any], Any]) -> 
     np.testing.assert_allclose(values, total, atol=1e-5)
 
 
+@pytest.mark.parametrize("evaluate", [0.0, 1.0])
+def test_replies_without_examples_change_nothing(evaluate: float) -> None:
+    """A mean of weights that are all 0 would end the run."""
+
+    def idle(reply: Message) -> None:
+        examples(0)(reply.content)
+
+    local = LocalGrid(client_app(gcodec.flower.FrameMod("topk:ratio=0.1")), 2, idle)
+    grid = gcodec.flower.FrameGrid(local)
+    assert rounds(grid, 2, evaluate) == {}  # the strategy has no mean
+    reason = "the metric 'num-examples' of all replies is 0"
+    each_round = [(1, reason), (2, reason)] * (1 + (evaluate > 0))
+    assert sorted(grid.dropped) == sorted(each_round * 2)
+    local.change = None
+    arrived = rounds(grid)["weight"]
+    memory = [gcodec.Feedback("topk:ratio=0.1", rank=node) for node in (1, 2)]
+    sent = [
+        gcodec.decode(own.compress("update:arrays/weight", drift(node, "weight")))
+        for node, own in enumerate(memory, 1)
+    ]
+    np.testing.assert_allclose(arrived, START["weight"] + sum(sent) / 2, atol=1e-6)
+
+
+def test_one_reply_without_examples_is_accepted() -> None:
+    app = client_app(gcodec.flower.FrameMod("topk:ratio=1"))
+    grid = gcodec.flower.FrameGrid(LocalGrid(app, 3, of_node(2, examples(0))))
+    values = rounds(grid)["weight"]
+    assert grid.dropped == []
+    expected = START["weight"] + (drift(1, "weight") + drift(3, "weight")) / 2
+    np.testing.assert_allclose(values, expected, atol=1e-6)
+
+
+def test_weights_of_another_name_are_checked() -> None:
+    def change(reply: Message) -> None:
+        weight = -4 if reply.metadata.src_node_id == 2 else 1
+        reply.content["metrics"] = MetricRecord({"weight": weight, "num-examples": -1})
+
+    app = client_app(gcodec.flower.FrameMod("topk:ratio=1"))
+    grid = gcodec.flower.FrameGrid(LocalGrid(app, 3, change), weighted_by="weight")
+    strategy = FedAvg(
+        fraction_evaluate=0.0,
+        min_train_nodes=1,
+        min_available_nodes=1,
+        weighted_by_key="weight",
+    )
+    arrays = ArrayRecord({name: Array(x) for name, x in START.items()})
+    values = strategy.start(grid, arrays, num_rounds=1).arrays["weight"].numpy()
+    assert grid.dropped == [(2, "the metric 'weight' is -4")]
+    expected = START["weight"] + (drift(1, "weight") + drift(3, "weight")) / 2
+    np.testing.assert_allclose(values, expected, atol=1e-6)
+
+
 @pytest.mark.parametrize(("count", "is_dropped"), [(1, False), (2, True)])
 def test_new_arrays_of_a_reply_are_bounded_together(count: int, is_dropped: bool) -> None:
     """A short frame may contain a large array, and a reply to an evaluation may have many."""
@@ -600,7 +652,8 @@ def test_invalid_arguments_of_the_mod(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"key": 5}, {"max_norm": 0}, {"codec": "no such codec"}, {"limits": 5}]
+    "options",
+    [{"key": 5}, {"max_norm": 0}, {"codec": "no such codec"}, {"limits": 5}, {"weighted_by": 5}],
 )
 def test_invalid_arguments_of_the_grid(options: dict[str, Any]) -> None:
     with pytest.raises(ParameterError):

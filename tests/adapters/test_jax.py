@@ -155,6 +155,22 @@ def test_seeds_of_64_bits(seed: Any) -> None:
     assert np.array_equal(slope, np.ones((3, 4)))
 
 
+@pytest.mark.parametrize("make", [int, np.int64, np.array, jax.numpy.array, jax.numpy.uint32])
+def test_all_functions_take_the_same_seeds(make: Any) -> None:
+    frame = gcodec.encode(sample(), SPEC, seed=5)
+    assert gcodec.jax.encode(sample(), SPEC, seed=make(5)) == frame
+    buffer, length = gcodec.jax.encode_padded(sample(), SPEC, seed=make(5))
+    assert bytes(np.asarray(buffer))[: int(length)] == frame
+
+
+def test_traced_seed_is_refused_where_a_frame_is_returned() -> None:
+    def call(seed: Any) -> int:
+        return len(gcodec.jax.encode(sample(), SPEC, seed=seed))
+
+    with pytest.raises(ParameterError, match=r"seed=.*: must be known; inside of jit"):
+        jax.jit(call)(5)
+
+
 @pytest.mark.parametrize("seed", [3.5, -1, True, "1", np.int32(-1), 2**64])
 def test_non_integer_seed_is_refused(seed: Any) -> None:
     """Refuse 3.5, also if it is traced, instead of truncating it to 3."""

@@ -405,6 +405,34 @@ def test_state_in_memory_does_not_change() -> None:
     run(2, worker)
 
 
+def test_state_of_a_model_in_ddp_fits_one_without() -> None:
+    """The prefix of DDP is no part of names, also not of several wrappers."""
+
+    def worker(communicator: Any) -> None:
+        own = Worker(communicator)
+        own.train(range(4))
+        state = own.diloco.state_dict()
+        for wrapped in (
+            torch.nn.ModuleDict({"module": network()}),
+            torch.nn.ModuleDict({"module": torch.nn.ModuleDict({"module": network()})}),
+        ):
+            outer = torch.optim.SGD(wrapped.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+            options = {**SETTINGS, "communicator": communicator}
+            diloco = gcodec.torch.DiLoCo(wrapped, outer, "ecsq:bits=2", **options)
+            diloco.load_state_dict(state)
+            assert torch.equal(diloco.residual("0.weight"), own.diloco.residual("0.weight"))
+
+    run(1, worker)
+
+
+def test_child_that_is_called_module_keeps_its_name() -> None:
+    model = torch.nn.Module()
+    model.module, model.head = torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)
+    assert gcodec.torch.names.trainable_parameters(model).keys() == {
+        *("module.weight", "module.bias", "head.weight", "head.bias")
+    }
+
+
 def test_state_without_residuals_is_named() -> None:
     def worker(communicator: Any) -> None:
         own = Worker(communicator)
@@ -450,6 +478,10 @@ MEANS = {name: torch.zeros_like(p) for name, p in network().named_parameters()}
         {"optimizer": {}},
         {"optimizer": {"state": {}, "param_groups": []}},
         {"feedback": None},
+        *(
+            {"feedback": {f"residual:{name}": torch.ones(3), f"step:{name}": 1}}
+            for name in ("0.weight", "other")
+        ),
         {"inner_step": "4"},
         {"in_flight": None},
         {"in_flight": [[0, 5]]},

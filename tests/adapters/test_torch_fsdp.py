@@ -73,9 +73,10 @@ def test_resumed_run_has_the_same_bits(pair: Callable[[str], list[Any]]) -> None
     assert whole == again != half
     assert first["step"] == 4
     assert first["warned"] == ["fsdp_comm: the state has no residuals, so fee"]
-    *refused, damaged, foreign = first["refused"]
+    *refused, damaged, foreign, shape, name = first["refused"]
     assert refused == ["state=None", "state={}", "state", "state='x"]
     assert (damaged, foreign) == ("state={'step'", "state=5")
+    assert (shape, name) == ("state", "state='residual")  # of a tensor, and of no parameter
 
 
 def test_nan_of_one_rank_fails_all_and_keeps_residuals(

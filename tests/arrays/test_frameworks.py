@@ -383,8 +383,15 @@ def test_torch_buffers_for_frames(torch: Any) -> None:
 def test_unsupported_torch_dtypes(torch: Any) -> None:
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.int64):
         x = torch.zeros(3, dtype=dtype)
-        with pytest.raises(TypeError, match=r"^x has dtype .*; convert it .* x\.float\(\)$"):
+        with pytest.raises(
+            TypeError, match=r"^x has dtype .*; convert it .* x\.float\(\)"
+        ) as raised:
             gcodec.encode(x, "sign")
+        lossless = str(raised.value).partition(", or keep its exact bits by ")[2]
+        assert bool(lossless) == ("float8" in str(dtype))
+        if lossless:
+            frame = eval(lossless, {"x": x, "torch": torch, "gcodec": gcodec})
+            assert gcodec.decode(frame).tobytes() == bytes(3)
         frame_of(x.float())
     with pytest.raises(TypeError, match="dtype complex64"):
         frame_of(torch.zeros(3, dtype=torch.complex64).conj())
@@ -546,8 +553,14 @@ def test_jax_arrays_without_values(jax: Any) -> None:
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int4"])
 def test_unsupported_jax_dtypes(jax: Any, dtype: str) -> None:
     x = jax.numpy.zeros(3, dtype)
-    with pytest.raises(TypeError, match=rf"^x has dtype {dtype}.*x\.astype\(jax\.numpy\.float32"):
+    message = rf"^x has dtype {dtype}.*x\.astype\(jax\.numpy\.float32"
+    with pytest.raises(TypeError, match=message) as raised:
         frame_of(x)
+    lossless = str(raised.value).partition(", or keep its exact bits by ")[2]
+    assert bool(lossless) == ("float8" in dtype)
+    if lossless:
+        frame = eval(lossless, {"x": x, "jax": jax, "gcodec": gcodec})
+        assert gcodec.decode(frame).tobytes() == bytes(3)
     frame_of(x.astype(jax.numpy.float32))
 
 

@@ -260,9 +260,13 @@ def test_unsupported_numbers_get_working_advice(x: Any) -> None:
         pytest.skip("long double is double here")
     with pytest.raises(TypeError, match=r"^x has dtype .*float32.* as in ") as raised:
         gcodec.encode(x, "sign")
-    advice = str(raised.value).partition("as in ")[2]
+    advice, _, lossless = str(raised.value).partition("as in ")[2].partition(", or keep ")
     converted = eval(advice, {"x": x, "numpy": np})
     assert (gcodec.decode(frame_of(converted)) == 1).all()
+    assert bool(lossless) == ("float8" in dtype_id(x))
+    if lossless:
+        frame = eval(lossless.partition("bits by ")[2], {"x": x, "numpy": np, "gcodec": gcodec})
+        assert gcodec.decode(frame).tobytes() == x.tobytes()
 
 
 @pytest.mark.parametrize("x", NUMBERS + NO_NUMBERS, ids=dtype_id)

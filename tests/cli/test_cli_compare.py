@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,26 @@ def frames(tmp_path: Path) -> Path:
         for entry in dump.entries:
             file.write(gcodec.encode(dump.load(entry), "minmax:bits=4", name=entry.name))
     return path
+
+
+def test_stdin_is_either_file(frames: Path) -> None:
+    expected = document(EXAMPLE, frames)
+    from_dump = json.loads(run("-", frames, "--json", input=EXAMPLE.read_bytes()).stdout)
+    from_frames = json.loads(run(EXAMPLE, "-", "--json", input=frames.read_bytes()).stdout)
+    assert (from_dump["a"], from_frames["b"]) == ("-", "-")
+    for key in ("tensors", "total", "left_out"):
+        assert from_dump[key] == from_frames[key] == expected[key]
+    shown = run(EXAMPLE, "-", input=frames.read_bytes()).stdout
+    assert shown.splitlines()[1:] == run(EXAMPLE, frames).stdout.splitlines()[1:]
+    failed = run(EXAMPLE, "-", "--max-nmse", "1e-9", input=frames.read_bytes(), code=1)
+    assert failed.stderr.startswith("gcodec: -: ")
+
+
+def test_stdin_is_not_both_files() -> None:
+    refused = run("-", "-", input=EXAMPLE.read_bytes(), code=2)
+    assert refused.stderr == "gcodec: -: stdin must be A or B, not both\n"
+    damaged = run(EXAMPLE, "-", input=b"no tensors", code=3)
+    assert damaged.stderr.startswith("gcodec: -: the bytes begin like no .safetensors")
 
 
 def test_dump_against_its_frames(frames: Path) -> None:

@@ -7,7 +7,6 @@ import platform
 import subprocess
 import sys
 import tracemalloc
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from reference import mxnet as mxnet_model
 
 import gcodec
 from gcodec import Corrupt, FormatError, LimitExceeded, Limits, ParameterError, Truncated
+from gcodec.arrays.frameworks import JAX, TORCH
+from gcodec.arrays.source import Source
 from gcodec.interop import (
     bitsandbytes,
     byteps,
@@ -128,10 +129,17 @@ ENCODERS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("peer", ENCODERS)
 def test_arrays_on_a_device_are_refused(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = types.SimpleNamespace(device="a device")
-    monkeypatch.setattr(objects, "inspect", lambda x, name: source)
-    with pytest.raises(TypeError, match="lies on a device"):
-        ENCODERS[peer](normal(4, 4))
+    for library, advice in (
+        (None, r"cupy\.asnumpy\(x\)"),
+        (TORCH, r"x\.cpu\(\)"),
+        (JAX, r"jax\.device_get\(x\)"),
+    ):
+        device: Any = "a device"
+        source = Source(None, "x", library, device=device)
+        monkeypatch.setattr(objects, "inspect", lambda x, name, source=source: source)
+        message = rf"^x lies on a device, but .* needs it on the host: .* as in {advice}$"
+        with pytest.raises(TypeError, match=message):
+            ENCODERS[peer](normal(4, 4))
 
 
 @pytest.mark.parametrize("peer", ["mxnet", "byteps", "caffe2"])

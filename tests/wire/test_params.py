@@ -95,6 +95,15 @@ def test_canonical_forms(spec: str, canonical: str, expression: str) -> None:
         ("mxnet-2bit:server=maybe", "one of no, yes"),
         ("mxnet-2bit:server=yes,threshold=4e-7", "above 5e-7"),
         ("mxnet-1bit:threshold=auto", "threshold='auto'"),
+        ("topk:threshold=0", "threshold=0.0: must be a number above 0, finite$"),
+        ("topk:k=3,threshold=-0.0", "threshold=0.0: must be a number above 0, finite$"),
+        ("topk:threshold=1e-50", "threshold=0.0: must be a number above 0, finite$"),
+        ("topk:threshold=-1", "threshold=-1.0: must be a number above 0, finite$"),
+        *(
+            (f"{name}:bits={value}", f"bits={value}: must be a number above 0, up to 32$")
+            for name in ("ecsq", "lowrank")
+            for value in ("0.0", "33.0")
+        ),
         ("mxnet-1bit:server=yes", "parameters threshold"),
     ],
 )
@@ -150,6 +159,19 @@ def test_equal_numbers_of_any_type_are_accepted(value: Any) -> None:
     codec = gcodec.parse({"name": "mxnet-2bit", "threshold": value})
     assert repr(codec) == "MXNet2Bit(threshold=1.0)"
     assert type(codec.threshold) is float  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("spec", "unset"), [("topk", "threshold"), ("ecsq", "bits"), ("lowrank", "bits")]
+)
+def test_unset_numbers_are_0_in_codecs_and_messages_only(spec: str, unset: str) -> None:
+    codec = gcodec.parse(spec)
+    assert getattr(codec, unset) == 0
+    for zero in (0, -0.0):
+        assert str(type(codec)(**{unset: zero})) == spec
+        assert type(codec).from_mapping({unset: zero}) == codec  # as from a header
+        with pytest.raises(ParameterError, match=rf"^{unset}=0.0: must be a number above 0, "):
+            gcodec.parse({"name": spec, unset: zero})
 
 
 def test_mappings_are_not_changed() -> None:

@@ -62,9 +62,9 @@ def command(
     """Show the differences between the tensors of A and B.
 
     A and B are .safetensors, .npz, .npy, .pt or .gcf files, or folders of
-    torch.distributed.checkpoint, in any combination. Tensors match by
-    name; if each file contains one tensor, these two match. For each pair, and for all pairs
-    together, gcodec shows the nmse ||b - a||^2 / ||a||^2, the cosine of the angle
+    torch.distributed.checkpoint, in any combination; one of them may be -, which is stdin. Tensors
+    match by name; if each file contains one tensor, these two match. For each pair, and for all
+    pairs together, gcodec shows the nmse ||b - a||^2 / ||a||^2, the cosine of the angle
     between the tensors, the largest |b - a|, and the share of the nonzero values of A that have
     the same sign in B. Integers and booleans, such as counters and masks, must be equal. The exit
     code is 1 if a tensor is in one file only or has another shape, if integers or booleans
@@ -73,7 +73,9 @@ def command(
     from gcodec.cli import files
     from gcodec.cli.render.output import stdout
 
-    paths = [files.one_input(name, "one dump or .gcf file") for name in (a, b)]
+    if a == b == str(files.STREAM):
+        raise ParameterError("-: stdin must be A or B, not both")
+    paths = [files.one_input(name, "one dump or .gcf file", stdin=True) for name in (a, b)]
     view = _compare(paths, layers, max_nmse, key, outcome)
     if view is not None:
         view.sort(order)
@@ -95,7 +97,7 @@ def _compare(
     """Compare two files, one tensor of each in memory at a time; None if a file is unreadable."""
     from gcodec.analysis.compare import match
     from gcodec.analysis.groups import omissions, selects
-    from gcodec.cli.files import is_frames
+    from gcodec.cli.files import is_frames, local_file
     from gcodec.cli.render.compare import ComparisonView
     from gcodec.cli.render.output import progress
     from gcodec.tensorfiles.dumps import open_dump
@@ -104,14 +106,18 @@ def _compare(
 
     with contextlib.ExitStack() as stack:
         dumps: list[Dump] = []
+        contain_frames = []
         for path in paths:
-            with outcome.of(path, in_frames=is_frames(path)):
-                opened: Dump = (
-                    FrameDump(path, outcome.limits, key)
-                    if is_frames(path)
-                    else open_dump(path, limits=outcome.limits)
-                )
-                dumps.append(stack.enter_context(opened))
+            with outcome.of(path):
+                file = stack.enter_context(local_file(path))
+                contain_frames.append(is_frames(file))
+                with outcome.of(path, in_frames=contain_frames[-1]):
+                    opened: Dump = (
+                        FrameDump(file, outcome.limits, key)
+                        if contain_frames[-1]
+                        else open_dump(file, limits=outcome.limits)
+                    )
+                    dumps.append(stack.enter_context(opened))
         if len(dumps) < 2:
             return None
         selected = [[e for e in dump.entries if selects(layers, e.name)] for dump in dumps]
@@ -137,9 +143,10 @@ def _compare(
         ) as advance:
             for i, pair in enumerate(pairs):
                 values = []
-                for path, dump, entry in zip(paths, dumps, (pair.a, pair.b), strict=True):
+                sides = zip(paths, contain_frames, dumps, (pair.a, pair.b), strict=True)
+                for path, in_frames, dump, entry in sides:
                     if entry is not None and not pair.problem:
-                        with outcome.of(path, in_frames=is_frames(path)):
+                        with outcome.of(path, in_frames=in_frames):
                             values.append(dump.load(entry))
                 if len(values) == 2:
                     pairs[i] = pair.compared(*values)

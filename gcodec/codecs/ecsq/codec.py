@@ -116,7 +116,8 @@ class ECSQ(Codec):
         Target for the normalized error ‖x − x̂‖²/‖x‖², between 0 and 1. The encoder ends within 2 %
         below the target.
     bits : float
-        Target for the bits of the payload per value, instead of an error; 0 for none.
+        Target for the bits of the payload per value, instead of an error. 0.0 stands for none; a
+        spec leaves it out.
     transform : {"auto", "none", "dct"}
         Transform of the taps of convolution filters, which are all axes but the first two.
         ``"auto"`` transforms a tensor if that probably saves bits.

@@ -233,7 +233,7 @@ class MiniFloatCodec(Codec):
             check_corrected(values, update.former, decay)  # which raises the error
         bound = residuals.ROUNDED_SAFE[tensor.dtype]
         if rounds and not abs(scale) * self._format.magnitudes()[-1] < bound:
-            residuals.check_left(self, tensor, update)
+            residuals.check_range(self, tensor, update)
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._bound_shape(n))
 
     def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, MiniFloatSymbols]:

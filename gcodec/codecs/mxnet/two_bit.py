@@ -266,10 +266,8 @@ class MXNet2Bit(Codec):
             return _shortest(codes, dense, n, shape, self.index)
         return dense
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        if self.form == "sparse":
-            raise ParameterError("nbits: the bytes of form=sparse do not contain it; pass nbits=…")
-        return super()._bare_nbits(n, data, scalars)
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int | None:
+        return None if self.form == "sparse" else super()._bare_nbits(n, data, scalars)
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if self.form != "sparse" or out is None or device_of(out) is None:

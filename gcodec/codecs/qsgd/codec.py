@@ -357,9 +357,9 @@ class QSGD(Codec):
         code = level_codes.run_level_code(self.code, self.s, payload.scalars)
         return RunLevelString(self._span(payload, scale), code)
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int | None:
         if self.form == "sparse":
-            raise ParameterError("nbits: the bytes of form=sparse do not contain it; pass nbits=…")
+            return None
         payload = Payload(self, scalars, data, 8 * data.size)
         string = self._dense_string(payload, self._read_scale(payload, n), n)
         return string.read(ignore, bits_follow=True)
