@@ -9,7 +9,7 @@ leaves its error (`Codec._quantize_in_place`), or is composed of quantizing and 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from gcodec.runtime.device import device_of
 from gcodec.runtime.lanes import can_round
 
 if TYPE_CHECKING:
-    from gcodec.codec.base import Codec
+    from gcodec.codec.base import Codec, Symbols
 
 _SAFE = 2.0**127  # sums of magnitudes below this bound are finite in float32
 # Bounds of magnitudes that remain finite when they are rounded to a dtype.
@@ -33,8 +33,8 @@ ROUNDED_SAFE = {"float32": _SAFE, "float64": _SAFE, "bfloat16": _SAFE, "float16"
 
 
 def quantize_sum(
-    codec: Codec, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
-) -> Any:
+    codec: Codec, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Symbols | None
+) -> Symbols:
     """Quantize u = x + decay·residual, write u − x̂ to `update.left`, and return the symbols.
 
     An update in place saves the residual. An error leaves `update.left` undefined, except for what
@@ -80,8 +80,8 @@ def quantize_sum(
 
 
 def quantize_left(
-    codec: Codec, values: Array, extremes: Extremes, dtype: str, seed: int, prior: Any
-) -> Any:
+    codec: Codec, values: Array, extremes: Extremes, dtype: str, seed: int, prior: Symbols | None
+) -> Symbols:
     """Quantize values, and replace them by their quantization errors, values − x̂."""
     symbols = None
     is_fused = dtype in codec.fused_dtypes or leaves_rounded(codec, dtype)

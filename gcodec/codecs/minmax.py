@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -128,7 +128,9 @@ class MinMax(Codec):
         """Return the bits of ranges and codes."""
         return 8 * self._ranges_nbytes(n) + n * self.bits
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> MinMaxSymbols:
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: MinMaxSymbols | None
+    ) -> MinMaxSymbols:
         return self._quantized(values, seed)
 
     def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
@@ -140,7 +142,7 @@ class MinMax(Codec):
         return self._quantized(values, seed, extremes, leave=True, rounds=rounding(dtype))
 
     def _quantize_below(
-        self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any
+        self, values: np.ndarray, extremes: Extremes, seed: int, prior: MinMaxSymbols | None
     ) -> MinMaxSymbols:
         return self._quantized(values, seed, extremes)
 

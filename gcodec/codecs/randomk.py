@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -139,7 +139,9 @@ class RandomK(SparseCodec):
 
     # --- quantize
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> RandomKSymbols:
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: RandomKSymbols | None
+    ) -> RandomKSymbols:
         check_finite(values)
         positions = draw(values.size, self._sent(values.size), seed, values)
         return self._rounded(host(scatter.take(values, positions)), values.size, seed)
@@ -152,7 +154,7 @@ class RandomK(SparseCodec):
         return RandomKSymbols(n, seed, quantized)
 
     def _replace_residual(
-        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
+        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: RandomKSymbols | None
     ) -> RandomKSymbols:
         # Only the sent elements are quantized, and only these change once `out` contains u.
         check_top(self._correct(tensor.values, update).top_bits, tensor.values)

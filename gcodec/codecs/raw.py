@@ -101,7 +101,7 @@ class Raw(Codec):
         """Dtype of the bit patterns."""
         return bits_dtype(ITEMSIZE[self._integers or self.dtype])
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> RawSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: RawSymbols | None) -> RawSymbols:
         if self._integers == "bool":
             # The memory of a boolean may contain bytes above 1; they all mean True.
             return RawSymbols((values.view(np.uint8) != 0).view(np.uint8))
@@ -111,7 +111,7 @@ class Raw(Codec):
             return RawSymbols(copied.view(self._bits_dtype))
         return RawSymbols(to_16_bits(values, self.dtype))
 
-    def _encode(self, values: np.ndarray, seed: int, prior: Any) -> Payload:
+    def _encode(self, values: np.ndarray, seed: int, prior: RawSymbols | None) -> Payload:
         source: Any = values
         # If the bits do not change, the payload is a view of the caller's own array.
         if is_converted(source) and source.dtype == self.dtype and not source.finite:

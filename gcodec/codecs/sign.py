@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -97,7 +97,7 @@ class Sign(Codec):
         """Return n, the bits of the signs."""
         return n
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> SignSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: SignSymbols | None) -> SignSymbols:
         bits, total = signs.quantize(values, squares=self.scale == "l2")
 
         def check(total: float) -> None:

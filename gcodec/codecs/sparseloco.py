@@ -355,7 +355,9 @@ class SparseLoCo(SparseCodec):
 
     # --- quantize and dequantize
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> SparseLoCoSymbols:
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: SparseLoCoSymbols | None
+    ) -> SparseLoCoSymbols:
         n = values.size
         if not n:
             return _no_symbols(self._bound_shape(n))

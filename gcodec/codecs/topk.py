@@ -138,7 +138,7 @@ class TopK(SparseCodec):
             return n
         return position_coding.sent(n, self.k, self.ratio)
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> TopKSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: TopKSymbols | None) -> TopKSymbols:
         return self._selected(values)
 
     def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
@@ -148,7 +148,7 @@ class TopK(SparseCodec):
         return Extremes(top_bits, counts=counts)
 
     def _quantize_below(
-        self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any
+        self, values: np.ndarray, extremes: Extremes, seed: int, prior: TopKSymbols | None
     ) -> TopKSymbols:
         return self._selected(values, extremes.counts)
 

@@ -188,7 +188,9 @@ class Blockwise(Codec):
 
     # --- quantize
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> BlockwiseSymbols:
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: BlockwiseSymbols | None
+    ) -> BlockwiseSymbols:
         return self._quantized(values)[0]
 
     def _quantize_sum(
@@ -205,7 +207,7 @@ class Blockwise(Codec):
         return add(x, update)
 
     def _quantize_below(
-        self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any
+        self, values: np.ndarray, extremes: Extremes, seed: int, prior: BlockwiseSymbols | None
     ) -> BlockwiseSymbols:
         return self._quantized(values, extremes=extremes)[0]
 

@@ -209,11 +209,13 @@ class Microscale(Codec):
 
     # --- quantize
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> MicroscaleSymbols:
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: MicroscaleSymbols | None
+    ) -> MicroscaleSymbols:
         return self._quantized(values, self._scale_of(values), seed)[0]
 
     def _quantize_below(
-        self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any
+        self, values: np.ndarray, extremes: Extremes, seed: int, prior: MicroscaleSymbols | None
     ) -> MicroscaleSymbols:
         return self._quantized(values, self._scale_of(values, extremes.top_bits), seed)[0]
 

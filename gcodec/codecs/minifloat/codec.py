@@ -206,7 +206,9 @@ class MiniFloatCodec(Codec):
 
     # --- quantize
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> MiniFloatSymbols:
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
+    ) -> MiniFloatSymbols:
         scale, factors = self._scales_of(values)
         codes, finite = Scales.of(scale, self.block, factors).quantize_all(values, self._format)
         require(finite, lambda: nonfinite_error(values))
@@ -214,7 +216,7 @@ class MiniFloatCodec(Codec):
         return MiniFloatSymbols(codes, scale, n, factors, self._bound_shape(n))
 
     def _replace_residual(
-        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
+        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: MiniFloatSymbols | None
     ) -> MiniFloatSymbols:
         values = tensor.values
         rounds = residuals.leaves_rounded(self, tensor.dtype) and device_of(values) is None
@@ -289,7 +291,9 @@ class MiniFloatCodec(Codec):
 
     # --- pack
 
-    def _encode(self, values: np.ndarray, seed: int, prior: Any) -> Payload | Selection[Payload]:
+    def _encode(
+        self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
+    ) -> Payload | Selection[Payload]:
         symbols = self._quantize(values, seed, prior)
 
         def refill(nbytes: int) -> None:

@@ -14,7 +14,7 @@ Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, release 2.0.0b1.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -71,11 +71,13 @@ class MXNet1Bit(Codec):
         """Return the bits of n codes in whole 4-byte words."""
         return 8 * ONE_BIT.nbytes(n)
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> OneBitSymbols:
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: OneBitSymbols | None
+    ) -> OneBitSymbols:
         return OneBitSymbols(threshold.quantize(values, ONE_BIT, np.float32(self.threshold)))
 
     def _quantize_residual(
-        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
+        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: OneBitSymbols | None
     ) -> OneBitSymbols:
         cut = np.float32(self.threshold)
         return OneBitSymbols(threshold.quantize(tensor.values, ONE_BIT, cut, update=update))

@@ -194,13 +194,15 @@ class MXNet2Bit(Codec):
         smallest = _SMALLEST_TEXT if self.server == "yes" else _SMALLEST
         return bounded_rms(squares, values.size, _AUTO_RMS, smallest, _LARGEST)
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> TwoBitSymbols:
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: TwoBitSymbols | None
+    ) -> TwoBitSymbols:
         threshold = self._threshold_of(values)
         codes = quantize(values, TWO_BIT, as_float32(threshold))
         return self._symbols(codes, threshold, values.size)
 
     def _quantize_residual(
-        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
+        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: TwoBitSymbols | None
     ) -> TwoBitSymbols:
         values = tensor.values
         if self.threshold == "auto":

@@ -190,7 +190,7 @@ class QSGD(Codec):
         add = arithmetic.add_residual_with_moments if is_one else arithmetic.add_residual
         return add(x, update)
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> QSGDSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
         return self._quantized(values, self._quantizer(values, seed))
 
     def _quantize_in_place(
@@ -228,7 +228,9 @@ class QSGD(Codec):
         quantize.first(values.size, out, leave, rounds)
         return QSGDSymbols(quantize.scale.norms, out, self._bound_shape(values.size))
 
-    def _encode(self, values: np.ndarray, seed: int, prior: Any) -> Payload | Selection[Payload]:
+    def _encode(
+        self, values: np.ndarray, seed: int, prior: QSGDSymbols | None
+    ) -> Payload | Selection[Payload]:
         quantize = self._quantizer(values, seed)
         if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
             symbols = self._quantized(values, quantize)
