@@ -41,7 +41,7 @@ from gcodec.arrays.nonfinite import check_finite, check_top
 from gcodec.arrays.source import inspect
 from gcodec.codec import Codec, register
 from gcodec.entropy import tabled
-from gcodec.entropy.coder import BitSpan, into
+from gcodec.entropy.coder import BitSpan, CodedString, into
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt, ParameterError
@@ -346,10 +346,11 @@ class TernGrad(Codec):
         def take(at: int, part: np.ndarray) -> None:
             scalar_quantize.put_points(part, points, values[at : at + part.size])
 
+        assert string is not None  # a string of the packing "context"
         string.read(take)
         return values
 
-    def _string(self, payload: Payload, n: int) -> Any:
+    def _string(self, payload: Payload, n: int) -> CodedString | None:
         if self.packing == "context":
             return symbol_coder.open(BitSpan.of(payload), n, 3)
         if self.packing == "rans":

@@ -293,7 +293,9 @@ class WordString(NamedTuple):
     def _checked_end(self, offsets: np.ndarray, bits_follow: bool) -> int:
         """Return the bit after the string, given its block offsets; refuse bits after it."""
         span, device = self.span, device_of(offsets)
-        size: Any = int(offsets[-1]) if device is None else Deferred(device, offsets[-1:])
+        size: int | Deferred = (
+            int(offsets[-1]) if device is None else Deferred(device, offsets[-1:])
+        )
         if bits_follow:
             return span.first + int(size)
 

@@ -45,9 +45,9 @@ def front(
     head: BitString | tuple[Array, int],
     kind: Kind,
     numbers: Array,
-    log2_total: Any,
+    log2_total: Deferred,
     alphabet: np.ndarray,
-    which: Any = 0,
+    which: int | Deferred = 0,
 ) -> tuple[LeadingBytes, Deferred]:
     """Return a head followed by a table, and their bits.
 

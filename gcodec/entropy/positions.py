@@ -12,7 +12,7 @@ A string ends with the payload. A string of no positions has no bits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -260,8 +260,8 @@ class IndexString(NamedTuple):
 
     def _classes(self, span: BitSpan) -> CodedString:
         """Open the string of classes."""
-        kind: Any = self.code
-        return tabled.open(kind, span, alphabet(self.n), CodedMask.all(self.k))
+        assert self.code in TABLED
+        return tabled.open(self.code, span, alphabet(self.n), CodedMask.all(self.k))
 
 
 Front = tuple[np.ndarray, int]

@@ -7,7 +7,7 @@ string of no symbols has no table.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from gcodec.entropy.coder import (
     seek_of_blocks,
     seek_of_runs,
 )
+from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import dense_string
 from gcodec.kernels.prefix.dense_string import SymbolsOf
@@ -129,7 +130,7 @@ class Table(NamedTuple):
 
 @dispatched("gcodec.entropy.device", by="numbers")
 def front(
-    head: Any,
+    head: BitString,
     kind: Kind,
     numbers: np.ndarray,
     log2_total: int,
@@ -197,7 +198,7 @@ def write(
     table: Table | None,
     symbols: SymbolsOf | np.ndarray | Drainable,
     coded: CodedMask,
-    head: Any,
+    head: BitString,
     n: int,
     lead: int = 0,
 ) -> Written:

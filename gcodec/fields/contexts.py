@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -59,7 +58,7 @@ def context_string(
     number, lanes, width, group, count = yield from _numbers(walk)
     yield from scales(walk, RowLayout(width, group), n)
     if number == SENT:
-        table: Any = TrellisTable if with_trellis else ClassTable
+        table: type[ClassTable | TrellisTable] = TrellisTable if with_trellis else ClassTable
         _, end = table.read(number, walk.data, walk.at, walk.end)
         yield from walk.summary("frequency", 1, {"table": end - walk.at}, checked=True)
     if count:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -136,7 +135,8 @@ def _bitmap(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
 
 def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
     coded = CodedMask.all(string.k)
-    kind: Any = string.code
+    kind = string.code
+    assert kind in TABLED
     table = yield from tabled.table(walk, kind, alphabet(string.n), coded, _meaning)
     assert table is not None
     classes = np.empty(string.k, np.uint8)

@@ -194,7 +194,9 @@ class Frame(_Secret):
         return self.to_bytes()
 
     def _joined(
-        self, payload: Any, check: Callable[[np.ndarray], None] = lambda chunk: None
+        self,
+        payload: np.ndarray | Drainable,
+        check: Callable[[np.ndarray], None] = lambda chunk: None,
     ) -> bytes:
         """Return the bytes of the frame; the checksum takes no other pass over the payload."""
         array = contents(payload)
@@ -214,7 +216,7 @@ class Frame(_Secret):
 
         return joined([self.header(), Observed(payload, observe), checksum.stored])
 
-    def parts(self) -> list[Any]:
+    def parts(self) -> list[bytes | memoryview]:
         """Return the frame as bytes-like parts: header, payload, checksum and tag."""
         return self._parts_of(np.ascontiguousarray(host(self.payload.data)))
 

@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame.frame import Frame
@@ -99,7 +99,7 @@ def cut(frame: Frame, members: Sequence[Member]) -> list[tuple[int, int]]:
     return list(zip([0, *ends], ends, strict=False))
 
 
-def _member(pair: Any) -> Member:
+def _member(pair: object) -> Member:
     if not isinstance(pair, list) or len(pair) != 2:
         raise Corrupt("a member is not a pair of a name and a shape")
     name, shape = pair

@@ -182,7 +182,7 @@ def _steps(pending: list[_Addend], total: np.ndarray) -> tuple[list[_Step], int]
     return steps, _LONG_PART if is_one else _PART
 
 
-def _is_view(symbols: Any, data: np.ndarray) -> bool:
+def _is_view(symbols: object, data: np.ndarray) -> bool:
     """Return whether symbols consist of numbers, small arrays and views of the payload."""
     if isinstance(symbols, np.ndarray):
         return symbols.nbytes <= _SMALL or np.may_share_memory(symbols, data)

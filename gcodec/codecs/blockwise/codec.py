@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from gcodec.codecs.blockwise import describe, quantizer
 from gcodec.codecs.blockwise import payload as payload_coding
 from gcodec.codecs.blockwise.layout import ABSMAX, KINDS, TABLE_SENT, Layout, Scales
 from gcodec.codecs.blockwise.payload import CODES, check_codes, longest_nbits
-from gcodec.entropy.coder import into
+from gcodec.entropy.coder import CodedString, into
 from gcodec.entropy.ranged import CodedBytes
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
@@ -309,7 +309,7 @@ class Blockwise(Codec):
         check_codes(data[size:], layout)
         return BlockwiseSymbols(data, n, layout.block)
 
-    def _string(self, payload: Payload, n: int) -> Any:
+    def _string(self, payload: Payload, n: int) -> CodedString | None:
         if self.code == "none":
             return None
         return payload_coding.open_string(payload, self._layout(n), self.code)

@@ -182,7 +182,7 @@ class LowRank(Codec):
         self._require(symbols.fits(shape), n, shape)
         return Product.of_symbols(symbols, shape, self.trellis)
 
-    def _ecsq(self, n: int, **parameters: Any) -> Codec:
+    def _ecsq(self, n: int, **parameters: str | float) -> Codec:
         """Return the codec of a residual, or of a tensor without factors."""
         return ecsq(trellis=self.trellis, **parameters)._with_shape(self._bound_shape(n))
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.codec import Codec
+from gcodec.codec import Codec, Symbols
 from gcodec.codecs.lowrank import message
 from gcodec.codecs.lowrank.factorize import LEAST_NBITS, Factorizer, Factors, PriorFactors
 from gcodec.codecs.lowrank.message import LowRankSymbols, Parts, Product, ecsq, matrix_sizes
@@ -64,7 +64,7 @@ class Candidate(NamedTuple):
     nbits: int
 
     @classmethod
-    def of_plain(cls, levels: Any, payload: Payload) -> Candidate:
+    def of_plain(cls, levels: Symbols, payload: Payload) -> Candidate:
         """Return the candidate of ecsq alone."""
         symbols = LowRankSymbols(0, 0.0, np.empty(0, np.int64), None, None, levels)
         return cls(symbols, None, payload, payload.nbits)

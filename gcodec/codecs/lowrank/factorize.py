@@ -12,10 +12,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.codec import Symbols
 from gcodec.codecs.lowrank import message
 from gcodec.codecs.lowrank.allocation import Allocation, allocate, beside_residual, rank_at
 from gcodec.codecs.lowrank.allocation import nbits as factor_nbits
@@ -64,8 +65,8 @@ class Factors(NamedTuple):
 
     step: float
     exponents: np.ndarray
-    right: Any
-    left: Any
+    right: Symbols
+    left: Symbols
     right_points: np.ndarray
     left_points: np.ndarray
     error: float
@@ -269,7 +270,7 @@ class Factorizer:
         self.subspace.extend(rows)
         self._is_refined = True
 
-    def _quantize_right(self, rank: int, step: float) -> tuple[Any, np.ndarray] | None:
+    def _quantize_right(self, rank: int, step: float) -> tuple[Symbols, np.ndarray] | None:
         """Return symbols and points of the right factor; None if all of its levels are 0."""
         wide = self.subspace.components[:rank] / step
         if not wide.size or np.abs(wide).max() > _LARGEST_LEVEL:
@@ -289,7 +290,7 @@ class Factorizer:
         left = None if right is None else self._left(*right)
         return None if left is None else left.at(step)
 
-    def _left(self, symbols: Any, points: np.ndarray) -> _LeftFactor | None:
+    def _left(self, symbols: Symbols, points: np.ndarray) -> _LeftFactor | None:
         """Return the left factor; None if the rows of the right factor depend on each other."""
         inverse = _inverse(gram_of(points))
         if inverse is None:
@@ -297,7 +298,7 @@ class Factorizer:
         return _LeftFactor(self.matrix, symbols, points, inverse, self._trellis)
 
 
-def quantized(rows: np.ndarray, trellis: str) -> tuple[Any, np.ndarray]:
+def quantized(rows: np.ndarray, trellis: str) -> tuple[Symbols, np.ndarray]:
     """Quantize (r, k) float32 rows with the step 1; return symbols and points."""
     codec = message.factor_codec(trellis, rows.shape)
     symbols = codec._quantize(np.ascontiguousarray(rows).reshape(-1), 0, None)
@@ -320,7 +321,7 @@ class _LeftFactor:
     """
 
     def __init__(
-        self, matrix: Matrix, right: Any, points: np.ndarray, inverse: np.ndarray, trellis: str
+        self, matrix: Matrix, right: Symbols, points: np.ndarray, inverse: np.ndarray, trellis: str
     ) -> None:
         self._matrix, self._right, self._points, self._trellis = matrix, right, points, trellis
         self._images = matrix.projected_exactly(points.astype(np.float64))

@@ -17,11 +17,11 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.codec import Codec, registered
+from gcodec.codec import Codec, Symbols, registered
 from gcodec.entropy.coder import BitSpan
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.context.outlier_lists import NUMBER_NBITS
@@ -51,7 +51,7 @@ CENTROIDS = tuple(field.name for field in targets.CENTROIDS)
 
 
 @functools.lru_cache(maxsize=64)
-def ecsq(**parameters: Any) -> Codec:
+def ecsq(**parameters: str | float) -> Codec:
     """Return the codec of factors and residuals, which is ecsq."""
     return registered()["ecsq"](**parameters)
 
@@ -97,7 +97,7 @@ def exponents_of(norms: np.ndarray) -> np.ndarray:
     return np.minimum.accumulate(exponents)
 
 
-def points_of(codec: Codec, symbols: Any, sizes: tuple[int, ...]) -> np.ndarray:
+def points_of(codec: Codec, symbols: Symbols, sizes: tuple[int, ...]) -> np.ndarray:
     """Return the points of the symbols of a factor as an (r, k) float32 array."""
     points = np.empty(math.prod(sizes), np.float32)
     codec._dequantize(symbols, points)
@@ -124,9 +124,9 @@ class LowRankSymbols(NamedTuple):
     split: int
     step: float
     exponents: np.ndarray
-    right: Any
-    left: Any
-    residual: Any
+    right: Symbols | None
+    left: Symbols | None
+    residual: Symbols | None
 
     @property
     def rank(self) -> int:
@@ -145,6 +145,8 @@ class LowRankSymbols(NamedTuple):
             return False
         if not self.rank:
             return self.residual is not None
+        if self.left is None or self.right is None:
+            return False
         m, k = matrix_sizes(shape, self.split)
         counts = self.left.symbols.size, self.right.symbols.size
         return 0 < self.split < len(shape) and counts == (self.rank * m, self.rank * k)

@@ -38,6 +38,7 @@ from gcodec.codec import Codec, register
 from gcodec.codecs.microscale import describe
 from gcodec.codecs.microscale import payload as payload_coding
 from gcodec.codecs.microscale.payload import CODES, plain_nbits
+from gcodec.entropy.coder import CodedString
 from gcodec.entropy.ranged import CodedBytes
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
@@ -338,7 +339,7 @@ class Microscale(Codec):
         assert not isinstance(self.tensor_scale, str)  # of a message
         return self.tensor_scale
 
-    def _string(self, payload: Payload, n: int) -> Any:
+    def _string(self, payload: Payload, n: int) -> CodedString | None:
         if self.code == "none":
             return None
         return payload_coding.open_parts(payload, n, self._format, self.code)[1]

@@ -344,6 +344,7 @@ class MiniFloatCodec(Codec):
             minifloat.check(codes, n, fmt)
         else:
             string = self._string(payload, n)
+            assert string is not None
             codes = empty_beside(minifloat.codes_nbytes(n, fmt), np.uint8, payload.data)
 
             def take(at: int, part: np.ndarray) -> None:
@@ -364,6 +365,7 @@ class MiniFloatCodec(Codec):
             return super()._decode(payload, n, out)
         # Each range is dequantized where it is read, so no array of codes is needed.
         fmt, string = self._format, self._string(payload, n)
+        assert string is not None
         scales = Scales.of(cast(float, self.scale), self.block, self._factors(payload, n))
         values = result_beside(n, np.float32, None) if out is None else out
         stream = minifloat.streams(values, fmt)
@@ -375,7 +377,7 @@ class MiniFloatCodec(Codec):
         string.read(take)
         return values
 
-    def _string(self, payload: Payload, n: int) -> Any:
+    def _string(self, payload: Payload, n: int) -> CodeString | None:
         if self.code == "none":
             return None
         book = self._book(payload)

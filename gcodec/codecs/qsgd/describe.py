@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -65,9 +64,8 @@ def level_fields(
     if coded.silent is not None and code != "context":
         coded_buckets = np.flatnonzero(~coded.silent)  # all are full, except for the last one
     if code in TABLED:
-        kind: Any = code
         mask = CodedMask.all(coded.words)
-        table = yield from tabled.table(walk, kind, alphabet(s), mask, _meaning)
+        table = yield from tabled.table(walk, code, alphabet(s), mask, _meaning)
         yield from tabled.string(walk, table, "level", "level", coded.words, dense_levels)
     elif code == "context":
         n = coded.n if coded.words else 0

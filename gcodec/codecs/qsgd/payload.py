@@ -178,7 +178,7 @@ def write(
     adapts = code == "auto" and form != "sparse" and s <= LARGEST_BYTE_LEVEL and coded.n > 0
     if adapts or code in TABLED:
         device = device_of(array) if adapts else None
-        count: Any = coded.n
+        count: int | Deferred = coded.n
         if device is not None:
             from gcodec.kernels.bits.coded_mask_cuda import words_in
 
@@ -328,8 +328,7 @@ class DenseString(NamedTuple):
             return cls(symbol_coder.open(span, n, 2 * s + 1), coded)
         if plan.code in TABLED:
             coded_words = CodedMask.all(coded.words) if plan.code == "rans" else coded
-            kind: Any = plan.code
-            return cls(tabled.open(kind, span, alphabet(s), coded_words), coded)
+            return cls(tabled.open(plan.code, span, alphabet(s), coded_words), coded)
         string: FieldString | WordString
         if plan.code == "packed":
             string = FieldString(span, s, coded)
