@@ -969,6 +969,53 @@ def test_residual_returned_while_its_memory_is_lent() -> None:
         assert np.array_equal(shown, G)
 
 
+@pytest.mark.parametrize("is_grouped", [False, True])
+@pytest.mark.parametrize("forgets_first", [False, True])
+def test_memory_is_not_restored_after_its_array_was_released(
+    is_grouped: bool, forgets_first: bool
+) -> None:
+    """Another tensor's step may have written to that array."""
+    feedback = Feedback("mxnet-2bit:threshold=4")
+
+    def step() -> None:
+        if is_grouped:
+            feedback.compress_many({"w": G, "v": 2 * G, "u": 3 * G})
+        else:
+            feedback.compress("w", G)
+
+    step()
+    memory = feedback.memory("w")
+    if forgets_first:
+        feedback.forget("w", memory)
+        feedback.restore("w", memory)  # no step has followed
+        assert np.array_equal(feedback.residual("w"), G)
+        memory = feedback.memory("w")
+        feedback.forget("w", memory)
+        step()
+    else:
+        step()
+        feedback.forget("w", memory)
+    before = state_of(feedback)
+    with pytest.raises(ParameterError, match=r"^memory: must be restored before it is released"):
+        feedback.restore("w", memory)
+    assert state_of(feedback) == before
+    for name in "abc":
+        feedback.compress(name, 5 * G)
+    assert np.array_equal(feedback.residual("w"), 2 * G)
+
+
+def test_restored_memory_of_another_object_is_independent() -> None:
+    feedback, other = Feedback("mxnet-2bit:threshold=4"), Feedback("mxnet-2bit:threshold=4")
+    feedback.compress("w", G)
+    memory = feedback.memory("w")
+    other.restore("w", memory)
+    feedback.compress("w", G)
+    feedback.forget("w", memory)
+    for name in "abc":
+        feedback.compress(name, 5 * G)
+    assert np.array_equal(other.residual("w"), G)
+
+
 def test_memory_that_is_lent_twice_is_kept_until_both_are_returned() -> None:
     feedback = Feedback("mxnet-2bit:threshold=4")
     feedback.compress("w", G)

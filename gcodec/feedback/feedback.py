@@ -549,7 +549,13 @@ class Feedback:
     def restore(self, name: str, memory: Memory) -> None:
         """Restore a `memory` of the tensor, to undo steps whose messages were not used.
 
-        For instance, all workers undo a step in which one worker's gradient contained Inf.
+        For instance, all workers undo a step in which one worker's gradient contained Inf. The
+        memory of another object is copied.
+
+        Raises
+        ------
+        ParameterError
+            If `forget` has released the memory and a step has followed it; nothing changes then.
         """
         self._tensors.restore(name, memory)
 

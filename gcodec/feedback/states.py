@@ -179,6 +179,8 @@ class Tensors:
         self._locks: dict[tuple[int, str], threading.Lock] = {}
         self._loans: dict[int, int] = {}  # number of unreturned memories, by the array's identity
         self._shown: dict[int, Array] = {}  # lent and shown arrays that no state has any more
+        # Arrays that were lent, by identity; steps may write to them.
+        self._returned: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
 
     def lock(self, name: str) -> threading.Lock:
         """Return the lock of a name.
@@ -256,22 +258,34 @@ class Tensors:
             if (state := self.states.get(name)) is None:
                 return Memory(None, 0, None)
             self._loans[id(state.array)] = self._loans.get(id(state.array), 0) + 1
+            self._returned.pop(id(state.array), None)
             return state.memory
 
     def restore(self, name: str, memory: Memory) -> None:
-        """Restore a memory that is still lent, or that belongs to another object."""
+        """Restore a memory that is still lent, or copy that of another object.
+
+        Raises
+        ------
+        ParameterError
+            If the memory was taken back.
+        """
         with self.lock(name):
             before, array = self.states.get(name), memory.residual
             if array is None:
                 self.states.pop(name, None)
             else:
+                is_current = before is not None and before.array is array
+                if not is_current and id(array) not in self._loans:
+                    if self._returned.get(id(array)) is array:
+                        allowed = "restored before it is released by forget, not after"
+                        raise ParameterError(f"memory: must be {allowed}")
+                    array = array.copy()  # the other object may write to its own
                 is_shown = self._shown.pop(id(array), None) is not None
                 norm = None
                 if before is not None:
                     norm = before.gradient_norm
-                    is_shown |= before.is_shown and before.array is array
-                is_shown |= id(array) not in self._loans
-                self.states[name] = TensorState(memory, is_shown, norm)
+                    is_shown |= before.is_shown and is_current
+                self.states[name] = TensorState(memory._replace(residual=array), is_shown, norm)
             if before is not None and before.array is not array:
                 self._drop(before)
 
@@ -282,6 +296,8 @@ class Tensors:
             if loans > 1:
                 self._loans[id(array)] = loans - 1
                 return
+            if loans:
+                self._returned[id(array)] = array
             state = self.states.get(name)
             is_current = state is not None and state.array is array
             if loans and not is_current and self._shown.pop(id(array), None) is None:
