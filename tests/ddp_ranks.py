@@ -597,7 +597,7 @@ def arguments() -> dict[str, Any]:
     cases: list[dict[str, Any]] = [
         *({"model": wrong} for wrong in (5, [1, 2], [(1, weight)], [("a", 1)], ["text"])),
         {"model": [("a", weight), ("a", other)]},
-        {"model": [("module.a", weight), ("a", other)]},
+        {"model": [("_orig_mod.a", weight), ("a", other)]},
         *({"model": [("a", weight)], "exclude": wrong} for wrong in (5, [5], b"a", None)),
         *({"feedback": wrong} for wrong in ("no", 0, None)),
         *({"process_group": wrong} for wrong in (5, "x")),
