@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -138,6 +138,20 @@ def two_phase_mean(
     >>> Simulator(2).run(worker, [np.full(4, value, np.float32) for value in (1, -3)])
     [array([-1., -1., -1., -1.], dtype=float32), array([-1., -1., -1., -1.], dtype=float32)]
     """
+    with two_phase(communicator, gradients, worker, server, whole=whole) as means:
+        return means
+
+
+@contextlib.contextmanager
+def two_phase(
+    communicator: Communicator,
+    gradients: Mapping[str, Any],
+    worker: Feedback,
+    server: Feedback,
+    *,
+    whole: bool = False,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield what `two_phase_mean` returns; an exception in the body leaves feedback unchanged."""
     check_type("worker", worker, Feedback)
     check_type("server", server, Feedback)
     arrays, rank, size = as_float32(gradients, {}), communicator.rank, communicator.size
@@ -179,11 +193,12 @@ def two_phase_mean(
             _check_shapes(frames, [target.shape for target in targets], share, rank)
             for frame, target in zip(frames, targets, strict=True):
                 frame.decode(out=target)
-        if all(all_finite(mean.reshape(-1)) for mean in means.values()):
+        are_finite = all(all_finite(mean.reshape(-1)) for mean in means.values())
+        yield means
+        if are_finite:
             unless_finished.pop_all()
             own.commit()
             averaged.commit()
-    return means
 
 
 def tree_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[Sparse]:

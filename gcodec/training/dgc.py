@@ -180,21 +180,22 @@ class DGC:
         zeros = np.zeros(x.shape, np.float32)
         previous = self._velocity.get(name, zeros).reshape(-1)
         velocity = arithmetic.corrected(clipped, previous, np.float32(self.momentum))
+        _check_accumulator(name, velocity)
         residual = self._residual.get(name, zeros).reshape(-1)
         if x.size < self.min_size:
             message: bytes = encode(velocity.reshape(x.shape), "raw", name=name)
         else:
             with np.errstate(over="ignore", invalid="ignore"):
                 residual = residual + velocity
-            _check_accumulators(name, residual)
+            _check_accumulator(name, residual)
             codec = self._codec.replaced(k=position_coding.sent(x.size, "ratio", density))
             symbols = codec.quantize(residual)
             positions, values = symbols.positions, symbols.values
             residual[positions] -= value_coding.dequantize(values, codec.value, positions.size)
+            _check_accumulator(name, residual)  # a value may be rounded to Inf
             velocity[positions] = 0
             payload = codec.pack(symbols)
             message = Frame(payload.codec, "float32", x.shape, payload, name).to_bytes()
-        _check_accumulators(name, velocity, residual)
         return _Step(message, velocity.reshape(x.shape), residual.reshape(x.shape))
 
     def velocity(self, name: str) -> np.ndarray:
@@ -222,6 +223,6 @@ class DGC:
         self._velocity, self._residual = velocity, residual
 
 
-def _check_accumulators(name: str, *arrays: np.ndarray) -> None:
-    if not all(map(all_finite, arrays)):
+def _check_accumulator(name: str, accumulator: np.ndarray) -> None:
+    if not all_finite(accumulator):
         raise ParameterError(f"gradients: the accumulators of {name!r} must not exceed float32")

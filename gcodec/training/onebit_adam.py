@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from gcodec.codecs.sign import Sign
 from gcodec.errors import ParameterError
 from gcodec.feedback import Feedback
 from gcodec.training import state
-from gcodec.training.collectives import check_means, dense_mean, on_all_ranks, two_phase_mean
+from gcodec.training.collectives import check_means, dense_mean, on_all_ranks, two_phase
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_choice, check_float32, check_integer
 
@@ -135,26 +136,32 @@ class OneBitAdam:
         Raises
         ------
         ParameterError, TypeError
-            If a gradient of any rank contains NaN or Inf, or a mean, a moment or a sum of the
-            feedback exceeds float32; then all ranks raise. Nothing has changed.
+            If a gradient of any rank contains NaN or Inf, or a mean, a moment, a step or a sum of
+            the feedback exceeds float32; then all ranks raise. Nothing has changed.
         """
         rate = self.rate if rate is None else check_float32("rate", rate)
         arrays = state.as_float32(gradients, self._momentum)
         targets = state.writable_parameters(parameters, arrays)
         on_all_ranks(self.communicator, arrays, lambda: None)
-        if self.frozen:
-            inverse_root = self._frozen_inverse_roots(arrays)
-            momentum, variance = self._compressed_momenta(arrays), self._variance
-        else:
-            momentum, variance = self._warmup_moments(arrays)
-            steps = self._steps + 1
-            inverse_root = {name: self._inverse_root_of(variance[name], steps) for name in arrays}
-        # Nothing below this line can fail.
+        count = self._steps + 1
+        factor = np.float32(rate / (1 - self.betas[0] ** count))
+        with contextlib.ExitStack() as unless_refused:
+            if self.frozen:
+                inverse_root = self._frozen_inverse_roots(arrays)
+                momentum = self._compressed_momenta(arrays, unless_refused)
+                variance = self._variance
+            else:
+                momentum, variance = self._warmup_moments(arrays)
+                inverse_root = {
+                    name: self._inverse_root_of(variance[name], count) for name in arrays
+                }
+            with np.errstate(over="ignore", invalid="ignore"):
+                steps = {name: momentum[name] * inverse_root[name] * factor for name in targets}
+            state.check_steps(steps)
         self._momentum, self._variance = {**self._momentum, **momentum}, variance
-        self._steps += 1
-        correction = 1 - self.betas[0] ** self._steps
+        self._steps = count
         for name, x in targets.items():
-            x -= self._momentum[name] * inverse_root[name] * np.float32(rate / correction)
+            x -= steps[name]
 
     def _warmup_moments(
         self, arrays: Mapping[str, np.ndarray]
@@ -169,8 +176,13 @@ class OneBitAdam:
         check_means([*momentum.values(), *(variance[name] for name in arrays)])
         return momentum, variance
 
-    def _compressed_momenta(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the means of the momenta, after each worker added its own gradient."""
+    def _compressed_momenta(
+        self, arrays: Mapping[str, np.ndarray], unless_refused: contextlib.ExitStack
+    ) -> dict[str, np.ndarray]:
+        """Return the means of the momenta, after each worker added its own gradient.
+
+        The feedback keeps its changes if `unless_refused` is left without an exception.
+        """
         local = {
             name: _running_mean(self._momentum, name, x, self.betas[0])
             for name, x in arrays.items()
@@ -182,10 +194,10 @@ class OneBitAdam:
             means = dense_mean(self.communicator, list(small.values()))
             check_means(means)
             momenta = dict(zip(small, means, strict=True))
-        if large:  # last, because it changes the feedback
-            momenta |= two_phase_mean(
-                self.communicator, large, self._worker, self._server, whole=self._has_whole_scale
-            )
+        if large:
+            feedback = self._worker, self._server
+            phases = two_phase(self.communicator, large, *feedback, whole=self._has_whole_scale)
+            momenta |= unless_refused.enter_context(phases)
         return momenta
 
     def _frozen_inverse_roots(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -178,25 +178,25 @@ class PowerSGD:
         Raises
         ------
         ParameterError, TypeError
-            As for `average`, or if a momentum exceeds float32. Nothing has changed.
+            As for `average`, or if a momentum or a step exceeds float32. Nothing has changed.
         """
         rate = check_float32("rate", rate)
         targets = state.writable_parameters(parameters, gradients)
         means, residual, start = self._average(gradients)
-        momentum = {}
-        with np.errstate(over="ignore"):
+        momentum, steps = {}, {}
+        with np.errstate(over="ignore", invalid="ignore"):
             for name, mean in means.items():
                 momentum[name] = mean.copy()
                 if name in self._momentum:
                     momentum[name] += self._momentum[name] * np.float32(self.momentum)
+                steps[name] = (mean + momentum[name]) * np.float32(rate)
         check_means(momentum.values())
+        state.check_steps(steps)
         self._residual |= residual
         self._start |= start
         self._momentum |= momentum
-        for name, mean in means.items():
-            mean += momentum[name]
-            mean *= np.float32(rate)
-            targets[name][...] -= mean
+        for name, step in steps.items():
+            targets[name][...] -= step
 
     def residual(self, name: str) -> np.ndarray:
         """Return the residual that this worker keeps of a factored tensor: a read-only view."""

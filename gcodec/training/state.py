@@ -9,6 +9,7 @@ import numpy as np
 
 from gcodec.arrays.source import inspect
 from gcodec.errors import ParameterError
+from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.wire.kinds import check_mapping
 from gcodec.wire.primitives import encode_name
 
@@ -65,6 +66,13 @@ def writable_parameters(
         name: inspect(parameters[name], name).target("float32", np.shape(gradient))
         for name, gradient in gradients.items()
     }
+
+
+def check_steps(steps: Mapping[str, np.ndarray]) -> None:
+    """Raise `ParameterError` unless the steps of all parameters are finite."""
+    for name, step in steps.items():
+        if not all_finite(step.reshape(-1)):
+            raise ParameterError(f"gradients: the step of {name!r} must not exceed float32")
 
 
 def pack(**groups: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -208,6 +208,11 @@ LARGE = 3e38
         # A sum overflows on one rank alone.
         (PowerSGD, {"rank": 1}, "w", (1.0, LARGE, 1.0), r"factors.*on rank 1"),
         (DGC, {"density": 0.01}, "w", (1.0, LARGE / 2, 1.0), r"accumulators of 'w'.*on rank 1"),
+        (DGC, {"min_size": 10}, "v", (1.0, LARGE / 2, 1.0), r"accumulators of 'v'.*on rank 1"),
+        (DGC, {"momentum": 0.0}, "w", (1.0, 3.4028e38, 1.0), r"accumulators of 'w'.*on rank 1"),
+        # The step overflows, although the mean and the momentum are finite.
+        (PowerSGD, {"momentum": 0.99}, "v", (5e37, 5e37, 5e37), "step of 'v'"),
+        (OneBitAdam, {"warmup": 1, "min_size": 0, "rate": 1e8}, "w", (1e37,) * 3, "step of 'w'"),
     ],
 )
 def test_float32_overflow_changes_no_state_on_any_rank(
