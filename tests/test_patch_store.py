@@ -346,6 +346,20 @@ def test_truncated_and_exchanged_files_are_refused(tmp_path: Path) -> None:
         store.load(1)
 
 
+@pytest.mark.parametrize("content", ["renamed", "list", "tree"])
+def test_anchors_that_contain_another_step_or_none_are_refused(
+    tmp_path: Path, content: str
+) -> None:
+    store, tree = gcodec.PatchStore(tmp_path), states(1)[0]
+    store.publish(0, tree)
+    anchor = (tmp_path / "000000000000.anchor.gcf").rename(tmp_path / "000000000007.anchor.gcf")
+    if content != "renamed":
+        anchor.unlink()
+        gcodec.save_file({"list": [7, tree], "tree": tree}[content], anchor, "lossless")
+    with pytest.raises(gcodec.Corrupt, match=r"anchor\.gcf: the file contains another step"):
+        store.load(7)
+
+
 def test_anchors_with_patches_are_noticed_and_avoided(tmp_path: Path) -> None:
     steps, store = states(2), gcodec.PatchStore(tmp_path, anchor_every=1)
     for step, tree in enumerate(steps):
