@@ -52,7 +52,8 @@ def bits(name: str, data: list[np.ndarray], share: float) -> str | None:
                 assert selection is not None
                 indices = selection[0]
             each = [positions.write(indices, x.size, c, _FRONT)[1].nbits for c in (*CODES, "auto")]
-            total, count, least = total + each, count + indices.size, least + limit(x.size, k)
+            total, count = total + each, count + indices.size
+            least += limit(x.size, indices.size)
     if not count:
         return None
     cells = " | ".join(f"{b:.2f}" for b in total / count)

@@ -391,13 +391,15 @@ def _with_feedback(tensor: Tensor, stats: Statistics, codec: Codec, target: Targ
         factors = parse({"name": "lowrank", "nmse": error, "trellis": trellis})
         is_better = _frame_nbytes(tensor, factors) < _frame_nbytes(tensor, codec)
         return factors if is_better else codec
+    if codec.name == "powersgd":  # few ranks have a smaller error than levels
+        return codec
     assert target.max_bits is not None
     budget = _Budget.of(tensor, target.max_bits)
     factors = parse({"name": "lowrank", "bits": _SPARE * budget.payload / tensor.values.size})
     values = tensor.values.reshape(tensor.shape)
     payload = factors.encode(values)
     has_factors = payload.codec.rank > 0 and budget.excess(payload) <= 0
-    return factors if has_factors and codec.name == "ecsq" else codec
+    return factors if has_factors else codec
 
 
 def _frame_nbytes(tensor: Tensor, codec: Codec) -> int:

@@ -199,7 +199,7 @@ def to_frame(sent: Coefficients, name: str | None) -> Frame:
         raise ParameterError("the values: a float64 must be a float32, too, for a frame")
     sizes = tensor_shape(shape)
     if len(sizes) > 2:
-        raise ParameterError.of("the shape", sizes, "that of a vector or a matrix for a frame")
+        raise ParameterError.of("shape", sizes, "that of a vector or a matrix for a frame")
     sides = shape[len(leading_of(shape)) :]
     parameters = {"chunk": sides, "k": values.shape[1], "layout": "tiles"}
     codec = DCT8.from_mapping(parameters)

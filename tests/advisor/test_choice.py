@@ -15,6 +15,7 @@ from bench import hard_tensors
 from gcodec.advisor import choose, rank_trial
 from gcodec.arrays.source import inspect
 from gcodec.codecs.ecsq import deadzone, quantizer, reconstruction
+from gcodec.codecs.lowrank import LowRank
 from gcodec.entropy.context import coder
 from gcodec.kernels.quantize import scalar_quantize
 from gcodec.tensorfiles.dumps import open_dump
@@ -409,3 +410,15 @@ def test_factors_are_chosen_for_feedback_only(dtype):
     noise = random.standard_normal((100, 100)).astype(dtype)
     assert gcodec.choose(noise, max_nmse=0.1, feedback=True).name == "ecsq"
     assert gcodec.choose(x.reshape(-1), max_nmse=0.1, feedback=True).name == "ecsq"
+
+
+def test_factors_that_would_not_be_chosen_are_not_encoded(monkeypatch):
+    random = np.random.default_rng(0)
+    x = random.standard_normal((128, 3)) @ random.standard_normal((3, 96))
+
+    def refuse(*_):
+        raise AssertionError("lowrank encodes")
+
+    monkeypatch.setattr(LowRank, "_encode", refuse)
+    codec = gcodec.choose(x.astype(np.float32), max_bits=2, feedback=True)
+    assert codec.name == "powersgd"
