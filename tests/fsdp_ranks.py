@@ -224,6 +224,14 @@ def resume() -> dict[str, Any]:
             {**loaded, "worker:residual:0/x": torch.ones(3), "worker:step:0/x": loaded["step"]},
         )
     ]
+    # A state that is loaded before `register`, which compares it with the model.
+    early, wrong = gcodec.torch.fsdp_comm(spec), gcodec.torch.fsdp_comm(spec)
+    early.load_state_dict(loaded)
+    early.register(again.net)
+    wrong.load_state_dict({**loaded, "worker:residual:0/first.weight": torch.ones(3, 5)})
+    refusals.append(refusal_of(wrong.register, again.net))
+    wrong.load_state_dict(loaded)
+    wrong.register(again.net)
     counters = {name: loaded[name] for name in ("step", "rank", "size")}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -73,10 +73,11 @@ def test_resumed_run_has_the_same_bits(pair: Callable[[str], list[Any]]) -> None
     assert whole == again != half
     assert first["step"] == 4
     assert first["warned"] == ["fsdp_comm: the state has no residuals, so fee"]
-    *refused, damaged, foreign, shape, name = first["refused"]
+    *refused, damaged, foreign, shape, name, early = first["refused"]
     assert refused == ["state=None", "state={}", "state", "state='x"]
     assert (damaged, foreign) == ("state={'step'", "state=5")
     assert (shape, name) == ("state", "state='residual")  # of a tensor, and of no parameter
+    assert early == "state"  # of a tensor, when the model is registered
 
 
 def test_nan_of_one_rank_fails_all_and_keeps_residuals(
