@@ -135,13 +135,18 @@ class _Layout(NamedTuple):
     ----------
     module : str
         Name of the module.
-    parameters, trainable : sequence of (name, parameter)
-        All parameters, and those that have gradients.
+    parameters : sequence of (name, parameter)
     """
 
     module: str
     parameters: Sequence[tuple[str, Any]]
-    trainable: Sequence[tuple[str, Any]]
+
+    @property
+    def trainable(self) -> Sequence[tuple[str, Any]]:
+        """Parameters that require gradients now, because training may freeze and unfreeze some."""
+        return [
+            (name, parameter) for name, parameter in self.parameters if parameter.requires_grad
+        ]
 
     @property
     def title(self) -> str:
@@ -273,8 +278,7 @@ class FsdpComm:
                 if isinstance(parameter, DTensor)
             ]
             if managed:
-                trainable = [(n, p) for n, p in managed if p.requires_grad]
-                layouts.append((module, _Layout(name, managed, trainable)))
+                layouts.append((module, _Layout(name, managed)))
         if self._policies["codec"] is not None:
             shapes = {prefix: {**known} for prefix, known in self._shapes.items()}
             for _, layout in layouts:

@@ -15,7 +15,7 @@ if importlib.util.find_spec("torch") is None:
 
 PAIR = (
     *("exact", "exact_at_random", "counted", "parameters", "resume", "nonfinite", "unused"),
-    "experts",
+    *("experts", "frozen"),
     *("halves", "arguments", "mismatch", "damaged", "gpt"),
 )
 
@@ -117,6 +117,10 @@ def test_unused_parameter_changes_the_layout(pair: Callable[[str], list[Any]]) -
     first, second = pair("unused")
     assert first == second
     assert len(first["names"]) == 4
+
+
+def test_frozen_parameter_leaves_the_pieces_of_others(pair: Callable[[str], list[Any]]) -> None:
+    assert pair("frozen") == [{"names": [], "steps": 3}] * 2
 
 
 def test_reduced_dtypes_are_close_to_dense(pair: Callable[[str], list[Any]]) -> None:
