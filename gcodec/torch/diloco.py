@@ -232,6 +232,7 @@ class DiLoCo:
         self._due: list[int] = []  # fragments to exchange in this step
         self._failure: Exception | None = None
         self._has_agreed = False  # whether an exchange has compared steps and outer parameters
+        self._disagreement = ""  # reason why that exchange has failed
         self._session = b""  # identifies the group; each of its workers derives it
         self._thread: ThreadPoolExecutor | None = None
         self._settings = {
@@ -340,8 +341,9 @@ class DiLoCo:
             try:
                 check_agreement(self._communicator, "load_state_dict", progress)
             except ParameterError as error:
-                self._has_agreed = False
-                raise Refused(f"{error}; all must load the same checkpoint") from None
+                self._disagreement = f"{error}; all must load the same checkpoint"
+        if self._disagreement:  # the other workers do not exchange either
+            raise Refused(self._disagreement)
 
         def write() -> list[bytes]:
             for part in parts:
@@ -421,7 +423,7 @@ class DiLoCo:
         self._communicator = communicator
         if self._feedback is not None:
             self._feedback.rank = communicator.rank
-        self._has_agreed = False
+        self._has_agreed, self._disagreement = False, ""
         check_agreement(communicator, "DiLoCo", self._settings)
         message = self._state_message(None)
         unfinished = [*(flight.fragment for flight in self._flights), *self._due]
@@ -619,7 +621,8 @@ class DiLoCo:
         for name, tensor in state["outer"].items():
             self._outer[name].copy_(tensor)
         self.inner_step, self.outer_step = inner_step, outer_step
-        self._due, self._flights, self._has_agreed = [], landed, False
+        self._due, self._flights = [], landed
+        self._has_agreed, self._disagreement = False, ""
 
     def _landed(self, fragment: int, apply_at: int, means: Mapping[str, torch.Tensor]) -> _Flight:
         """Return an exchange that has ended with these means."""

@@ -651,6 +651,7 @@ def test_exchanges_overlap_with_training(tmp_path: Path) -> None:
     assert first == second
     assert first["wrong"] == []
     assert (first["in_flight"], first["same"], first["outer_steps"]) == (1, True, 4)
+    assert first["error"].startswith("the ranks differ: inner_step=8 on rank 0, 2 on rank 1")
 
 
 def test_worker_dies_and_another_joins(tmp_path: Path) -> None:
