@@ -454,6 +454,9 @@ def resume() -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         named.state.load_state_dict(counters)
+        for parameter in named.net.parameters():
+            parameter.requires_grad_(parameter.ndim < 2)
+        named.state.load_state_dict(counters)  # no residual is missing
     results["warned"] = [str(warning.message) for warning in caught]
     return results
 

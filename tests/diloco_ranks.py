@@ -104,6 +104,21 @@ def overlap() -> dict[str, Any]:
     again.inner.load_state_dict(loaded["inner"])
     again.train(6, 10)
     same = digest(again.values()) == digest(worker.values())
+    late = Worker(fragments=2, overlap=3)  # two exchanges are under way at once
+    state = late.diloco.state_dict()
+    late.train(0, 6)
+    if RANK == 0:  # alone
+        late.diloco.load_state_dict(late.diloco.state_dict())
+    else:
+        late.diloco.load_state_dict(state)
+    error = ""
+    try:
+        late.train(6, 12)
+    except GcodecError as caught:
+        error = str(caught)
+    late.diloco.load_state_dict(state)
+    late.train(0, 12)
+    recovered = digest(late.outer())
     dist.destroy_process_group()
     return {
         "outers": outers,
@@ -111,6 +126,8 @@ def overlap() -> dict[str, Any]:
         "in_flight": len(loaded["diloco"]["in_flight"]),
         "same": same,
         "outer_steps": worker.diloco.outer_step,
+        "error": error.partition("load_state_dict: ")[2],
+        "recovered": recovered,
     }
 
 

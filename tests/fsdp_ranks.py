@@ -17,12 +17,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.functional import layer_norm
 
 import gcodec
 import gcodec.torch
@@ -224,6 +226,14 @@ def resume() -> dict[str, Any]:
             {**loaded, "worker:residual:0/x": torch.ones(3), "worker:step:0/x": loaded["step"]},
         )
     ]
+    # A state that is loaded before `register`, which compares it with the model.
+    early, wrong = gcodec.torch.fsdp_comm(spec), gcodec.torch.fsdp_comm(spec)
+    early.load_state_dict(loaded)
+    early.register(again.net)
+    wrong.load_state_dict({**loaded, "worker:residual:0/first.weight": torch.ones(3, 5)})
+    refusals.append(refusal_of(wrong.register, again.net))
+    wrong.load_state_dict(loaded)
+    wrong.register(again.net)
     counters = {name: loaded[name] for name in ("step", "rank", "size")}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -363,14 +373,25 @@ def experts() -> dict[str, Any]:
 def unused() -> dict[str, Any]:
     """Leave out a parameter in one pass: the buffer has another size then."""
     training = Training("raw:dtype=bfloat16")
-    training.net.second.requires_grad_(True)
     training.step(0)
-    training.net.norm.weight.requires_grad_(False)
-    training.step(1)
-    training.net.norm.weight.requires_grad_(True)
+    norm = training.net.norm
+    with mock.patch.object(norm, "forward", lambda x: layer_norm(x, [47], None, norm.bias)):
+        training.step(1)
     training.step(2)
     names = [key for key in training.comm.state_dict() if "values" in key]
     return {"digest": training.digest(), "names": sorted(names)}
+
+
+def frozen() -> dict[str, Any]:
+    """Freeze a parameter for one step: the others keep their pieces and residuals."""
+    training = Training()
+    for step, requires_grad in enumerate((True, False, True)):
+        training.net.norm.weight.requires_grad_(requires_grad)
+        training.net.first.bias.requires_grad_(not requires_grad)
+        training.step(step)
+    state = training.comm.state_dict()
+    names = [key for key in state if "values" in key]
+    return {"names": names, "steps": int(state["worker:step:0/first.weight"])}
 
 
 def halves() -> dict[str, Any]:

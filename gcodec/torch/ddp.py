@@ -585,7 +585,7 @@ class DdpState:
         settings = self.settings
         if saved.worker or not settings.feedback or iteration <= settings.start_iter:
             return False
-        shapes = self._names.shapes().items()
+        shapes = self._names.trainable_shapes().items()
         return not settings.named or any(settings.codec(*item) is not None for item in shapes)
 
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:

@@ -231,6 +231,8 @@ class DiLoCo:
         self._flights: list[_Flight] = []  # in the order of their exchanges
         self._due: list[int] = []  # fragments to exchange in this step
         self._failure: Exception | None = None
+        self._has_agreed = False  # whether an exchange has compared steps and outer parameters
+        self._disagreement = ""  # reason why that exchange has failed
         self._session = b""  # identifies the group; each of its workers derives it
         self._thread: ThreadPoolExecutor | None = None
         self._settings = {
@@ -296,6 +298,7 @@ class DiLoCo:
             lossy = selection.lossy_codec(self._policy, name, values.shape)
             parts.append(Part(name, values, lossy))
         communicator, rank = self._communicator, self._communicator.rank
+        progress = self._progress()
         secret = self._key_of("exchange", self.outer_step + len(self._flights), fragment)
         coder = BucketCoder(self._feedback, self._seed, rank, Key(secret))
         ring = 2 * 4 * sum(part.values.size for part in parts) * (communicator.size - 1)
@@ -303,11 +306,11 @@ class DiLoCo:
         done: Future[None]
         if overlap:
             self._thread = self._thread or ThreadPoolExecutor(1, "gcodec-diloco")
-            done = self._thread.submit(self._exchange, coder, parts, self.outer_step)
+            done = self._thread.submit(self._exchange, coder, parts, self.outer_step, progress)
         else:
             done = Future()
             try:
-                self._exchange(coder, parts, self.outer_step)
+                self._exchange(coder, parts, self.outer_step, progress)
                 done.set_result(None)
             except Exception as error:
                 done.set_exception(error)
@@ -315,8 +318,32 @@ class DiLoCo:
         apply_at = self.inner_step + overlap
         self._flights.append(_Flight(fragment, apply_at, mixing, coder, parts, done))
 
-    def _exchange(self, coder: BucketCoder, parts: Sequence[Part], step: int) -> None:
-        """Replace pseudo-gradients by their means over all workers."""
+    def _progress(self) -> dict[str, object] | None:
+        """Return what all workers must share, unless an exchange has compared it already."""
+        if self._has_agreed:
+            return None
+        self._has_agreed = True
+        digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
+        for tensor in self._outer.values():
+            digest.update(_bytes_of(tensor).data)
+        steps = {"inner_step": self.inner_step, "outer_step": self.outer_step}
+        return {**steps, "digest of outer parameters": digest.hexdigest()}
+
+    def _exchange(
+        self,
+        coder: BucketCoder,
+        parts: Sequence[Part],
+        step: int,
+        progress: Mapping[str, object] | None,
+    ) -> None:
+        """Replace pseudo-gradients by their means over all workers, if these have agreed."""
+        if progress is not None:
+            try:
+                check_agreement(self._communicator, "load_state_dict", progress)
+            except ParameterError as error:
+                self._disagreement = f"{error}; all must load the same checkpoint"
+        if self._disagreement:  # the other workers do not exchange either
+            raise Refused(self._disagreement)
 
         def write() -> list[bytes]:
             for part in parts:
@@ -396,6 +423,7 @@ class DiLoCo:
         self._communicator = communicator
         if self._feedback is not None:
             self._feedback.rank = communicator.rank
+        self._has_agreed, self._disagreement = False, ""
         check_agreement(communicator, "DiLoCo", self._settings)
         message = self._state_message(None)
         unfinished = [*(flight.fragment for flight in self._flights), *self._due]
@@ -547,6 +575,9 @@ class DiLoCo:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a dict that `state_dict` returned.
 
+        All workers load the same checkpoint: the next exchange fails on all of them if their steps
+        or outer parameters differ.
+
         Raises
         ------
         ParameterError
@@ -582,7 +613,8 @@ class DiLoCo:
         if feedback is not None:
             feedback.load_state_dict(arrays)
         try:
-            self._optimizer.load_state_dict(state["optimizer"])
+            # The optimizer would change the tensors of the caller.
+            self._optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         except _MALFORMED as error:
             raise ParameterError(f"state['optimizer']: {error}") from error
         self._feedback = feedback
@@ -590,6 +622,7 @@ class DiLoCo:
             self._outer[name].copy_(tensor)
         self.inner_step, self.outer_step = inner_step, outer_step
         self._due, self._flights = [], landed
+        self._has_agreed, self._disagreement = False, ""
 
     def _landed(self, fragment: int, apply_at: int, means: Mapping[str, torch.Tensor]) -> _Flight:
         """Return an exchange that has ended with these means."""

@@ -135,13 +135,18 @@ class _Layout(NamedTuple):
     ----------
     module : str
         Name of the module.
-    parameters, trainable : sequence of (name, parameter)
-        All parameters, and those that have gradients.
+    parameters : sequence of (name, parameter)
     """
 
     module: str
     parameters: Sequence[tuple[str, Any]]
-    trainable: Sequence[tuple[str, Any]]
+
+    @property
+    def trainable(self) -> Sequence[tuple[str, Any]]:
+        """Parameters that require gradients now, because training may freeze and unfreeze some."""
+        return [
+            (name, parameter) for name, parameter in self.parameters if parameter.requires_grad
+        ]
 
     @property
     def title(self) -> str:
@@ -215,6 +220,7 @@ class FsdpComm:
         self._communicators: dict[str, TorchCommunicator] = {}
         # Shapes of the residuals of all registered parameters, by the coder and the name.
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {"worker": {}, "server": {}}
+        self._unchecked: dict[str, dict[str, Any]] = {}  # arrays loaded before `register`
         self._reduced: set[str] = set()  # modules in the last backward pass
         self._has_ended = True  # whether that pass is known to have ended
         self._passes = 0  # that `rollback` undoes
@@ -239,8 +245,8 @@ class FsdpComm:
         Raises
         ------
         ParameterError
-            If the model has no FSDP2 module, or `replicas` is combined with a mesh that
-            replicates the model already.
+            If the model has no FSDP2 module, `replicas` is combined with a mesh that
+            replicates the model already, or a loaded state belongs to another model.
 
         Warns
         -----
@@ -264,15 +270,23 @@ class FsdpComm:
             raise ParameterError("model: none of its modules is sharded; call fully_shard first")
         globs = selection.globs_of(filter(None, self._policies.values()))
         selection.warn_of_unmatched("fsdp_comm", globs, names.values())
+        layouts: list[tuple[Any, _Layout]] = []
         for name, module in modules:
             managed = [
                 (names[parameter], parameter)
                 for parameter in _managed_parameters(module, FSDPModule)
                 if isinstance(parameter, DTensor)
             ]
-            layout = _Layout(name, managed, [(n, p) for n, p in managed if p.requires_grad])
             if managed:
-                self._register_module(module, layout)
+                layouts.append((module, _Layout(name, managed)))
+        if self._policies["codec"] is not None:
+            shapes = {prefix: {**known} for prefix, known in self._shapes.items()}
+            for _, layout in layouts:
+                self._add_shapes(shapes, layout)
+            _check_shapes(self._unchecked, shapes)
+            self._shapes, self._unchecked = shapes, {}
+        for module, layout in layouts:
+            self._register_module(module, layout)
         model.register_forward_pre_hook(self._end_pass)
 
     def _register_module(self, module: Any, layout: _Layout) -> None:
@@ -282,7 +296,6 @@ class FsdpComm:
             module.set_custom_all_gather(_Collective(partial(self._all_gather, layout)))
         if self._policies["codec"] is None:
             return
-        self._record_shapes(layout, mesh.size(int(is_hybrid)))
         if self._replicas is not None:
             if is_hybrid:
                 allowed = "None, because the mesh of the model has a dimension of replicas"
@@ -294,9 +307,13 @@ class FsdpComm:
         if is_hybrid:
             module.set_all_reduce_hook(partial(self._check_replicas, layout, mesh.get_group(0)))
 
-    def _record_shapes(self, layout: _Layout, size: int) -> None:
-        """Record the shapes of the residuals of a module that `size` ranks share."""
-        worker, server = self._shapes["worker"], self._shapes["server"]
+    def _add_shapes(
+        self, shapes: Mapping[str, dict[str, tuple[int, ...]]], layout: _Layout
+    ) -> None:
+        """Add the shapes of the residuals of a module to those of each coder."""
+        (_, first), *_ = layout.parameters
+        size = first.device_mesh.size(int(_is_hybrid(first)))
+        worker, server = shapes["worker"], shapes["server"]
         for name, parameter in layout.parameters:
             shape = _shard_shape(parameter, size)
             if self._replicas is None:
@@ -559,7 +576,7 @@ class FsdpComm:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a dict that `state_dict` returned on the same rank.
 
-        Call `register` before, so that the shapes of residuals are compared with the model's.
+        If `register` has not been called yet, it compares the residuals with the model later.
 
         Raises
         ------
@@ -590,14 +607,14 @@ class FsdpComm:
             elif key not in _COUNTERS:
                 raise ParameterError.of("state", key, allowed)
         check_states(arrays.values())  # before anything changes
-        if self._shapes["worker"]:  # a model is registered
-            for prefix, saved in arrays.items():
-                cut = {key: x for key, x in saved.items() if not key.endswith(_UNCUT)}
-                check_residuals(cut, self._shapes[prefix])
+        is_registered = bool(self._shapes["worker"])
+        if is_registered:
+            _check_shapes(arrays, self._shapes)
         if counters["step"] and self._gradients.feedback is not None and not arrays["worker"]:
             warn_of_missing_residuals("fsdp_comm")
         for prefix, coder in coders.items():
             coder.load_state_dict(arrays[prefix])
+        self._unchecked = {} if is_registered else arrays
         self.step = counters["step"]
         self._forget_passes()
 
@@ -647,6 +664,15 @@ def _managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
 
     visit(module)
     return list(ordered)
+
+
+def _check_shapes(
+    arrays: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, Mapping[str, tuple[int, ...]]]
+) -> None:
+    """Raise `ParameterError` unless all residuals of each coder have one of its shapes."""
+    for prefix, saved in arrays.items():
+        cut = {key: x for key, x in saved.items() if not key.endswith(_UNCUT)}
+        check_residuals(cut, shapes[prefix])
 
 
 def _is_hybrid(parameter: Any) -> bool:

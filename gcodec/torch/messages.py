@@ -303,9 +303,9 @@ class BucketCoder:
                 return _CODED, frame
             seed = derive_seed(self._seed, name=name, step=step, rank=self._rank)
             return _CODED, encode(values, codec, seed=seed, name=name, key=key)
-        except ParameterError:
+        except ParameterError as error:
             if self._is_finite(name, values):
-                raise
+                raise ParameterError(f"tensor {name!r}: {error}") from error
         return _PLAIN, encode(values, _RAW, name=name, nonfinite="propagate", key=key)
 
     def _is_finite(self, name: str, values: Array) -> bool:

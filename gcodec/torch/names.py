@@ -51,6 +51,10 @@ class ParameterNames:
         """Return the shapes of the known parameters by name."""
         return {name: tuple(p.shape) for name, p in self._parameters.items()}
 
+    def trainable_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the known parameters that require gradients, by name."""
+        return {name: tuple(p.shape) for name, p in self._parameters.items() if p.requires_grad}
+
     @property
     def trainable_size(self) -> int:
         """Number of elements of the known parameters that require gradients."""

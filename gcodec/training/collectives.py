@@ -28,6 +28,7 @@ from gcodec.runtime.reuse import result_beside
 from gcodec.training.communicator import Communicator
 from gcodec.training.state import as_float32
 from gcodec.wire.kinds import check_type
+from gcodec.wire.primitives import INTEGERS
 
 # First byte of a message that carries the text of an error in place of frames.
 _REFUSALS: dict[bytes, type[GcodecError]] = {b"!": ParameterError, b"?": Corrupt}
@@ -356,7 +357,7 @@ def _check_refusals(messages: Sequence[bytes]) -> None:
     """Raise the first refusal among the messages of all ranks."""
     for message in messages:
         if error := _REFUSALS.get(message[:1]):
-            raise error(message[1:].decode())
+            raise error(message[1:].decode(errors="replace"))  # it may be damaged
 
 
 def low_rank_mean(
@@ -455,6 +456,9 @@ def _check_shapes(
 ) -> None:
     if [frame.shape for frame in frames] != list(shapes):
         raise Corrupt(f"rank {rank} sent tensors of other shapes than rank {own_rank}")
+    for frame in frames:
+        if rank != own_rank and frame.dtype in INTEGERS:
+            raise Corrupt(f"rank {rank} sent integers or booleans in place of floats")
 
 
 def _sum_of(frames: Sequence[Frame]) -> np.ndarray:

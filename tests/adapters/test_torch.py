@@ -299,12 +299,20 @@ def test_seeds_without_feedback_depend_on_step_rank_and_name() -> None:
     pair[0].average(mine, sorted(texts))
 
 
+def test_error_of_a_codec_names_the_tensor() -> None:
+    values = np.full((8, 8), 3e38, np.float32)
+    part = Part("layer.weight", values, gcodec.parse("blockwise"))
+    with pytest.raises(ParameterError, match=r"^tensor 'layer\.weight': x: must not exceed"):
+        BucketCoder(None, 0, 0, Key(None)).encode([part], 0)
+
+
 def test_residual_of_another_shape_is_refused() -> None:
     coder = coders()[0]
     assert coder.feedback is not None
     coder.feedback.compress("a", np.ones(3, np.float32))
     before = kept(coder)
-    with pytest.raises(ParameterError, match=r"^grad\.shape=\(8, 8\): must be \(3,\) for 'a'"):
+    allowed = r"^tensor 'a': grad\.shape=\(8, 8\): must be \(3,\) for 'a'"
+    with pytest.raises(ParameterError, match=allowed):
         coder.encode(parts(1), 0)
     coder.rollback()
     assert kept(coder) == before

@@ -240,7 +240,7 @@ def test_worker_that_missed_an_outer_step_receives_it() -> None:
         train_on(communicator, own, range(2))
         own.local_step(2)
         if communicator.rank == 1:
-            own.diloco._communicator = Broken(communicator)
+            own.diloco._communicator = Broken(communicator, whole=1)  # the workers agree
             with pytest.raises(GcodecError, match="outer step 0, fragment 0: the cable is cut"):
                 own.diloco.step()
             with pytest.raises(GcodecError, match="call regroup first"):
@@ -261,15 +261,21 @@ def test_worker_that_missed_an_outer_step_receives_it() -> None:
 
 
 class Broken:
-    """A communicator whose messages arrive, but which fails before it returns."""
+    """A communicator whose messages arrive, but which fails before it returns.
 
-    def __init__(self, communicator: Any) -> None:
-        self._communicator = communicator
+    Before, it works for a number of whole collectives.
+    """
+
+    def __init__(self, communicator: Any, whole: int = 0) -> None:
+        self._communicator, self._whole = communicator, whole
         self.rank, self.size = communicator.rank, communicator.size
 
     def all_gather(self, message: bytes) -> list[bytes]:
-        self._communicator.all_gather(message)
-        raise OSError("the cable is cut")
+        messages: list[bytes] = self._communicator.all_gather(message)
+        self._whole -= 1
+        if self._whole < 0:
+            raise OSError("the cable is cut")
+        return messages
 
 
 def test_failed_exchange_is_repeated() -> None:
@@ -403,6 +409,47 @@ def test_state_in_memory_does_not_change() -> None:
         assert equal(own.values(), expected)
 
     run(2, worker)
+
+
+def test_loaded_state_does_not_change() -> None:
+    """Training after `load_state_dict` leaves the state that was loaded as it is."""
+
+    def worker(communicator: Any) -> bool:
+        own = Worker(communicator)
+        own.train(range(3))
+        state = own.diloco.state_dict()
+        before, after = copy.deepcopy(state["optimizer"]["state"]), state["optimizer"]["state"]
+        own.diloco.load_state_dict(state)
+        own.train(range(3, 6))
+        key = "momentum_buffer"
+        return all(torch.equal(after[index][key], before[index][key]) for index in before)
+
+    assert all(run(2, worker))
+
+
+def test_workers_with_states_of_different_checkpoints_are_refused() -> None:
+    """Without this check, replicas would differ from then on without an error."""
+
+    def worker(communicator: Any) -> list[str]:
+        own = Worker(communicator)
+        states = [copy.deepcopy(own.diloco.state_dict())]
+        own.train(range(6))
+        states.append(own.diloco.state_dict())
+        other = {**states[1], "outer": {n: x + 1 for n, x in states[1]["outer"].items()}}
+        errors = []
+        for state in (states[communicator.rank], other if communicator.rank else states[1]):
+            own.diloco.load_state_dict(state)
+            with pytest.raises(GcodecError) as caught:
+                own.train(range(3))
+            errors.append(str(caught.value))
+        own.diloco.load_state_dict(states[1])
+        own.train(range(6))
+        return errors
+
+    first, second = run(2, worker)
+    for errors in first, second:
+        assert "the ranks differ: inner_step=3 on rank 0, 9 on rank 1; all must" in errors[0]
+        assert "the ranks differ: digest of outer parameters=" in errors[1]
 
 
 def test_state_of_a_model_in_ddp_fits_one_without() -> None:
@@ -604,6 +651,7 @@ def test_exchanges_overlap_with_training(tmp_path: Path) -> None:
     assert first == second
     assert first["wrong"] == []
     assert (first["in_flight"], first["same"], first["outer_steps"]) == (1, True, 4)
+    assert first["error"].startswith("the ranks differ: inner_step=8 on rank 0, 2 on rank 1")
 
 
 def test_worker_dies_and_another_joins(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ if importlib.util.find_spec("torch") is None:
 
 PAIR = (
     *("exact", "exact_at_random", "counted", "parameters", "resume", "nonfinite", "unused"),
-    "experts",
+    *("experts", "frozen"),
     *("halves", "arguments", "mismatch", "damaged", "gpt"),
 )
 
@@ -73,10 +73,11 @@ def test_resumed_run_has_the_same_bits(pair: Callable[[str], list[Any]]) -> None
     assert whole == again != half
     assert first["step"] == 4
     assert first["warned"] == ["fsdp_comm: the state has no residuals, so fee"]
-    *refused, damaged, foreign, shape, name = first["refused"]
+    *refused, damaged, foreign, shape, name, early = first["refused"]
     assert refused == ["state=None", "state={}", "state", "state='x"]
     assert (damaged, foreign) == ("state={'step'", "state=5")
     assert (shape, name) == ("state", "state='residual")  # of a tensor, and of no parameter
+    assert early == "state"  # of a tensor, when the model is registered
 
 
 def test_nan_of_one_rank_fails_all_and_keeps_residuals(
@@ -116,6 +117,10 @@ def test_unused_parameter_changes_the_layout(pair: Callable[[str], list[Any]]) -
     first, second = pair("unused")
     assert first == second
     assert len(first["names"]) == 4
+
+
+def test_frozen_parameter_leaves_the_pieces_of_others(pair: Callable[[str], list[Any]]) -> None:
+    assert pair("frozen") == [{"names": [], "steps": 3}] * 2
 
 
 def test_reduced_dtypes_are_close_to_dense(pair: Callable[[str], list[Any]]) -> None:

@@ -447,6 +447,32 @@ def test_message_that_one_rank_cannot_read_fails_all_ranks() -> None:
     assert others == [first] * 3
 
 
+class GarbledLink(DamagedLink):
+    """Communicator of which a rank receives messages that look like refusals."""
+
+    def _received(self, messages: list[bytes]) -> list[bytes]:
+        received = super()._received(messages)
+        return messages if received == messages else [b"?\xff"] * len(messages)
+
+
+def test_garbled_refusal_is_a_format_error() -> None:
+    def two_phases(c: Communicator) -> Any:
+        pair = gcodec.Feedback("sign"), gcodec.Feedback("sign")
+        link = GarbledLink(c, receiver=c.rank, collective=1)
+        return two_phase_mean(link, {"w": np.ones((6, 2), np.float32)}, *pair)
+
+    assert errors_of(2, two_phases) == ["Corrupt: \ufffd"] * 2
+
+
+def test_integers_of_another_rank_are_refused() -> None:
+    def gathered(c: Communicator) -> Any:
+        return all_gather_mean(c, [gcodec.encode(np.ones(4, "f4" if c.rank else "i4"), "raw")])
+
+    first, second = errors_of(2, gathered)
+    assert first.startswith("ParameterError: frame.dtype='int32': ")  # its own frame
+    assert second == "Corrupt: rank 0 sent integers or booleans in place of floats"
+
+
 @pytest.mark.parametrize("dense", range(4))
 def test_tree_mean_fails_on_all_ranks(dense: int) -> None:
     def tree(c: Communicator) -> Any:
