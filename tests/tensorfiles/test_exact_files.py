@@ -106,11 +106,17 @@ def test_frames_that_do_not_make_the_file_are_refused(tmp_path: Path) -> None:
         "belongs to no file": head + b"".join(tensors) + other,
         "another length": gcodec.encode(start[:-9], "lossless", name=f"{FILE_PREFIX}m")
         + tensors[0],
+        "uint8 in one dimension, not int8": gcodec.encode(
+            start.view(np.int8), "lossless", name=f"{FILE_PREFIX}m"
+        ),
+        "the start of a file has 100000009 bytes": gcodec.encode(
+            np.zeros(100_000_009, np.uint8), "lossless", name=f"{FILE_PREFIX}m"
+        ),
     }
     for number, (error, data) in enumerate(cases.items()):
         path = tmp_path / f"{number}.gcf"
         path.write_bytes(data)
-        code = 3 if error == "two files" else 1
+        code = 3 if error.startswith(("two files", "the start")) else 1
         assert error in run("decode", path, "-o", tmp_path / "out.safetensors", code=code).output
         assert not (tmp_path / "out.safetensors").exists()
 
@@ -225,6 +231,15 @@ def test_file_that_changes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(gcodec.Corrupt, match="changed while"):
         file.load(file.tensors[0], gcodec.Limits())
     assert kept.tobytes()
+
+
+def test_booleans_above_1_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(safetensors({"mask": ("BOOL", (2,))})[:-1] + b"\2")
+    file = exact_file.OriginalFile(path)
+    with pytest.raises(gcodec.Unsupported, match="tensor 'mask' has booleans above 1"):
+        file.load(file.tensors[0], gcodec.Limits())
+    run("encode", path, "-c", "lossless", code=3)
 
 
 @pytest.mark.parametrize("cut", [0, 5, 7, 8, 20, -1, -2000])
