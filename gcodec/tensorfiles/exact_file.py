@@ -257,8 +257,9 @@ def first_bytes(frame: Any) -> bytes:
     """
     if frame.dtype != "uint8" or len(frame.shape) != 1:
         raise Corrupt(f"the start of a file must be uint8 in one dimension, not {frame.dtype}")
-    if frame.size > MAX_HEADER + LENGTH_NBYTES:
-        raise LimitExceeded(f"the start of a file has {frame.size} bytes")
+    most = MAX_HEADER + LENGTH_NBYTES
+    if frame.size > most:
+        raise LimitExceeded(f"the start of a file has {frame.size} bytes, more than {most}")
     return frame.decode().tobytes()
 
 
