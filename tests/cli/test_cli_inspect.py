@@ -209,12 +209,19 @@ def test_integer_tensors_are_no_gradients(tmp_path):
     result = run("inspect", path, "--each", "-c", "sign")
     assert result.stdout.count("not a gradient: int64") == 3
     assert run("inspect", path).stdout.count("not a gradient: int64") == 3  # bn1 is no number
-    assert result.stderr.rstrip().endswith("-L '!*.steps' -L '!i[[]0]'")
-    words = ["-L", "!*.steps", "-L", "!i[[]0]"]
-    run("encode", path, "-c", "raw", *words)
     rows = {row["name"]: row for row in inspected(path)["files"][0]["tensors"]}
     assert rows["bn1.steps"]["note"] == "not a gradient: int64"
     assert "rms" not in rows["bn1.steps"]
+
+
+def test_suggested_command_excludes_only_what_frames_cannot_store(tmp_path):
+    path, more = tmp_path / "x.npz", {"step": np.array(7), "mask": np.ones(3, bool)}
+    np.savez(path, w=gaussian(), **more, **{"a.step": gaussian().astype(ml_dtypes.float8_e4m3fn)})
+    words = shlex.split(run("inspect", path, "-c", "sign").stderr.rpartition("next: gcodec ")[2])
+    assert words[-2:] == ["-L", "!a.step"]
+    run(*words, "-o", tmp_path / "x.gcf")
+    loaded = gcodec.load_file(tmp_path / "x.gcf")
+    assert {*loaded} == {"w", *more} and loaded["step"] == 7 and loaded["mask"].all()
 
 
 def test_suggested_codec_is_within_the_budget_for_all_tensors(tmp_path):

@@ -16,6 +16,7 @@ from gcodec.cli.render.output import Column, Table, View, omission_notes
 from gcodec.codec import Codec
 from gcodec.codecs import parse_encoder
 from gcodec.tensorfiles.entries import remedy
+from gcodec.wire import primitives
 
 if TYPE_CHECKING:  # SciPy is imported for dumps only
     from gcodec.analysis.candidates import Budget
@@ -440,14 +441,14 @@ class DumpView(View[DumpRow]):
         return True
 
     def _excluded_globs(self) -> list[str]:
-        """Return globs for tensors that are no gradients: one for many of the same last name."""
-        gradients = {_last_name(t) for t in self.tensors if t.summary is not None}
+        """Return globs for tensors that frames cannot store: one for many of one last name."""
+        stored = {_last_name(t) for t in self.tensors if t.entry.dtype in primitives.DTYPE_CODES}
         patterns = [
             glob.escape(t.entry.name)
-            if (last := _last_name(t)) in gradients or last == t.entry.name
+            if (last := _last_name(t)) in stored or last == t.entry.name
             else f"*.{glob.escape(last)}"
             for t in self.tensors
-            if t.summary is None
+            if t.entry.dtype not in primitives.DTYPE_CODES
         ]
         return list(dict.fromkeys(patterns))
 
