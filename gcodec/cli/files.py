@@ -127,7 +127,7 @@ def original(name: str) -> Path:
         raise ParameterError(f"{name}: contains {len(inside)} .safetensors files: pass one")
     path = inside[0] if inside else existing(name)
     other = next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
-    if other not in ("", INDEX_SUFFIX, ".safetensors"):
+    if path.is_dir() or other not in ("", INDEX_SUFFIX, ".safetensors"):
         raise ParameterError(f"{name}: must be a .safetensors file, or the index of a model")
     return path
 

@@ -413,6 +413,27 @@ def test_sparse_tensors_are_passed_over_with_a_note(tmp_path, monkeypatch):
     assert json_of(*advise)["source"]["omitted"].keys() == {"embedding.coo", "csr"}
 
 
+def test_files_of_one_name_are_shown_with_their_paths(tmp_path, monkeypatch):
+    """Such as model.safetensors in the folder of each checkpoint."""
+    monkeypatch.setattr(timing, "_MIN_SECONDS", 0.0)  # of the report, of which no time is read
+    one, two = tmp_path / "1" / "m.npz", tmp_path / "2" / "m.npz"
+    other = dump(tmp_path, w=gaussian())
+    for path in (one, two):
+        path.parent.mkdir()
+        np.savez(path, w=gaussian())
+    report = tmp_path / "x.html"
+    shown = run("inspect", one, other, two, "--report", report).stdout
+    titles = [str(one), other.name, str(two)]
+    assert [line.split("   ")[0] for line in shown.splitlines() if "1 tensor" in line] == titles
+    page = report.read_text("utf-8")
+    assert all(f"<h1>{t}</h1>" in page and f"SHA-256 of {t}<" in page for t in titles)
+    frames = [tmp_path / "1" / "m.gcf", tmp_path / "2" / "m.gcf"]
+    run("encode", one, two, "-c", "sign")
+    assert all(f"{path}   gcf" in run("inspect", *frames).stdout for path in frames)
+    assert run("compare", one, two).stdout.startswith(f"{one} : {two}   ")
+    assert run("compare", one, frames[0]).stdout.startswith("m.npz : m.gcf   ")
+
+
 def test_folder_of_a_distributed_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(timing, "_MIN_SECONDS", 0.0)  # of the report, of which no time is read
     path = ROOT / "tests" / "dumps" / "sharded"

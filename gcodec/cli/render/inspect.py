@@ -57,6 +57,8 @@ class DumpView(View[DumpRow]):
         Measurements on the dump.
     settings : Settings
         Settings of the measurement.
+    title : str
+        Name of the file above the table; see `gcodec.cli.render.text.titles`.
     each : bool
         Whether every tensor has a row of its own.
 
@@ -72,8 +74,8 @@ class DumpView(View[DumpRow]):
 
     all_columns = "--width N or --json"
 
-    def __init__(self, dump: DumpStats, settings: Settings, *, each: bool) -> None:
-        self.path = dump.path
+    def __init__(self, dump: DumpStats, settings: Settings, *, title: str, each: bool) -> None:
+        self.path, self.title = dump.path, title
         self.dump = dump
         self.settings = settings
         self.rows = [self._row(group) for group in dump.groups(each=each)]
@@ -109,7 +111,7 @@ class DumpView(View[DumpRow]):
 
     def headline(self) -> str:
         """Return the line above the table."""
-        return "   ".join([self.path.name, *self.facts()])
+        return "   ".join([self.title, *self.facts()])
 
     def facts(self) -> list[str]:
         """Return facts about the file as a whole."""
