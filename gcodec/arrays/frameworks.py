@@ -131,6 +131,11 @@ class _Torch(Library):
             raise TypeError(
                 f"{name} is not a dense tensor: convert it first, as in {name}.to_dense()"
             )
+        if x.is_neg():  # its memory, which DLPack hands over as it is, has the other signs
+            raise TypeError(
+                f"{name} is a view that torch negates when it reads it: convert it first, as in "
+                f"{name}.resolve_neg()"
+            )
 
     def check_host(self, x: Any, name: str) -> None:
         if x.device.type != "cpu":

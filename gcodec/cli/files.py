@@ -127,7 +127,7 @@ def original(name: str) -> Path:
         raise ParameterError(f"{name}: contains {len(inside)} .safetensors files: pass one")
     path = inside[0] if inside else existing(name)
     other = next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
-    if other not in ("", INDEX_SUFFIX, ".safetensors"):
+    if path.is_dir() or other not in ("", INDEX_SUFFIX, ".safetensors"):
         raise ParameterError(f"{name}: must be a .safetensors file, or the index of a model")
     return path
 
@@ -279,16 +279,19 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
         targets = [_with_suffix(path, suffix) for path in named]
         if output is not None:
             targets = [Path(output) / target.name for target in targets]
-    sources_by_target: dict[Path, Path] = {}
+    sources_by_file: dict[str, Path] = {}
     for source, target in zip(sources, targets, strict=True):
         if suffix == ".gcf" and target.name.lower().endswith(OTHER_SUFFIXES):
             raise ParameterError(f"{target}: OUT must be a file named .gcf: it contains frames")
-        if target in sources_by_target:
+        if output is None and not force and target == source:
+            raise ParameterError(f"{source}: is named {suffix}, as OUT would be: pass -o OUT")
+        file = os.path.realpath(target)  # one file may have several paths
+        if file in sources_by_file:
             raise ParameterError(
-                f"{target}: both {sources_by_target[target]} and {source} would be written to it; "
+                f"{target}: both {sources_by_file[file]} and {source} would be written to it; "
                 "pass them one at a time, with -o"
             )
-        sources_by_target[target] = source
+        sources_by_file[file] = source
     check_replaceable(targets, force)
     return targets
 

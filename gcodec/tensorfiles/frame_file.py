@@ -133,13 +133,13 @@ class TensorFile(Mapping[str, Any]):
     def decode(self, name: str, *, like: Any = None, out: Any = None) -> Any:
         """Decode a tensor; see `gcodec.decode` for `like` and `out`, and `frame` for errors."""
         frame = self.frame(name)
-        with located(f"frame {self.headers()[name].number} {name!r}"):
+        with self.headers()[name].locate_errors():
             return frame.decode(like=like, out=out)
 
     def decode_range(self, name: str, start: int, stop: int) -> np.ndarray:
         """Decode a range of the elements of a tensor; see `gcodec.decode_range`."""
         frame = self.frame(name)
-        with located(f"frame {self.headers()[name].number} {name!r}"):
+        with self.headers()[name].locate_errors():
             return frame.decode_range(start, stop)
 
     def load(self, like: Any = None) -> Any:

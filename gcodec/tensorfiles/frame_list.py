@@ -107,6 +107,12 @@ class FrameHeader(NamedTuple):
         """Size of the tensor that was encoded."""
         return self.size * primitives.ITEMSIZE[self.dtype]
 
+    def locate_errors(self) -> AbstractContextManager[None]:
+        """Make errors of unpacking the payload name the frame and their offset in the file."""
+        return _located_in_payload(
+            self.number, self.name, self.start + self.header_nbytes + CHECKSUM_NBYTES
+        )
+
 
 class StoredFrame(NamedTuple):
     """A frame of a file, and the bytes that it occupies.
@@ -128,9 +134,9 @@ class StoredFrame(NamedTuple):
 
     def locate_errors(self) -> AbstractContextManager[None]:
         """Make errors of unpacking the payload name the frame and their offset in the file."""
-        name = "" if self.frame.name is None else f" {self.frame.name!r}"
-        start = self.start + len(self.frame.header())
-        return located(f"frame {self.number}{name}", start, start)
+        return _located_in_payload(
+            self.number, self.frame.name, self.start + len(self.frame.header())
+        )
 
 
 _Frame = TypeVar("_Frame", Outline, FrameHeader, StoredFrame)
@@ -310,6 +316,12 @@ def located(part: str, start: int = 0, default: int | None = 0) -> Iterator[None
     except FormatError as error:
         offset = default if error.offset is None else start + error.offset
         raise relocated(error, part, offset) from None
+
+
+def _located_in_payload(number: int, name: str | None, start: int) -> AbstractContextManager[None]:
+    """Make errors name the frame with this number and name, whose payload begins at `start`."""
+    named = "" if name is None else f" {name!r}"
+    return located(f"frame {number}{named}", start, start)
 
 
 def relocated(error: FormatError, part: str, offset: int | None) -> FormatError:

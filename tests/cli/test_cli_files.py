@@ -259,6 +259,18 @@ def test_existing_output_needs_force(tmp_path):
     assert target.read_bytes() == b"mine"
     run("encode", source, "-c", "raw", "--force")
     run("decode", target, code=2)  # decoding would replace the dump
+    for verb, file, suffix in (("encode", target, ".gcf"), ("decode", source, ".safetensors")):
+        advice = f"gcodec: {file}: is named {suffix}, as OUT would be: pass -o OUT\n"
+        assert run(verb, file, *["-c", "raw"] * (verb == "encode"), code=2).stderr == advice
+
+
+def test_one_output_under_two_paths_is_refused(tmp_path):
+    source, other = dump(tmp_path), tmp_path / "dump.npz"
+    np.savez(other, w=np.ones(3, np.float32))
+    (tmp_path / "below").mkdir()
+    detour = tmp_path / "below" / ".." / "dump.npz"
+    result = run("encode", source, detour, "-c", "raw", code=2)
+    assert "would be written to it" in result.stderr and not (tmp_path / "dump.gcf").exists()
 
 
 def test_several_inputs(tmp_path):

@@ -209,12 +209,19 @@ def test_integer_tensors_are_no_gradients(tmp_path):
     result = run("inspect", path, "--each", "-c", "sign")
     assert result.stdout.count("not a gradient: int64") == 3
     assert run("inspect", path).stdout.count("not a gradient: int64") == 3  # bn1 is no number
-    assert result.stderr.rstrip().endswith("-L '!*.steps' -L '!i[[]0]'")
-    words = ["-L", "!*.steps", "-L", "!i[[]0]"]
-    run("encode", path, "-c", "raw", *words)
     rows = {row["name"]: row for row in inspected(path)["files"][0]["tensors"]}
     assert rows["bn1.steps"]["note"] == "not a gradient: int64"
     assert "rms" not in rows["bn1.steps"]
+
+
+def test_suggested_command_excludes_only_what_frames_cannot_store(tmp_path):
+    path, more = tmp_path / "x.npz", {"step": np.array(7), "mask": np.ones(3, bool)}
+    np.savez(path, w=gaussian(), **more, **{"a.step": gaussian().astype(ml_dtypes.float8_e4m3fn)})
+    words = shlex.split(run("inspect", path, "-c", "sign").stderr.rpartition("next: gcodec ")[2])
+    assert words[-2:] == ["-L", "!a.step"]
+    run(*words, "-o", tmp_path / "x.gcf")
+    loaded = gcodec.load_file(tmp_path / "x.gcf")
+    assert {*loaded} == {"w", *more} and loaded["step"] == 7 and loaded["mask"].all()
 
 
 def test_suggested_codec_is_within_the_budget_for_all_tensors(tmp_path):
@@ -404,6 +411,27 @@ def test_sparse_tensors_are_passed_over_with_a_note(tmp_path, monkeypatch):
         assert message not in run(*args, "-L", "dense").stderr
     assert message.rstrip() in json_of(*bench)["notes"]
     assert json_of(*advise)["source"]["omitted"].keys() == {"embedding.coo", "csr"}
+
+
+def test_files_of_one_name_are_shown_with_their_paths(tmp_path, monkeypatch):
+    """Such as model.safetensors in the folder of each checkpoint."""
+    monkeypatch.setattr(timing, "_MIN_SECONDS", 0.0)  # of the report, of which no time is read
+    one, two = tmp_path / "1" / "m.npz", tmp_path / "2" / "m.npz"
+    other = dump(tmp_path, w=gaussian())
+    for path in (one, two):
+        path.parent.mkdir()
+        np.savez(path, w=gaussian())
+    report = tmp_path / "x.html"
+    shown = run("inspect", one, other, two, "--report", report).stdout
+    titles = [str(one), other.name, str(two)]
+    assert [line.split("   ")[0] for line in shown.splitlines() if "1 tensor" in line] == titles
+    page = report.read_text("utf-8")
+    assert all(f"<h1>{t}</h1>" in page and f"SHA-256 of {t}<" in page for t in titles)
+    frames = [tmp_path / "1" / "m.gcf", tmp_path / "2" / "m.gcf"]
+    run("encode", one, two, "-c", "sign")
+    assert all(f"{path}   gcf" in run("inspect", *frames).stdout for path in frames)
+    assert run("compare", one, two).stdout.startswith(f"{one} : {two}   ")
+    assert run("compare", one, frames[0]).stdout.startswith("m.npz : m.gcf   ")
 
 
 def test_folder_of_a_distributed_checkpoint(tmp_path, monkeypatch):

@@ -202,6 +202,9 @@ def test_other_formats_are_refused_by_their_names(
     expected = f"gcodec: {other}: must be a .safetensors file, or the index of a model\n"
     for args in (["diff", other, new], ["diff", old, other], ["apply", step, other]):
         assert run(*args, "-o", "-", code=2).stderr == expected
+    sharded = Path(__file__).parents[1] / "dumps" / "sharded"  # of torch.distributed.checkpoint
+    refused = run("diff", sharded, new, "-o", "-", code=2)
+    assert refused.stderr == expected.replace(str(other), str(sharded))
     out = tmp_path / "out.npz"
     refused = run("apply", step, old, "-o", out, code=2)
     assert refused.stderr == f"gcodec: {out}: OUT must be a file named .safetensors\n"

@@ -234,6 +234,22 @@ def test_damage_of_one_tensor_spares_the_others(tmp_path: Path) -> None:
         gcodec.load_file(tmp_path / "x.gcf")
 
 
+def test_errors_name_the_byte_of_the_file(tmp_path: Path) -> None:
+    """Also if the payload has a right checksum and invalid contents."""
+    first = gcodec.encode(array(1, 2), "raw", name="a")
+    frame = gcodec.Frame.from_bytes(gcodec.encode(array(1, 2), "qsgd:bucket=2", name="b"))
+    payload = frame.payload._replace(data=np.full_like(frame.payload.data, 255))  # its norm is NaN
+    frame = dataclasses.replace(frame, payload=payload)
+    path, start = tmp_path / "x.gcf", len(first) + len(frame.header())
+    path.write_bytes(first + frame.to_bytes())
+    message = rf"^frame 1 'b': a norm must be finite, and not negative \(at byte {start}\)$"
+    with gcodec.open(path) as file:
+        for read in (file.decode, lambda name: file.decode_range(name, 0, 1)):
+            with pytest.raises(gcodec.Corrupt, match=message) as caught:
+                read("b")
+            assert caught.value.offset == start
+
+
 def test_keys_authenticate(tmp_path: Path) -> None:
     tree = {"a": [array(1)]}
     gcodec.save_file(tree, tmp_path / "x.gcf", "raw", key=b"secret")

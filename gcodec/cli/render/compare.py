@@ -82,7 +82,7 @@ class ComparisonView(View[TensorPair]):
     def headline(self) -> str:
         """Return the line above the table."""
         sizes = [pair.size for pair in self.rows if pair.is_compared]
-        parts = [" : ".join(path.name for path in self._paths)]
+        parts = [" : ".join(text.titles(self._paths))]
         parts += [text.count(len(sizes), "tensor"), text.count(sum(sizes), "value")]
         return "   ".join(parts)
 

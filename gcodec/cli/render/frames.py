@@ -17,6 +17,8 @@ class FrameView(View[dict[str, Any]]):
     ----------
     path : pathlib.Path
         The file, or - for standard input.
+    title : str
+        Name of the file above the table; see `gcodec.cli.render.text.titles`.
     nbytes : int
         Size of the file.
     frames : list of FrameHeader
@@ -25,8 +27,8 @@ class FrameView(View[dict[str, Any]]):
 
     all_columns = "--width N or --json"
 
-    def __init__(self, path: Path, nbytes: int, frames: list[FrameHeader]) -> None:
-        self.path = path
+    def __init__(self, path: Path, title: str, nbytes: int, frames: list[FrameHeader]) -> None:
+        self.path, self.title = path, title
         self.rows = [_frame_row(frame) for frame in frames]
         self._nbytes, self._total = nbytes, _frame_bytes(frames)
         self.orders = {
@@ -37,7 +39,7 @@ class FrameView(View[dict[str, Any]]):
 
     def headline(self) -> str:
         """Return the line above the table."""
-        parts = [self.path.name, "gcf", text.count(len(self.rows), "frame")]
+        parts = [self.title, "gcf", text.count(len(self.rows), "frame")]
         parts.append(text.count(self._total["values"], "value"))
         return "   ".join([*parts, text.size(self._nbytes)])
 

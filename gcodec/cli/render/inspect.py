@@ -16,6 +16,7 @@ from gcodec.cli.render.output import Column, Table, View, omission_notes
 from gcodec.codec import Codec
 from gcodec.codecs import parse_encoder
 from gcodec.tensorfiles.entries import remedy
+from gcodec.wire import primitives
 
 if TYPE_CHECKING:  # SciPy is imported for dumps only
     from gcodec.analysis.candidates import Budget
@@ -56,6 +57,8 @@ class DumpView(View[DumpRow]):
         Measurements on the dump.
     settings : Settings
         Settings of the measurement.
+    title : str
+        Name of the file above the table; see `gcodec.cli.render.text.titles`.
     each : bool
         Whether every tensor has a row of its own.
 
@@ -71,8 +74,8 @@ class DumpView(View[DumpRow]):
 
     all_columns = "--width N or --json"
 
-    def __init__(self, dump: DumpStats, settings: Settings, *, each: bool) -> None:
-        self.path = dump.path
+    def __init__(self, dump: DumpStats, settings: Settings, *, title: str, each: bool) -> None:
+        self.path, self.title = dump.path, title
         self.dump = dump
         self.settings = settings
         self.rows = [self._row(group) for group in dump.groups(each=each)]
@@ -108,7 +111,7 @@ class DumpView(View[DumpRow]):
 
     def headline(self) -> str:
         """Return the line above the table."""
-        return "   ".join([self.path.name, *self.facts()])
+        return "   ".join([self.title, *self.facts()])
 
     def facts(self) -> list[str]:
         """Return facts about the file as a whole."""
@@ -440,14 +443,14 @@ class DumpView(View[DumpRow]):
         return True
 
     def _excluded_globs(self) -> list[str]:
-        """Return globs for tensors that are no gradients: one for many of the same last name."""
-        gradients = {_last_name(t) for t in self.tensors if t.summary is not None}
+        """Return globs for tensors that frames cannot store: one for many of one last name."""
+        stored = {_last_name(t) for t in self.tensors if t.entry.dtype in primitives.DTYPE_CODES}
         patterns = [
             glob.escape(t.entry.name)
-            if (last := _last_name(t)) in gradients or last == t.entry.name
+            if (last := _last_name(t)) in stored or last == t.entry.name
             else f"*.{glob.escape(last)}"
             for t in self.tensors
-            if t.summary is None
+            if t.entry.dtype not in primitives.DTYPE_CODES
         ]
         return list(dict.fromkeys(patterns))
 

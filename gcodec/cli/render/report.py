@@ -56,7 +56,7 @@ def write_report(
     FormatError, OSError
         If a dump cannot be read again, or the page cannot be written.
     """
-    title = f"gcodec report: {', '.join(view.path.name for view in views)}"
+    title = f"gcodec report: {', '.join(view.title for view in views)}"
     parts = [part for view in views for part in _section(view)]
     parts.append("<h2>How to reproduce this page</h2>\n<dl>")
     for key, value in _reproduction(path, views, files, arrangement):
@@ -84,7 +84,7 @@ def escaped(content: str) -> str:
 def _section(view: DumpView) -> Iterator[str]:
     """Yield the HTML of one dump."""
     diagrams = _diagrams(view)
-    yield f"<h1>{escaped(view.path.name)}</h1>"
+    yield f"<h1>{escaped(view.title)}</h1>"
     yield f'<p class="facts">{escaped(" · ".join(view.facts()))}</p>'
     if warning := view.warning():
         yield f'<p class="alarm">{escaped(warning)}</p>'
@@ -252,13 +252,13 @@ def _reproduction(
     yield "command", text.command([*_command(settings, files), *arrangement, "--report", path])
     yield "seed", str(settings.seed)
     yield "sample", "all values" if size is None else f"{size:,} values of a tensor"
-    for view in views:
-        for source in view.dump.files:
-            with open(source, "rb") as file:
-                digest = hashlib.sha256()
-                while part := file.read(1 << 20):
-                    digest.update(part)
-            yield f"SHA-256 of {source.name}", digest.hexdigest()
+    sources = [source for view in views for source in view.dump.files]
+    for source, title in zip(sources, text.titles(sources), strict=True):
+        with source.open("rb") as file:
+            digest = hashlib.sha256()
+            while part := file.read(1 << 20):
+                digest.update(part)
+        yield f"SHA-256 of {title}", digest.hexdigest()
     yield "gcodec", gcodec.__version__
     yield "frame version", str(primitives.VERSION)
     yield "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"

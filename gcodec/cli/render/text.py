@@ -7,6 +7,7 @@ import math
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -47,6 +48,12 @@ def either(text: str, fallback: str, *, err: bool = False) -> str:
     except UnicodeEncodeError:
         return fallback
     return text
+
+
+def titles(paths: Sequence[Path]) -> list[str]:
+    """Return the names of files, and the whole paths of those that share a name."""
+    counts = Counter(path.name for path in paths)
+    return [str(path) if counts[path.name] > 1 else path.name for path in paths]
 
 
 def shorten(text: str, width: int) -> str:

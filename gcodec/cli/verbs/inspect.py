@@ -166,6 +166,7 @@ def command(
         from gcodec.cli.render.inspect import DumpView
         from gcodec.cli.render.output import print_views
         from gcodec.cli.render.steps import StepsView
+        from gcodec.cli.render.text import titles
         from gcodec.codecs import parse_encoder
 
     if report is not None and not report.lower().endswith((".html", ".htm")):
@@ -215,13 +216,13 @@ def command(
             steps.draw(plot, top, quiet)
         return outcome.code
     views: list[DumpView | FrameView] = []
-    for path in paths:
+    for path, title in zip(paths, titles(paths), strict=True):
         with (
             outcome.of(path),
             local_file(path) as file,
             outcome.of(path, in_frames=is_frames(file)),
         ):
-            view = _view(path, file, settings, each)
+            view = _view(path, title, file, settings, each)
             view.sort(order)
             if not form:
                 if views:
@@ -284,7 +285,9 @@ def _measure_run(paths: list[Path], settings: Settings, outcome: Outcome) -> Run
     return run
 
 
-def _view(path: Path, file: Path, settings: Settings, each: bool) -> DumpView | FrameView:
+def _view(
+    path: Path, title: str, file: Path, settings: Settings, each: bool
+) -> DumpView | FrameView:
     """Measure a dump, or list the frames of a file; `path` is its name for the user."""
     from gcodec.analysis.groups import selects
     from gcodec.cli.files import is_frames
@@ -296,11 +299,13 @@ def _view(path: Path, file: Path, settings: Settings, each: bool) -> DumpView | 
         with settings.progress("loading SciPy", None):
             from gcodec.analysis.measure import measure
 
-        return DumpView(measure(file, settings)._replace(path=path), settings, each=each)
+        return DumpView(
+            measure(file, settings)._replace(path=path), settings, title=title, each=each
+        )
     layers = settings.layers
     data = mapped(file)
     headers = list_frames(data, settings.limits)
     frames = [header for header in headers if selects(layers, header.name or "")]
     if not frames:
         raise ParameterError(f"no frame matches --layers {' '.join(layers)}")
-    return FrameView(path, len(data), frames)
+    return FrameView(path, title, len(data), frames)
