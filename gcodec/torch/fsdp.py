@@ -220,7 +220,6 @@ class FsdpComm:
         self._communicators: dict[str, TorchCommunicator] = {}
         # Shapes of the residuals of all registered parameters, by the coder and the name.
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {"worker": {}, "server": {}}
-        self._unchecked: dict[str, dict[str, Any]] = {}  # arrays loaded before `register`
         self._reduced: set[str] = set()  # modules in the last backward pass
         self._has_ended = True  # whether that pass is known to have ended
         self._passes = 0  # that `rollback` undoes
@@ -283,8 +282,8 @@ class FsdpComm:
             shapes = {prefix: {**known} for prefix, known in self._shapes.items()}
             for _, layout in layouts:
                 self._add_shapes(shapes, layout)
-            _check_shapes(self._unchecked, shapes)
-            self._shapes, self._unchecked = shapes, {}
+            _check_shapes(self._arrays(), shapes)  # a state may have been loaded before
+            self._shapes = shapes
         for module, layout in layouts:
             self._register_module(module, layout)
         model.register_forward_pre_hook(self._end_pass)
@@ -567,10 +566,8 @@ class FsdpComm:
         """
         counters = zip(_COUNTERS, (self.step, dist.get_rank(), dist.get_world_size()), strict=True)
         state = {key: torch.tensor(number) for key, number in counters}
-        for prefix, coder in self._coders().items():
-            if coder.feedback is not None:
-                arrays = coder.feedback.state_dict()
-                state |= {f"{prefix}:{key}": torch.from_numpy(x) for key, x in arrays.items()}
+        for prefix, arrays in self._arrays().items():
+            state |= {f"{prefix}:{key}": torch.from_numpy(x) for key, x in arrays.items()}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -607,19 +604,26 @@ class FsdpComm:
             elif key not in _COUNTERS:
                 raise ParameterError.of("state", key, allowed)
         check_states(arrays.values())  # before anything changes
-        is_registered = bool(self._shapes["worker"])
-        if is_registered:
+        if self._shapes["worker"]:  # a model is registered
             _check_shapes(arrays, self._shapes)
         if counters["step"] and self._gradients.feedback is not None and not arrays["worker"]:
             warn_of_missing_residuals("fsdp_comm")
         for prefix, coder in coders.items():
             coder.load_state_dict(arrays[prefix])
-        self._unchecked = {} if is_registered else arrays
         self.step = counters["step"]
         self._forget_passes()
 
     def _coders(self) -> dict[str, BucketCoder]:
         return {"worker": self._gradients, "server": self._means}
+
+    def _arrays(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return the residuals of each coder with feedback; see `gcodec.Feedback.state_dict`."""
+        feedbacks = {prefix: coder.feedback for prefix, coder in self._coders().items()}
+        return {
+            prefix: feedback.state_dict()
+            for prefix, feedback in feedbacks.items()
+            if feedback is not None
+        }
 
     def __repr__(self) -> str:
         codecs = selection.lossy_codecs(filter(None, self._policies.values()))

@@ -456,9 +456,8 @@ def _check_shapes(
 ) -> None:
     if [frame.shape for frame in frames] != list(shapes):
         raise Corrupt(f"rank {rank} sent tensors of other shapes than rank {own_rank}")
-    for frame in frames:
-        if rank != own_rank and frame.dtype in INTEGERS:
-            raise Corrupt(f"rank {rank} sent integers or booleans in place of floats")
+    if rank != own_rank and any(frame.dtype in INTEGERS for frame in frames):
+        raise Corrupt(f"rank {rank} sent integers or booleans in place of floats")
 
 
 def _sum_of(frames: Sequence[Frame]) -> np.ndarray:

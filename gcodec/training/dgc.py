@@ -13,10 +13,9 @@ from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codecs.topk import TopK
 from gcodec.entropy import positions as position_coding
 from gcodec.entropy import values as value_coding
-from gcodec.errors import ParameterError
 from gcodec.frame import Frame
 from gcodec.kernels.numeric import arithmetic
-from gcodec.kernels.numeric.reduce import all_finite, moments
+from gcodec.kernels.numeric.reduce import moments
 from gcodec.training import state
 from gcodec.training.collectives import all_gather_mean, check_means, on_all_ranks
 from gcodec.training.communicator import Communicator
@@ -180,19 +179,19 @@ class DGC:
         zeros = np.zeros(x.shape, np.float32)
         previous = self._velocity.get(name, zeros).reshape(-1)
         velocity = arithmetic.corrected(clipped, previous, np.float32(self.momentum))
-        _check_accumulator(name, velocity)
+        state.check_finite("accumulators", {name: velocity})
         residual = self._residual.get(name, zeros).reshape(-1)
         if x.size < self.min_size:
             message: bytes = encode(velocity.reshape(x.shape), "raw", name=name)
         else:
             with np.errstate(over="ignore", invalid="ignore"):
                 residual = residual + velocity
-            _check_accumulator(name, residual)
+            state.check_finite("accumulators", {name: residual})
             codec = self._codec.replaced(k=position_coding.sent(x.size, "ratio", density))
             symbols = codec.quantize(residual)
             positions, values = symbols.positions, symbols.values
             residual[positions] -= value_coding.dequantize(values, codec.value, positions.size)
-            _check_accumulator(name, residual)  # a value may be rounded to Inf
+            state.check_finite("accumulators", {name: residual})  # a value may be rounded to Inf
             velocity[positions] = 0
             payload = codec.pack(symbols)
             message = Frame(payload.codec, "float32", x.shape, payload, name).to_bytes()
@@ -221,8 +220,3 @@ class DGC:
         velocity, residual = state.unpack(saved, "velocity", "residual")
         state.check_matching(velocity, residual)
         self._velocity, self._residual = velocity, residual
-
-
-def _check_accumulator(name: str, accumulator: np.ndarray) -> None:
-    if not all_finite(accumulator):
-        raise ParameterError(f"gradients: the accumulators of {name!r} must not exceed float32")

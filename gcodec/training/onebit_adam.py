@@ -157,7 +157,7 @@ class OneBitAdam:
                 }
             with np.errstate(over="ignore", invalid="ignore"):
                 steps = {name: momentum[name] * inverse_root[name] * factor for name in targets}
-            state.check_steps(steps)
+            state.check_finite("step", steps)
         self._momentum, self._variance = {**self._momentum, **momentum}, variance
         self._steps = count
         for name, x in targets.items():

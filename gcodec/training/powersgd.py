@@ -183,19 +183,20 @@ class PowerSGD:
         rate = check_float32("rate", rate)
         targets = state.writable_parameters(parameters, gradients)
         means, residual, start = self._average(gradients)
-        momentum, steps = {}, {}
+        momentum = {}
         with np.errstate(over="ignore", invalid="ignore"):
             for name, mean in means.items():
                 momentum[name] = mean.copy()
                 if name in self._momentum:
                     momentum[name] += self._momentum[name] * np.float32(self.momentum)
-                steps[name] = (mean + momentum[name]) * np.float32(rate)
+                mean += momentum[name]
+                mean *= np.float32(rate)
         check_means(momentum.values())
-        state.check_steps(steps)
+        state.check_finite("step", means)
         self._residual |= residual
         self._start |= start
         self._momentum |= momentum
-        for name, step in steps.items():
+        for name, step in means.items():
             targets[name][...] -= step
 
     def residual(self, name: str) -> np.ndarray:

@@ -68,11 +68,11 @@ def writable_parameters(
     }
 
 
-def check_steps(steps: Mapping[str, np.ndarray]) -> None:
-    """Raise `ParameterError` unless the steps of all parameters are finite."""
-    for name, step in steps.items():
-        if not all_finite(step.reshape(-1)):
-            raise ParameterError(f"gradients: the step of {name!r} must not exceed float32")
+def check_finite(quantity: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise `ParameterError` unless a quantity of each tensor, such as its step, is finite."""
+    for name, array in arrays.items():
+        if not all_finite(array.reshape(-1)):
+            raise ParameterError(f"gradients: the {quantity} of {name!r} must not exceed float32")
 
 
 def pack(**groups: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
