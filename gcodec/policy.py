@@ -168,8 +168,8 @@ class Policy:
             if rule.matches(name or "", ndim, nbytes):
                 return rule.codec
         raise ParameterError(
-            f"tensor {brief(repr(name))}, ndim {ndim}, {nbytes} bytes: no rule of the policy "
-            "matches; a last rule with only a codec matches every tensor"
+            f"policy: no rule matches a tensor with name {brief(repr(name))}, ndim {ndim} and "
+            f"{nbytes} bytes; a last rule with only a codec matches every tensor"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def take_apart(tree: Any) -> tuple[Any | None, list[tuple[str, Any]]]:
             subject = f"tree: {brief(repr(path))}" if parts else "tree"
             raise TypeError(
                 f"{subject} is a {type(node).__name__}: must be an array, a number, a text, None, "
-                f"or a container of them{advice_for(node, 'x')}"
+                f"or a container of them{advice_for(node, 'x' if parts else 'tree')}"
             )
         if len(parts) == MAX_DEPTH:
             raise ParameterError(f"tree: must be nested at most {MAX_DEPTH} deep")

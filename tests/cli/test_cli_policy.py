@@ -95,7 +95,7 @@ def test_unmatched_tensor_writes_nothing(tmp_path, dump):
     before = sorted(tmp_path.iterdir())
     refused = run("encode", dump, "-p", policy, "-o", tmp_path / "new" / "a.gcf", code=2)
     assert refused.stderr.startswith(
-        f"gcodec: {dump}: tensor 'b[0]\\x1b', ndim 1, 8 bytes: no rule"
+        f"gcodec: {dump}: policy: no rule matches a tensor with name 'b[0]\\x1b', ndim 1 and"
     )
     assert sorted(tmp_path.iterdir()) == before
     run("encode", dump, "-p", policy, "-L", "a.*")

@@ -327,7 +327,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_encode_names_the_way_for_other_objects() -> None:
+def test_errors_name_the_way_for_other_objects(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match="save_file stores trees of arrays"):
         gcodec.encode({"a": array(1)}, "raw")
@@ -335,6 +335,8 @@ def test_encode_names_the_way_for_other_objects() -> None:
         gcodec.encode([array(1)], "raw")
     with pytest.raises(TypeError, match=r"save_file stores x\.state_dict\(\)"):
         gcodec.encode(torch.nn.Linear(2, 2), "raw")
+    with pytest.raises(TypeError, match=r"save_file stores tree\.state_dict\(\)"):
+        gcodec.save_file(torch.nn.Linear(2, 2), tmp_path / "x.gcf", "raw")
     with pytest.raises(TypeError, match="asarray"):
         gcodec.encode(1.5, "raw")
     for wrong in ("text", None):
