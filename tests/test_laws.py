@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -270,6 +270,12 @@ WRONG_SYMBOLS: list[tuple[str, Any]] = [
     ("ecsq:step=0.1", lambda s: s._replace(symbols=s.symbols | np.uint8(255))),
     ("ecsq:step=0.001", lambda s: s._replace(outliers=-s.outliers)),
     ("ecsq:step=0.1,trellis=yes", lambda s: s._replace(lanes=3)),
+    ("ecsq:step=0.1", lambda s: s._replace(scales=s.scales._replace(rows=s.scales.rows | 128))),
+    (
+        "ecsq:step=0.1",
+        lambda s: s._replace(scales=s.scales._replace(layout=s.scales.layout._replace(width=0))),
+    ),
+    ("lossless", lambda s: s._replace(dtype="complex64")),
     ("lowrank", lambda s: s._replace(residual=None)),
     ("lowrank", lambda s: s._replace(exponents=np.array([-1]))),
     ("lowrank", lambda s: s._replace(residual=s.residual._replace(lanes=3))),
@@ -300,6 +306,38 @@ def test_payloads_of_another_codec_are_refused(codec: Codec) -> None:
             codec.unpack(payload, 2)
     with pytest.raises(TypeError, match="payload is a bytes: must be a Payload"):
         codec.unpack(codec.encode(f32(1, 2)).data.tobytes(), 2)
+
+
+def arrays_of(symbols: Any) -> Iterator[tuple[np.ndarray, Callable[[Any], Any]]]:
+    """Yield each array of symbols, and a function that returns the symbols with another one."""
+    for name, value in symbols._asdict().items():
+        if isinstance(value, np.ndarray):
+            yield value, lambda array, name=name: symbols._replace(**{name: array})
+        elif hasattr(value, "_fields"):
+            for array, replaced in arrays_of(value):
+                yield (
+                    array,
+                    lambda new, name=name, inner=replaced: symbols._replace(**{name: inner(new)}),
+                )
+
+
+@each_codec
+def test_symbols_with_other_arrays_are_refused(codec: Codec) -> None:
+    x = np.linspace(-1, 2, 40, dtype=np.float32).reshape(8, 5)
+    symbols = codec.quantize(x)
+    for array, replaced in arrays_of(symbols):
+        wider = np.uint64 if array.dtype == np.int64 else np.int64
+        others = [array.astype(wider), array.astype(array.dtype.newbyteorder("S"))]
+        others += [np.ones(array.shape, np.float16), array[None], array.tolist(), None]
+        if array.dtype.itemsize == 1:
+            del others[1]
+        if len(array) > 1:
+            others.append(np.repeat(array, 2, axis=0)[::2])
+        for other in others:
+            with pytest.raises(gcodec.ParameterError, match=r"^symbols"):
+                codec.pack(replaced(other))
+            with pytest.raises(gcodec.ParameterError, match=r"^symbols"):
+                codec.dequantize(replaced(other), x.shape)
 
 
 @each_class

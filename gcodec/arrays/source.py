@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -519,6 +519,13 @@ def is_flat(array: Array) -> bool:
     if type(array) is not np.ndarray and device_of(array) is not None:
         return True  # `Source.target` refuses all others
     return bool(array.flags.c_contiguous and array.flags.aligned)
+
+
+def is_plain_array(array: Any, dtypes: Sequence[str], ndim: int = 1) -> bool:
+    """Whether an object is a C-contiguous array of `ndim` dimensions and one of the dtypes."""
+    if not isinstance(array, np.ndarray) and device_of(array) is None:
+        return False
+    return array.ndim == ndim and array.dtype in dtypes and bool(array.flags.c_contiguous)
 
 
 def shares_memory(data: Array, values: Array | ConvertedArray) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 
 from gcodec.arrays import source as sources
-from gcodec.arrays.source import NUMPY_DTYPES, Tensor, inspect, possible_shape
+from gcodec.arrays.source import NUMPY_DTYPES, Tensor, inspect, is_plain_array, possible_shape
 from gcodec.codec import residuals
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.fields.walker import FieldSpan, FieldWalker
@@ -78,6 +78,8 @@ class Codec(Parameters):
     name: ClassVar[str]
     # Class of the symbols; other objects are refused where users pass symbols.
     symbols_type: ClassVar[type] = object
+    # Dtypes that the vectors among the fields of the symbols may have.
+    symbols_dtypes: ClassVar[Mapping[str, Sequence[str]]] = {}
     # Whether `_quantize` itself raises for NaN and Inf, so that no other pass has to check.
     refuses_nonfinite: ClassVar[bool] = False
     # The codec accepts every tensor up to this magnitude, and its decoded values and their errors
@@ -819,10 +821,15 @@ class Codec(Parameters):
     # --- Checks
 
     def _check_type(self, name: str, symbols: Symbols) -> None:
-        """Raise `ParameterError` unless an object has the class of the codec's symbols."""
+        """Raise `ParameterError` unless an object has the types of the codec's symbols."""
         if not isinstance(symbols, self.symbols_type):
             allowed = f"{self.symbols_type.__name__}, as {self.name} makes them"
             raise ParameterError.of(name, type(symbols).__name__, allowed)
+        for field, dtypes in self.symbols_dtypes.items():
+            vector = getattr(symbols, field)
+            if not is_plain_array(vector, dtypes):
+                kind = f"C-contiguous vector of {' or '.join(dtypes)}"
+                raise ParameterError(f"{name}.{field}: must be a {kind}, as {self.name} makes it")
 
     def _check_prior(self, prior: Symbols | None) -> None:
         """Raise `ParameterError` for a prior of another codec."""

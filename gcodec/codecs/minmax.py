@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -78,6 +78,7 @@ class MinMax(Codec):
     """
 
     symbols_type = MinMaxSymbols
+    symbols_dtypes: ClassVar = {"data": ("uint8",)}
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")

@@ -59,6 +59,7 @@ class Raw(Codec):
     """
 
     symbols_type = RawSymbols
+    symbols_dtypes: ClassVar = {"bits": ("uint8", "uint16", "uint32", "uint64")}
     has_cuda_kernels = True
     accepts_integers = True
     reads_segments = True
@@ -137,6 +138,9 @@ class Raw(Codec):
 
     def _slice(self, symbols: RawSymbols, start: int, stop: int) -> RawSymbols:
         return RawSymbols(symbols.bits[start:stop])
+
+    def _check_symbols(self, symbols: RawSymbols) -> None:
+        self._require(symbols.bits.dtype == self._bits_dtype, symbols.bits.size)
 
     def _pack(self, symbols: RawSymbols) -> Payload:
         return Payload(self, {}, symbols.bits.view(np.uint8), 8 * symbols.bits.nbytes)

@@ -74,6 +74,7 @@ class Sign(Codec):
     """
 
     symbols_type = SignSymbols
+    symbols_dtypes: ClassVar = {"bits": ("uint8",)}
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = FLOATS

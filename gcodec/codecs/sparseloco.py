@@ -288,6 +288,11 @@ class SparseLoCo(SparseCodec):
     """
 
     symbols_type = SparseLoCoSymbols
+    symbols_dtypes: ClassVar = {
+        "positions": ("int64",),
+        "bins": ("uint8",),
+        "parameters": ("float32",),
+    }
     refuses_nonfinite = True
     has_cuda_kernels = True
     symbols_on_host = True

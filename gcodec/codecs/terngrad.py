@@ -109,6 +109,7 @@ class TernGrad(Codec):
     """
 
     symbols_type = TernarySymbols
+    symbols_dtypes: ClassVar = {"codes": ("uint8",)}
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = FLOATS

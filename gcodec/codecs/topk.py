@@ -91,6 +91,7 @@ class TopK(SparseCodec):
     """
 
     symbols_type = TopKSymbols
+    symbols_dtypes: ClassVar = {"positions": ("int64",)}
     refuses_nonfinite = True
     has_cuda_kernels = True
     reads_segments = True

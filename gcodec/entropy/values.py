@@ -6,10 +6,11 @@ big-endian, so the payload is one bit string, most significant bit first.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gcodec.arrays.source import is_plain_array
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.bits import byte_blocks, signs
 from gcodec.kernels.bits.dequantize import LEVELS_1BIT
@@ -68,8 +69,17 @@ def quantize(values: np.ndarray, value: str) -> SparseValues:
 def are(quantized: SparseValues, value: str, k: int) -> bool:
     """Return whether these are k quantized values."""
     scales, codes = quantized
+    if not is_plain_array(scales, ("float32",)) or not is_plain_array(
+        codes, (_code_dtype(value).name,)
+    ):
+        return False
     size = -(-k // 8) if value == "sign" else k
     return scales.size == scales_of(k, value) and codes.size == size
+
+
+def _code_dtype(value: str) -> np.dtype[Any]:
+    """Return the dtype of codes: bit patterns of floats, or bytes."""
+    return CODE_DTYPES.get(value, np.dtype(np.uint8))
 
 
 def dequantize(quantized: SparseValues, value: str, k: int) -> np.ndarray:

@@ -101,6 +101,7 @@ class Blockwise(Codec):
     """
 
     symbols_type = BlockwiseSymbols
+    symbols_dtypes: ClassVar = {"data": ("uint8",)}
     refuses_nonfinite = True
     has_cuda_kernels = True
     takes_up_to = quantizer.LARGEST

@@ -32,6 +32,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.arrays.source import is_plain_array
 from gcodec.codec import Codec, register
 from gcodec.codecs.dct8 import chunks, describe, levels, transform
 from gcodec.codecs.dct8 import payload as payload_coding
@@ -211,6 +212,9 @@ class DCT8(Codec):
 
     def _check_symbols(self, symbols: DCT8Symbols) -> None:
         n, size, scales, codes, positions = symbols
+        dtypes = "float32", "uint32" if self.values == "float32" else "uint8", "int32"
+        for array, dtype in zip((scales, codes, positions), dtypes, strict=True):
+            self._require(is_plain_array(array, (dtype,), 2), n)
         shape = np.count_nonzero(levels.coded_chunks(scales)), min(self.k, size)
         fits = codes.shape == positions.shape == shape
         fits = fits and bool((positions[:, 1:] > positions[:, :-1]).all())

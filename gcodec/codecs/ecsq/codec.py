@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -128,6 +128,7 @@ class ECSQ(Codec):
     """
 
     symbols_type = QuantizedLevels
+    symbols_dtypes: ClassVar = {"symbols": ("uint8",), "outliers": ("int64",)}
     refuses_nonfinite = True
     has_cuda_kernels = True
     takes_up_to = 0.0  # a point may exceed float32

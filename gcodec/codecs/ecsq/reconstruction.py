@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from gcodec.arrays.source import is_plain_array
 from gcodec.codecs.ecsq.filter_transform import FilterTransform, InverseInPlace
 from gcodec.entropy.coder import Written
 from gcodec.entropy.context import models
@@ -127,10 +128,9 @@ def check_centroids(centroids: Any) -> None:
     """Raise `ParameterError` unless these are centroids; a device may not have sent them yet."""
     if type(centroids) is Deferred:
         return
-    is_array = isinstance(centroids, np.ndarray)
-    if not is_array or centroids.dtype != np.uint8 or centroids.shape != (3,):
+    if not is_plain_array(centroids, ("uint8",)) or centroids.size != 3:
         allowed = "3 integers from 0 to 255, as a uint8 array"
-        raise ParameterError.of("centroids", centroids, allowed)
+        raise ParameterError.of("symbols.centroids", centroids, allowed)
 
 
 def point_table(unit: float, centroids: np.ndarray) -> np.ndarray:

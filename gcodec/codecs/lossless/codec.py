@@ -33,7 +33,7 @@ from gcodec.payload import Payload
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import aligned_copy
 from gcodec.runtime.reuse import result_beside
-from gcodec.wire.kinds import Choice
+from gcodec.wire.kinds import Choice, check_choice
 from gcodec.wire.params import param
 from gcodec.wire.primitives import DTYPE_CODES, INTEGERS, ITEMSIZE
 from gcodec.wire.seek import Blocks, SeekTable, refuse_table
@@ -72,6 +72,7 @@ class Lossless(Codec):
     """
 
     symbols_type = LosslessSymbols
+    symbols_dtypes: ClassVar = {"bits": ("uint8", "uint16", "uint32", "uint64")}
     accepts_integers = True
     reads_segments = True
     keeps_every_bit = True
@@ -164,9 +165,13 @@ class Lossless(Codec):
             return payload._replace(data=payload.data.copy())  # outlives the caller's array
         return payload
 
+    def _check_symbols(self, symbols: LosslessSymbols) -> None:
+        bits, dtype, shape = symbols
+        check_choice("symbols.dtype", dtype, tuple(DTYPE_CODES))
+        self._require(bits.dtype == PlaneLayout.of(dtype).bits_dtype, bits.size, shape)
+
     def _pack(self, symbols: LosslessSymbols) -> Payload:
         bits, dtype, shape = symbols
-        self._require(bits.dtype == PlaneLayout.of(dtype).bits_dtype, bits.size, shape)
         mode, n = self.mode, bits.size
         if mode == "stored" or not n:
             written, mode = Written(bits.view(np.uint8), 8 * bits.nbytes), "stored"

@@ -27,7 +27,7 @@ information transmission in the case of continuous signals", IRE Trans. Informat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -83,6 +83,7 @@ class LowRank(Codec):
     """
 
     symbols_type = LowRankSymbols
+    symbols_dtypes: ClassVar = {"exponents": ("int64",)}
     refuses_nonfinite = True
     has_cuda_kernels = True
     takes_up_to = 0.0  # a point may exceed float32
@@ -198,9 +199,12 @@ class LowRank(Codec):
             is_valid = is_valid and bool(falls.all() and exponents[-1] >= 0)
         if not is_valid:
             raise ParameterError("symbols: they are no factors of a tensor")
-        for part in (*factors, symbols.residual):
+        codec = ecsq(trellis=self.trellis)
+        for name in ("left", "right", "residual"):
+            part = getattr(symbols, name)
             if part is not None:
-                ecsq(trellis=self.trellis)._check_symbols(part)
+                codec._check_type(f"symbols.{name}", part)
+                codec._check_symbols(part)
 
     def _pack(self, symbols: LowRankSymbols) -> Payload:
         return self._payload(Candidate.of_symbols(symbols, self.trellis))

@@ -110,6 +110,7 @@ class Microscale(Codec):
     """
 
     symbols_type = MicroscaleSymbols
+    symbols_dtypes: ClassVar = {"data": ("uint8",)}
     has_cuda_kernels = True
     keeps_nonfinite = True
     takes_up_to = 2.0**127

@@ -124,6 +124,7 @@ class MiniFloatCodec(Codec):
     """
 
     symbols_type = MiniFloatSymbols
+    symbols_dtypes: ClassVar = {"codes": ("uint8",), "factors": ("uint8",)}
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")

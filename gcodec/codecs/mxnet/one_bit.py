@@ -57,6 +57,7 @@ class MXNet1Bit(Codec):
     """
 
     symbols_type = OneBitSymbols
+    symbols_dtypes: ClassVar = {"codes": ("uint8",)}
     keeps_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = FLOATS

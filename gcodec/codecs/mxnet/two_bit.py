@@ -111,6 +111,7 @@ class MXNet2Bit(Codec):
     """
 
     symbols_type = TwoBitSymbols
+    symbols_dtypes: ClassVar = {"codes": ("uint8",)}
     keeps_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = FLOATS

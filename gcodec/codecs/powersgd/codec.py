@@ -73,6 +73,7 @@ class PowerSGD(Codec):
     """
 
     symbols_type = PowerSGDSymbols
+    symbols_dtypes: ClassVar = {"bits": ("uint32",)}
     refuses_nonfinite = True
     has_cuda_kernels = True
     symbols_on_host = True

@@ -108,6 +108,7 @@ class QSGD(Codec):
     """
 
     symbols_type = QSGDSymbols
+    symbols_dtypes: ClassVar = {"norms": ("float32",), "levels": ("uint8", "uint16", "uint32")}
     refuses_nonfinite = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.arrays.source import is_plain_array
 from gcodec.entropy import rans
 from gcodec.entropy.context import scale_lists
 from gcodec.errors import Corrupt
@@ -100,8 +101,12 @@ class Scales(NamedTuple):
 
     def fit(self, n: int) -> bool:
         """Return whether these are scales of n elements."""
-        width = self.layout.width
-        return self.rows.size == -(-n // width) > 0 and self.columns.size in (0, width)
+        width, both = self.layout.width, (self.rows, self.columns)
+        if width < 1 or not all(is_plain_array(scales, ("uint8",)) for scales in both):
+            return False
+        if self.rows.size != -(-n // width) or self.columns.size not in (0, width):
+            return False
+        return n > 0 and all(scales.max(initial=0) <= MOST for scales in both)
 
     @property
     def decoded_layout(self) -> RowLayout:
