@@ -9,6 +9,9 @@ from numbers import Integral
 
 from gcodec.errors import LimitExceeded, ParameterError
 
+MAX_TENSORS = 65_536
+"""Largest number of tensors in a file or a message, and of members of an archive."""
+
 
 @dataclass(frozen=True)
 class Limits:

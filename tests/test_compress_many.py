@@ -343,6 +343,21 @@ def test_limits_hold_for_the_sum() -> None:
         gcodec.decode_many(message, limits=gcodec.Limits(max_elements=26))
 
 
+def test_number_of_tensors_is_bounded() -> None:
+    """Empty tensors take memory, too, which no limit on elements bounds."""
+    vector = gcodec.encode(np.empty(0, np.float32), "raw")
+    parts = [
+        members_frame(json.dumps([[f"{part}.{k}", [0]] for k in range(1 << 15)])) + vector
+        for part in range(3)
+    ]
+    assert len(gcodec.decode_many(b"".join(parts[:2]))) == 65_536
+    with pytest.raises(gcodec.LimitExceeded, match="more than 65536 tensors in one message"):
+        gcodec.decode_many(b"".join(parts))
+    grads = {str(k): np.empty(0, np.float32) for k in range(65_537)}
+    with pytest.raises(ParameterError, match="grads: has 65537 tensors, must have at most 65536"):
+        Feedback("raw").compress_many(grads)
+
+
 def test_too_long_list_is_refused() -> None:
     with pytest.raises(gcodec.Corrupt, match="more than"):
         gcodec.decode_many(members_frame(" " * (2**23 + 1)) + VECTOR)

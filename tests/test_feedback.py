@@ -29,6 +29,7 @@ from gcodec.arrays.source import Tensor
 from gcodec.codec import residuals
 from gcodec.codec.residuals import quantize_left
 from gcodec.feedback import derive_seed
+from gcodec.frame import Frame
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.runtime import cover
 
@@ -472,6 +473,14 @@ def test_invalid_state_dict_changes_nothing(state: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match="state"):
         feedback.load_state_dict(state)
     assert state_of(feedback) == before
+
+
+def test_shape_of_a_prior_is_checked_before_its_symbols_take_memory() -> None:
+    frame = Frame.from_bytes(gcodec.encode(np.zeros(8, np.float32), "qsgd:form=dense,code=omega"))
+    large = Frame(frame.codec, "float32", (1 << 40,), frame.payload, "w").to_bytes()
+    state = {**STATE, "prior:w": np.frombuffer(large, np.uint8)}
+    with pytest.raises(ParameterError, match="'prior:w': must be of a residual of its shape"):
+        Feedback("ecsq").load_state_dict(state)
 
 
 def test_dtype_of_residuals_is_named() -> None:

@@ -16,12 +16,11 @@ from gcodec.errors import ParameterError
 from gcodec.feedback import derive_seed
 from gcodec.frame import check_key
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.limits import NO_LIMITS, Limits
+from gcodec.limits import MAX_TENSORS, NO_LIMITS, Limits
 from gcodec.payload import MissedTarget
 from gcodec.policy import Policy, policy_of
 from gcodec.tensorfiles import structure
 from gcodec.tensorfiles.atomic import WriteBehind, atomic_write
-from gcodec.tensorfiles.entries import MAX_ENTRIES
 from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES, TensorFile
 from gcodec.tensorfiles.tree import take_apart
 
@@ -99,8 +98,8 @@ def save_file(
         allowed = "a file named .gcf, because it contains frames and no other format"
         raise ParameterError.of("path", str(path), allowed)
     outline, tensors = take_apart(tree)
-    if len(tensors) > MAX_ENTRIES:
-        raise ParameterError(f"tree: has {len(tensors)} tensors, must have at most {MAX_ENTRIES}")
+    if len(tensors) > MAX_TENSORS:
+        raise ParameterError(f"tree: has {len(tensors)} tensors, must have at most {MAX_TENSORS}")
     with atomic_write(path) as file, WriteBehind(file) as behind:
         if outline is not None:
             text = np.frombuffer(structure.write(outline), np.uint8)

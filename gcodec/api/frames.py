@@ -14,11 +14,11 @@ from gcodec.arrays.nonfinite import NonFinite, check_nonfinite, check_top, with_
 from gcodec.arrays.source import byte_buffer, byte_view, inspect, shares_memory, writable_bytes
 from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse_encoder
-from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Truncated
 from gcodec.frame import MEMBERS_NAME, Frame, FrameSum, Member, check_key, cut, members_of
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import max_abs_bits
-from gcodec.limits import NO_LIMITS, Limits
+from gcodec.limits import MAX_TENSORS, NO_LIMITS, Limits
 from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
 from gcodec.runtime import jit, kernel_cache
@@ -464,8 +464,8 @@ def decode_many(
     Raises
     ------
     FormatError
-        If the message is damaged, has a tensor without a name or two of the same name, or exceeds
-        the limits.
+        If the message is damaged, has a tensor without a name or two of the same name, exceeds
+        the limits, or has more than 65,536 tensors.
     TypeError
         If `message` is not bytes-like; `gcodec.load_file` reads a file.
 
@@ -495,6 +495,8 @@ def decode_many(
         else:
             with located(f"frame {number}", default=None):
                 places = cut(frame, members)
+        if len(tensors) + len(members) > MAX_TENSORS:
+            raise LimitExceeded(f"more than {MAX_TENSORS} tensors in one message")
         flat = frame.decode().reshape(-1)
         for member, (start, end) in zip(members, places, strict=True):
             if member.name in tensors:

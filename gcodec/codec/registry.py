@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -32,6 +33,7 @@ class Provided(NamedTuple):
     needs_base: bool = False
 
 
+_lock = threading.Lock()  # of the registry: threads may import the modules of several codecs
 _registry: dict[str, type[Codec] | Provided] = {}  # in the order of the ids
 _names: dict[int, str] = {}  # of all codecs that have ever been registered or provided, by id
 
@@ -68,13 +70,16 @@ def _imported(name: str) -> type[Codec]:
 
 def provide(provided: Iterable[Provided]) -> None:
     """Announce codecs whose modules are imported when they are first used."""
-    _put({**{each.name: each for each in provided}, **_registry})
+    _put({each.name: each for each in provided}, replaces=False)
 
 
-def _put(codecs: dict[str, type[Codec] | Provided]) -> None:
+def _put(codecs: Mapping[str, type[Codec] | Provided], replaces: bool) -> None:
+    """Add codecs to the registry, which keeps those that it has unless they are replaced."""
     global _registry
-    _registry = dict(sorted(codecs.items(), key=lambda item: item[1].id))
-    _names.update((codec.id, name) for name, codec in codecs.items())
+    with _lock:
+        merged = {**_registry, **codecs} if replaces else {**codecs, **_registry}
+        _registry = dict(sorted(merged.items(), key=lambda item: item[1].id))
+        _names.update((codec.id, name) for name, codec in merged.items())
 
 
 def register(*, id: int, name: str) -> Callable[[_C], _C]:
@@ -117,7 +122,7 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
                 raise ParameterError.of("id or name", (id, name), f"free; {other.name} has it")
         cls.id, cls.name = id, name
         codec = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
-        _put(_registry | {name: codec})
+        _put({name: codec}, replaces=True)
         return cls
 
     def is_same(other: type[Codec] | Provided, cls: type[Codec]) -> bool:

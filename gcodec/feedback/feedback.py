@@ -33,7 +33,7 @@ from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import all_finite_corrected
-from gcodec.limits import NO_LIMITS
+from gcodec.limits import MAX_TENSORS, NO_LIMITS
 from gcodec.payload import Payload, Selection
 from gcodec.policy import Policy
 from gcodec.runtime import Array, pool
@@ -110,6 +110,7 @@ _Result = tuple[bytes, _Step, Symbols]
 """Frame of a tensor, and the step whose `left` becomes the residual; the state is unchanged."""
 
 _RESIDUAL, _STEP, _PRIOR = "residual:", "step:", "prior:"  # prefixes of the keys of a state_dict
+_OF_RESIDUAL = "of a residual of its shape"  # what a prior must be
 _MAX_STEPS = 1 << 62
 
 
@@ -297,6 +298,10 @@ class Feedback:
         most = "an integer from 0 to 2**24"
         group_below = check_integer("group_below", group_below, 0, 1 << 24, most)
         check_key(key)
+        if len(grads) > MAX_TENSORS:
+            raise ParameterError(
+                f"grads: has {len(grads)} tensors, must have at most {MAX_TENSORS}"
+            )
         for name in grads:
             if encode_name(name) == MEMBERS_NAME.encode():
                 raise ParameterError.of("name", name, f"a name other than {MEMBERS_NAME}")
@@ -627,7 +632,7 @@ class Feedback:
         """
         residuals: dict[str, np.ndarray] = {}
         steps: dict[str, int] = {}
-        priors: dict[str, tuple[Frame, Symbols]] = {}
+        priors: dict[str, np.ndarray] = {}
         is_valid = isinstance(state, Mapping) and all(isinstance(key, str) for key in state)
         allowed = "residual:NAME of float32, step:NAME of an integer, or prior:NAME of bytes"
         for key, value in state.items() if is_valid else [(repr(state), None)]:
@@ -640,7 +645,7 @@ class Feedback:
             elif key.startswith(_STEP) and array.shape == () and array.dtype.kind in "iu":
                 steps[key.removeprefix(_STEP)] = int(array)
             elif key.startswith(_PRIOR) and array.ndim == 1 and array.dtype == np.uint8:
-                priors[key.removeprefix(_PRIOR)] = _prior_of(key, array)
+                priors[key.removeprefix(_PRIOR)] = array
             else:
                 raise ParameterError.of("state", key, allowed)
         for name, step in steps.items():
@@ -649,15 +654,11 @@ class Feedback:
                 raise ParameterError.of(f"state[{_STEP + name!r}]", step, allowed)
         if residuals.keys() != steps.keys():
             raise ParameterError("state: each name must have a residual and a step count")
-        for name, (frame, _) in priors.items():
-            if name not in residuals or frame.shape != residuals[name].shape:
-                raise ParameterError.of("state", _PRIOR + name, "of a residual of its shape")
+        if unknown := priors.keys() - residuals.keys():
+            raise ParameterError.of("state", _PRIOR + min(unknown), _OF_RESIDUAL)
         states = {}
         for name, residual in residuals.items():
-            prior = None
-            if name in priors:
-                frame, symbols = priors[name]
-                prior = frame.codec, symbols
+            prior = _prior_of(name, priors[name], residual.shape) if name in priors else None
             states[name] = TensorState(Memory(residual, steps[name], prior))
         self._tensors = Tensors(states)
 
@@ -752,13 +753,15 @@ class Transaction:
         return before.state_dict()
 
 
-def _prior_of(key: str, array: np.ndarray) -> tuple[Frame, Symbols]:
-    """Return the frame in an entry of a state_dict, and its symbols."""
+def _prior_of(name: str, array: np.ndarray, shape: tuple[int, ...]) -> tuple[Codec, Symbols]:
+    """Return the codec and the symbols of a prior in a state_dict, whose residual has a shape."""
     try:
         frame = Frame.from_bytes(array.tobytes(), limits=NO_LIMITS)
-        return frame, frame.codec.unpack(frame.payload, frame.shape)
+        if frame.shape != shape:  # which bounds the memory that symbols take
+            raise ParameterError.of("state", _PRIOR + name, _OF_RESIDUAL)
+        return frame.codec, frame.codec.unpack(frame.payload, shape)
     except FormatError as error:
-        raise ParameterError(f"state: {key} is not a frame: {error}") from error
+        raise ParameterError(f"state: {_PRIOR + name} is not a frame: {error}") from error
 
 
 def _title(name: str) -> str:

@@ -318,7 +318,7 @@ class Frame(_Secret):
         """
         reader = Reader(data, start)
         head = Header.read(reader)
-        _check_crc(reader, crc32c(bytes(reader.data[start : reader.at])), "header")
+        _check_crc(reader, crc32c(reader.data[start : reader.at]), "header")
         codec_class = by_id(head.codec_id)  # an unknown codec is reported before other errors
         dtype = header.dtype_named(head.dtype_code, start + 6, codec_class)
         n = math.prod(head.shape)

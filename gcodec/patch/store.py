@@ -22,11 +22,10 @@ import numpy as np
 from gcodec import api
 from gcodec.arrays.source import inspect
 from gcodec.errors import Corrupt, FormatError, ParameterError
-from gcodec.limits import Limits
+from gcodec.limits import MAX_TENSORS, Limits
 from gcodec.patch.files import decoded, shortest_frame
 from gcodec.tensorfiles import structure
 from gcodec.tensorfiles.atomic import TEMPORARY, AtomicFiles
-from gcodec.tensorfiles.entries import MAX_ENTRIES
 from gcodec.tensorfiles.frame_file import TensorFile
 from gcodec.tensorfiles.frame_list import located
 from gcodec.tensorfiles.structure import STRUCTURE_NAME
@@ -189,8 +188,8 @@ class PatchStore:
         base_step, base = self._base(last)
         outline: Any
         outline, tensors = take_apart({"step": step, "base": base_step, "tree": tree})
-        if not 1 <= len(tensors) <= MAX_ENTRIES:
-            allowed = f"1 to {MAX_ENTRIES}"
+        if not 1 <= len(tensors) <= MAX_TENSORS:
+            allowed = f"1 to {MAX_TENSORS}"
             raise ParameterError(f"tree: has {len(tensors)} tensors, must have {allowed}")
         arrays = {name: np.array(inspect(x, name).on_host()) for name, x in tensors}
         paths = list[Path]()

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import IO, Any, BinaryIO, cast
 
 from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsupported
-from gcodec.tensorfiles.entries import MAX_ENTRIES, shown
+from gcodec.limits import MAX_TENSORS
+from gcodec.tensorfiles.entries import shown
 
 _CHUNK = 1 << 20
 _MAX_DIRECTORY = 4 << 20  # bytes; zipfile takes quadratic time for a malicious directory
@@ -50,8 +51,8 @@ class _Directory:
         if size > _MAX_DIRECTORY:
             raise LimitExceeded(f"zip directory of {size} bytes, more than {_MAX_DIRECTORY}")
         data = self._read(size)
-        if data.count(b"PK\1\2") > MAX_ENTRIES:
-            raise LimitExceeded(f"zip archive of more than {MAX_ENTRIES} members")
+        if data.count(b"PK\1\2") > MAX_TENSORS:
+            raise LimitExceeded(f"zip archive of more than {MAX_TENSORS} members")
         return data
 
 

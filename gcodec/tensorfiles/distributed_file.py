@@ -15,9 +15,8 @@ from typing import BinaryIO, NamedTuple, cast
 import numpy as np
 
 from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsafe, Unsupported
-from gcodec.limits import Limits
+from gcodec.limits import MAX_TENSORS, Limits
 from gcodec.tensorfiles.entries import (
-    MAX_ENTRIES,
     READABLE,
     Array,
     Dump,
@@ -275,8 +274,8 @@ def _tensor(
     itemsize = READABLE[dtype].itemsize if dtype in READABLE else 1
     elements = element_count(description, shape, itemsize)
     listed = fields.get("chunks")
-    if not isinstance(listed, list) or len(listed) > MAX_ENTRIES:
-        raise Corrupt(f"{description} has no list of chunks, or one of more than {MAX_ENTRIES}")
+    if not isinstance(listed, list) or len(listed) > MAX_TENSORS:
+        raise Corrupt(f"{description} has no list of chunks, or one of more than {MAX_TENSORS}")
     chunks = []
     for part in listed:
         if next(visits, None) is None:

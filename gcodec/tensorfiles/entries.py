@@ -13,12 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Unsupported
-from gcodec.limits import Limits
+from gcodec.limits import MAX_TENSORS, Limits
 
 Array = NDArray[Any]
-
-MAX_ENTRIES = 65_536
-"""Largest number of tensors, or of members of an archive, in one file."""
 
 _MAX_NDIM = 32  # the limit of NumPy 1.x
 
@@ -167,8 +164,8 @@ class Dump:
         for entry in entries:
             if entry.name in self._by_name:
                 raise Corrupt(f"two tensors are named {shown(entry.name)}")
-            if len(self.entries) >= MAX_ENTRIES:
-                raise LimitExceeded(f"more than {MAX_ENTRIES} tensors in one file")
+            if len(self.entries) >= MAX_TENSORS:
+                raise LimitExceeded(f"more than {MAX_TENSORS} tensors in one file")
             self._by_name[entry.name] = entry
             self.entries.append(entry)
 

@@ -20,9 +20,9 @@ from gcodec.errors import (
     suggestion,
 )
 from gcodec.frame import Frame, check_key
-from gcodec.limits import Limits
+from gcodec.limits import MAX_TENSORS, Limits
 from gcodec.tensorfiles import structure
-from gcodec.tensorfiles.entries import MAX_ENTRIES, Array, Dump, Entry
+from gcodec.tensorfiles.entries import Array, Dump, Entry
 from gcodec.tensorfiles.frame_list import FrameHeader, list_frames, located, mapped
 from gcodec.tensorfiles.structure import FILE_PREFIX, MAX_NBYTES, STRUCTURE_NAME, Leaf
 from gcodec.tensorfiles.tree import put_together, put_together_like
@@ -90,8 +90,8 @@ class TensorFile(Mapping[str, Any]):
                     first = item
                 elif item.name is not None and item.name.startswith(FILE_PREFIX):
                     continue
-                elif len(headers) == MAX_ENTRIES:
-                    raise LimitExceeded(f"more than {MAX_ENTRIES} tensors in one file")
+                elif len(headers) == MAX_TENSORS:
+                    raise LimitExceeded(f"more than {MAX_TENSORS} tensors in one file")
                 else:
                     headers[names.add(item.name)] = item
             if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_NORMAL"):

@@ -13,9 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from gcodec.errors import Corrupt, FormatError, LimitExceeded, ParameterError, Truncated
-from gcodec.limits import Limits
+from gcodec.limits import MAX_TENSORS, Limits
 from gcodec.tensorfiles.entries import (
-    MAX_ENTRIES,
     READABLE,
     Array,
     Dump,
@@ -150,8 +149,8 @@ def read_index(path: Path) -> dict[str, str]:
     shards = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(shards, dict):
         raise Corrupt("index has no weight_map")
-    if len(shards) > MAX_ENTRIES:
-        raise LimitExceeded(f"more than {MAX_ENTRIES} tensors in one index")
+    if len(shards) > MAX_TENSORS:
+        raise LimitExceeded(f"more than {MAX_TENSORS} tensors in one index")
     for shard in shards.values():
         if not isinstance(shard, str) or not (
             shard.endswith(".safetensors") and shard.isprintable() and stays_inside(shard)

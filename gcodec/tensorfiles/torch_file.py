@@ -14,10 +14,9 @@ from zipfile import ZipInfo
 import numpy as np
 
 from gcodec.errors import Corrupt, LimitExceeded, Unsupported
-from gcodec.limits import Limits
+from gcodec.limits import MAX_TENSORS, Limits
 from gcodec.tensorfiles.archive import Archive
 from gcodec.tensorfiles.entries import (
-    MAX_ENTRIES,
     READABLE,
     Array,
     Entry,
@@ -201,8 +200,8 @@ def read_tensors(data: bytes) -> list[tuple[str, Tensor | SparseTensor]]:
     tensors: list[tuple[str, Tensor | SparseTensor]] = []
     for name, tensor in _walk(root, "", {id(root)}, iter(range(_MAX_VISITS))):
         tensors.append((name, tensor))
-        if len(tensors) > MAX_ENTRIES:
-            raise LimitExceeded(f"more than {MAX_ENTRIES} tensors in one file")
+        if len(tensors) > MAX_TENSORS:
+            raise LimitExceeded(f"more than {MAX_TENSORS} tensors in one file")
     return tensors
 
 

@@ -73,9 +73,7 @@ def test_symbols_with_other_centroids_are_refused(setting: str, wrong: str) -> N
     x = matrix(40, 30)
     symbols = codec.quantize(x)._replace(centroids=CENTROIDS[wrong])  # type: ignore[attr-defined]
     for call in (lambda: codec.pack(symbols), lambda: codec.dequantize(symbols, x.shape)):
-        with pytest.raises(
-            ParameterError, match=r"(?s)^symbols\.centroids=.*: must be 3"
-        ):
+        with pytest.raises(ParameterError, match=r"(?s)^symbols\.centroids=.*: must be 3"):
             call()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
+import threading
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec import Codec, ParameterError
-from gcodec.codec import register
+from gcodec.codec import register, registry
 from gcodec.errors import Corrupt, Unsupported
 from gcodec.wire.kinds import Choice, Float32, binary32
 from gcodec.wire.params import param
@@ -302,10 +304,8 @@ def test_ids_and_names_are_unique(number: int, name: str) -> None:
 
 
 def test_a_user_defined_codec(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gcodec.codec import registry as module
-
     gcodec.codecs()  # no module is imported while the registry is another one
-    monkeypatch.setattr(module, "_registry", dict(module._registry))
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
 
     @register(id=200, name="mine")
     class Mine(Codec):
@@ -339,6 +339,31 @@ def test_a_user_defined_codec(monkeypatch: pytest.MonkeyPatch) -> None:
     assert codec.contraction(3) is None
     assert codec.variance(3) is None
     assert codec.fields_nbytes() == 5
+
+
+def test_threads_lose_no_codec(monkeypatch: pytest.MonkeyPatch) -> None:
+    gcodec.codecs()  # no module is imported while the registry is another one
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+    monkeypatch.setattr(registry, "_names", dict(registry._names))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for trial in range(10):
+            codecs = [registry.Provided(192 + k, f"{trial}-{k}", "nowhere") for k in range(8)]
+            start = threading.Barrier(len(codecs))
+
+            def provide(codec: registry.Provided, start: threading.Barrier = start) -> None:
+                start.wait()
+                registry.provide([codec])
+
+            threads = [threading.Thread(target=provide, args=(codec,)) for codec in codecs]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert all(codec.name in registry._registry for codec in codecs)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_codecs_are_frozen_and_hashable() -> None:
