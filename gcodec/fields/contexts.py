@@ -24,7 +24,6 @@ from gcodec.wire.primitives import Reader
 
 def context_string(
     walk: FieldWalker,
-    kind: Kind,
     name: str,
     n: int,
     describe: DescribeSymbols,
@@ -37,8 +36,8 @@ def context_string(
     ----------
     walk : FieldWalker
         Walker at the first bit of the string.
-    kind, name : str
-        Kind of the bits, and name of a symbol.
+    name : str
+        Name of a symbol.
     n : int
         Number of symbols; if it is 0, there is no string.
     describe : callable
@@ -83,7 +82,7 @@ def context_string(
             note = f"{value.meaning}, an outlier" if is_outlier[k] else value.meaning
             yield value._replace(meaning=note)
 
-    yield from states(walk, kind, name, string.symbols, describe_restored)
+    yield from states(walk, "level", name, string.symbols, describe_restored)
 
 
 def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:

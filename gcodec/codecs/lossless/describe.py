@@ -99,7 +99,7 @@ def _first_plane(
     if method == STORED:
         yield from walk.fields("level", "byte 0", 8, n, describe)
     elif method == CLASSES:
-        yield from byte_contexts.context_string(walk, "level", "byte 0", n, describe)
+        yield from byte_contexts.context_string(walk, "byte 0", n, describe)
     elif method == CONSTANT:  # elements have no bits of their own
         count = min(n, walk.window().left)
         constant = np.zeros(count, np.uint8)
