@@ -10,9 +10,8 @@ from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.errors import Corrupt
 from gcodec.fields import contexts
 from gcodec.fields.rans import states
-from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker
+from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldWalker
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
-from gcodec.wire.primitives import Reader
 
 
 def context_string(
@@ -50,10 +49,10 @@ def context_string(
 
 def scales(walk: FieldWalker, n: int) -> Iterator[FieldSpan]:
     """Describe the layout and the lists of scales."""
-    first, reader = walk.at, Reader(walk.data[: walk.end // 8].data, walk.at // 8)
+    first, reader = walk.at, walk.reader()
     numbers = []
     for name in ("width", "columns of a scale"):
         numbers.append(reader.leb128())
-        yield walk.span("scale", name, 8 * reader.at - walk.at, FieldValue(numbers[-1]))
+        yield walk.span_to(reader, "scale", name, numbers[-1])
     yield from contexts.scales(walk, RowLayout(*numbers), n)
     byte_scales.read(walk.data, first, walk.end, n)

@@ -19,7 +19,6 @@ from gcodec.fields.rans import states
 from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.outlier_lists import RICE_NBITS
-from gcodec.wire.primitives import Reader
 
 
 def context_string(
@@ -87,13 +86,13 @@ def context_string(
 
 def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
     """Describe the numbers that precede the scales, and return them."""
-    reader = Reader(walk.data[: walk.end // 8].data, walk.at // 8)
+    reader = walk.reader()
     numbers: list[int] = []
     for name in ("table", "states", "width", "columns of a scale", "outliers"):
         value = reader.byte() if len(numbers) < 2 else reader.leb128()
         numbers.append(value)
         note = "sent" if name == "table" and value == SENT else ""
-        yield walk.span("table", name, 8 * reader.at - walk.at, FieldValue(value, note))
+        yield walk.span_to(reader, "table", name, value, note)
     return numbers
 
 
