@@ -22,7 +22,7 @@ def pattern_of(name: str) -> str:
     return _NUMBER.sub("*", name)
 
 
-def grouped(tensors: Iterable[Entry], *, each: bool = False) -> list[list[int]]:
+def grouped(tensors: Iterable[Entry], *, each: bool = False) -> list[list[Entry]]:
     """Put the tensors of repeated blocks together.
 
     Parameters
@@ -33,13 +33,13 @@ def grouped(tensors: Iterable[Entry], *, each: bool = False) -> list[list[int]]:
 
     Returns
     -------
-    list of list of int
-        Places of tensors of one pattern, dtype and shape, in the order of the first of each.
+    list of list of Entry
+        Tensors of one pattern, dtype and shape, in the order of the first of each.
     """
-    groups: dict[object, list[int]] = {}
-    for place, entry in enumerate(tensors):
-        key = place if each else (pattern_of(entry.name), entry.dtype, entry.shape)
-        groups.setdefault(key, []).append(place)
+    groups: dict[object, list[Entry]] = {}
+    for entry in tensors:
+        key = entry if each else (pattern_of(entry.name), entry.dtype, entry.shape)
+        groups.setdefault(key, []).append(entry)
     return list(groups.values())
 
 

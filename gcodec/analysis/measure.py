@@ -164,8 +164,9 @@ class DumpStats(NamedTuple):
 
     def groups(self, *, each: bool) -> list[TensorGroup]:
         """Group the tensors of repeated blocks, or with `each` put each tensor into a group."""
-        groups = grouped((tensor.entry for tensor in self.tensors), each=each)
-        return [TensorGroup([self.tensors[place] for place in group]) for group in groups]
+        tensors = {tensor.entry: tensor for tensor in self.tensors}
+        groups = grouped(tensors, each=each)
+        return [TensorGroup([tensors[entry] for entry in group]) for group in groups]
 
 
 def measure(path: Path, settings: Settings) -> DumpStats:
@@ -198,17 +199,17 @@ def measure_tensors(dump: Dump, settings: Settings) -> list[TensorStats]:
         raise ParameterError(f"no tensor matches --layers {' '.join(settings.layers)}")
     candidates = _candidates(dump, entries, settings)
     total = sum(entry.size for entry in entries)
-    tensors: dict[int, TensorStats] = {}
+    tensors: dict[Entry, TensorStats] = {}
     with settings.progress(dump.path.name, total) as advance:
         for group in grouped(entries):
             codecs = candidates
-            for place in group:
-                tensors[place] = tensor = _tensor(dump, entries[place], settings, codecs)
+            for entry in group:
+                tensors[entry] = tensor = _tensor(dump, entry, settings, codecs)
                 advance(tensor.size)
-                if place == group[0] and settings.budget is not None and tensor.sample:
+                if entry is group[0] and settings.budget is not None and tensor.sample:
                     # The other tensors of the group need only the best candidates of this one.
                     codecs = shortlist([tensor.sample.candidates], settings.budget)
-    return [tensors[place] for place in range(len(entries))]
+    return [tensors[entry] for entry in entries]
 
 
 def _tensor(dump: Dump, entry: Entry, settings: Settings, candidates: list[Codec]) -> TensorStats:

@@ -163,9 +163,7 @@ class RunStats(NamedTuple):
 
     def groups(self, *, each: bool) -> list[StepGroup]:
         """Group the tensors of repeated blocks, or with `each` put each tensor into a group."""
-        tensors = self.tensors
-        groups = grouped(tensors, each=each)
-        return [StepGroup([tensors[place] for place in group], self.points) for group in groups]
+        return [StepGroup(group, self.points) for group in grouped(self.tensors, each=each)]
 
 
 def read_metadata(path: Path, limits: Limits) -> dict[str, str]:

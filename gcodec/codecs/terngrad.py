@@ -383,7 +383,7 @@ class TernGrad(Codec):
             yield from walk.fields("level", "five codes", 8, nbytes, five)
         elif self.packing == "context":
             level = lookup("0 +-", scale)
-            yield from context_string(walk, "level", "code", n, describe_each(level))
+            yield from context_string(walk, "code", n, describe_each(level))
         else:
             coded, meaning = CodedMask.all(nbytes), "five codes of base3".format
             table = yield from tabled_fields.table(walk, "rans", FIVES, coded, meaning)

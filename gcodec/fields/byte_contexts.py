@@ -10,13 +10,12 @@ from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.errors import Corrupt
 from gcodec.fields import contexts
 from gcodec.fields.rans import states
-from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
+from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldWalker
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
-from gcodec.wire.primitives import Reader
 
 
 def context_string(
-    walk: FieldWalker, kind: Kind, name: str, n: int, describe: DescribeSymbols
+    walk: FieldWalker, name: str, n: int, describe: DescribeSymbols
 ) -> Iterator[FieldSpan]:
     """Describe the string of n > 0 bytes up to the end of the payload.
 
@@ -24,8 +23,8 @@ def context_string(
     ----------
     walk : FieldWalker
         Walker at the first bit of the string, a whole byte.
-    kind, name : str
-        Kind of the bits, and name of a byte.
+    name : str
+        Name of a byte.
     n : int
     describe : callable
         Describes symbols; see `DescribeSymbols`.
@@ -45,15 +44,15 @@ def context_string(
     yield from walk.summary("model", 1, {"table": end - walk.at}, checked=True)
     string = byte_coder.open(BitSpan(walk.data, first, walk.end), n)
     yield from walk.pad(-walk.at % 8)
-    yield from states(walk, kind, name, string, describe)
+    yield from states(walk, "level", name, string, describe)
 
 
 def scales(walk: FieldWalker, n: int) -> Iterator[FieldSpan]:
     """Describe the layout and the lists of scales."""
-    first, reader = walk.at, Reader(walk.data[: walk.end // 8].data, walk.at // 8)
+    first, reader = walk.at, walk.reader()
     numbers = []
     for name in ("width", "columns of a scale"):
         numbers.append(reader.leb128())
-        yield walk.span("scale", name, 8 * reader.at - walk.at, FieldValue(numbers[-1]))
+        yield walk.span_to(reader, "scale", name, numbers[-1])
     yield from contexts.scales(walk, RowLayout(*numbers), n)
     byte_scales.read(walk.data, first, walk.end, n)

@@ -19,12 +19,10 @@ from gcodec.fields.rans import states
 from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.outlier_lists import RICE_NBITS
-from gcodec.wire.primitives import Reader
 
 
 def context_string(
     walk: FieldWalker,
-    kind: Kind,
     name: str,
     n: int,
     describe: DescribeSymbols,
@@ -37,8 +35,8 @@ def context_string(
     ----------
     walk : FieldWalker
         Walker at the first bit of the string.
-    kind, name : str
-        Kind of the bits, and name of a symbol.
+    name : str
+        Name of a symbol.
     n : int
         Number of symbols; if it is 0, there is no string.
     describe : callable
@@ -83,18 +81,18 @@ def context_string(
             note = f"{value.meaning}, an outlier" if is_outlier[k] else value.meaning
             yield value._replace(meaning=note)
 
-    yield from states(walk, kind, name, string.symbols, describe_restored)
+    yield from states(walk, "level", name, string.symbols, describe_restored)
 
 
 def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
     """Describe the numbers that precede the scales, and return them."""
-    reader = Reader(walk.data[: walk.end // 8].data, walk.at // 8)
+    reader = walk.reader()
     numbers: list[int] = []
     for name in ("table", "states", "width", "columns of a scale", "outliers"):
         value = reader.byte() if len(numbers) < 2 else reader.leb128()
         numbers.append(value)
         note = "sent" if name == "table" and value == SENT else ""
-        yield walk.span("table", name, 8 * reader.at - walk.at, FieldValue(value, note))
+        yield walk.span_to(reader, "table", name, value, note)
     return numbers
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt, FormatError, Truncated
 from gcodec.kernels.bits.fields import MOST_NBITS, read_fields
+from gcodec.wire.primitives import Reader
 
 Kind = Literal[
     "header", "norm", "scale", "table", "index", "sign", "level", "value", "pad", "undecoded"
@@ -142,6 +143,16 @@ class FieldWalker:
         first = self.at
         self.at += nbits
         return FieldSpan(kind, name, first, nbits, {kind: nbits}, *described)
+
+    def reader(self) -> Reader:
+        """Return a reader of bytes, from the next bit on."""
+        return Reader(self.data[: self.end // 8].data, self.at // 8)
+
+    def span_to(
+        self, reader: Reader, kind: Kind, name: str, value: Any, meaning: str = ""
+    ) -> FieldSpan:
+        """Return the span of the next field, which a reader has read as its last one."""
+        return self.span(kind, name, 8 * reader.at - self.at, FieldValue(value, meaning))
 
     def summary(
         self, name: str, count: int, split: Mapping[str, int], checked: bool = False

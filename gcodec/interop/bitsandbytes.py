@@ -53,6 +53,7 @@ from gcodec.interop.objects import (
     FrameLike,
     check_dtype,
     check_size,
+    checked_frame,
     checked_shape,
     host_tensor,
     numbers_of,
@@ -62,7 +63,6 @@ from gcodec.interop.objects import (
     result_of,
 )
 from gcodec.limits import Limits
-from gcodec.payload import Payload
 from gcodec.wire.kinds import check_choice, check_flag, check_integer
 
 Kind = Literal["dynamic8", "nf4", "fp4"]
@@ -161,10 +161,7 @@ def to_frame(
 
     See `decode` for the parameters and errors; `name` is that of the tensor.
     """
-    codec, data, sizes = _read(message, kind, shape, blocksize, limits)
-    payload = Payload(codec, {}, data, 8 * data.size)
-    codec.unpack(payload, sizes)
-    return Frame(codec, "float32", sizes, payload, name)
+    return checked_frame(*_read(message, kind, shape, blocksize, limits), name)
 
 
 def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, np.ndarray]:

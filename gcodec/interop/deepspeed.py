@@ -49,6 +49,7 @@ from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
     check_dtype,
+    checked_frame,
     checked_shape,
     host_tensor,
     numbers_of,
@@ -60,7 +61,6 @@ from gcodec.interop.objects import (
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
-from gcodec.payload import Payload
 from gcodec.wire.kinds import check_choice, check_integer
 
 _KINDS = {8: "int8", 4: "int4"}
@@ -137,8 +137,8 @@ def decode(
         If an argument is out of range.
     """
     check_dtype(dtype)
-    payload, shape = _read(message, bits, partitions, limits)
-    return result_of(payload.codec.decode(payload, shape), dtype, shape, limits)
+    codec, data, shape = _read(message, bits, partitions, limits)
+    return result_of(codec.decode(data, shape), dtype, shape, limits)
 
 
 def to_frame(
@@ -153,9 +153,7 @@ def to_frame(
 
     See `decode` for the parameters and errors; `name` is that of the tensor.
     """
-    payload, shape = _read(message, bits, partitions, limits)
-    payload.codec.unpack(payload, shape)
-    return Frame(payload.codec, "float32", shape, payload, name)
+    return checked_frame(*_read(message, bits, partitions, limits), name)
 
 
 def from_frame(
@@ -240,8 +238,8 @@ def _read(
     bits: int,
     partitions: tuple[int, int] | None,
     limits: Limits | None,
-) -> tuple[Payload, tuple[int, ...]]:
-    """Return the payload of a message, and the shape of the tensor."""
+) -> tuple[Blockwise, np.ndarray, tuple[int, ...]]:
+    """Return the codec of a message, its payload, and the shape of the tensor."""
     check_choice("bits", bits, _KINDS)
     _nodes_and_devices(partitions)
     limits = Limits.or_default(limits)
@@ -259,5 +257,4 @@ def _read(
     back = np.argsort(order)
     front = scales.reshape(-1)[back].astype("<f4", copy=False).view(np.uint8)
     flat = codes.reshape(order.size, -1)[back].reshape(-1).view(np.uint8)
-    data = np.concatenate((front, flat))
-    return Payload(codec, {}, data, 8 * data.size), shape
+    return codec, np.concatenate((front, flat)), shape

@@ -47,6 +47,7 @@ from gcodec.interop.changes import pattern_of
 from gcodec.interop.objects import (
     FrameLike,
     check_size,
+    checked_frame,
     checked_shape,
     host_tensor,
     numbers_of,
@@ -177,9 +178,7 @@ def to_frame(message: Any, *, name: str | None = None, limits: Limits | None = N
     data = read.buffer
     if read.compression in _CODECS:
         codec, data = _codec(read.compression), _payload(read)
-    payload = Payload(codec, {}, data, 8 * data.size)
-    codec.unpack(payload, read.shape)
-    return Frame(codec, "float32", read.shape, payload, name)
+    return checked_frame(codec, data, read.shape, name)
 
 
 def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:

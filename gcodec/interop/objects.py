@@ -14,6 +14,7 @@ from gcodec.codec import Codec
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
+from gcodec.payload import Payload
 from gcodec.wire.kinds import check_choice
 from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
@@ -170,6 +171,21 @@ def check_size(name: str, size: int, expected: int, unit: str = "bytes") -> None
     """Raise `Truncated` or `Corrupt` unless an object of a message has the expected size."""
     if size != expected:
         raise size_error(f"{name} has {size} {unit}, not {expected}", size, expected)
+
+
+def checked_frame(
+    codec: Codec, data: np.ndarray, shape: tuple[int, ...], name: str | None
+) -> Frame:
+    """Return a frame of float32 whose payload is the bytes of a message.
+
+    Raises
+    ------
+    FormatError
+        If the codec cannot read the payload.
+    """
+    payload = Payload(codec, {}, data, 8 * data.size)
+    codec.unpack(payload, shape)
+    return Frame(codec, "float32", shape, payload, name)
 
 
 def opened_frame(

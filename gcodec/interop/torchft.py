@@ -43,6 +43,7 @@ from gcodec.interop.objects import (
     FrameLike,
     check_dtype,
     check_size,
+    checked_frame,
     checked_shape,
     host_tensor,
     object_bytes,
@@ -50,7 +51,6 @@ from gcodec.interop.objects import (
     result_of,
 )
 from gcodec.limits import Limits
-from gcodec.payload import Payload
 from gcodec.wire.kinds import check_integer
 
 _MOST_RANKS = 1 << 20
@@ -155,9 +155,7 @@ def to_frame(
     See `decode` for the parameters and errors; `name` is that of the tensor.
     """
     _, rows = _sizes(shape, ranks, limits)
-    payload = _payload(message, rows)
-    _CODEC.unpack(payload, rows.shape)
-    return Frame(_CODEC, "float32", rows.shape, payload, name)
+    return checked_frame(_CODEC, _payload(message, rows), rows.shape, name)
 
 
 def from_frame(frame: FrameLike, *, ranks: int = 1, limits: Limits | None = None) -> np.ndarray:
@@ -200,7 +198,7 @@ def _message(data: np.ndarray, rows: _Rows) -> np.ndarray:
     return table.reshape(-1)
 
 
-def _payload(message: Any, rows: _Rows) -> Payload:
+def _payload(message: Any, rows: _Rows) -> np.ndarray:
     """Return the payload of a message, or raise `FormatError`."""
     data = object_bytes(message, "message")
     count, columns = rows.shape
@@ -209,5 +207,4 @@ def _payload(message: Any, rows: _Rows) -> Payload:
     if table[:, 4 + columns :].any() or table[count:].any():
         raise Corrupt("a byte that belongs to no element is not 0")
     scales, codes = table[:count, :4], table[:count, 4 : 4 + columns]
-    payload = np.concatenate((scales.reshape(-1), codes.reshape(-1)))
-    return Payload(_CODEC, {}, payload, 8 * payload.size)
+    return np.concatenate((scales.reshape(-1), codes.reshape(-1)))

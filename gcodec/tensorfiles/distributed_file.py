@@ -103,7 +103,7 @@ class _Chunk(NamedTuple):
 class DistributedDump(Dump):
     """A folder of torch.distributed.checkpoint.
 
-    `load` assembles a tensor from its chunks, of which one is in memory at a time.
+    `load` assembles a tensor from its chunks, of which one is open and in memory at a time.
     """
 
     format = "distcp"
@@ -115,7 +115,6 @@ class DistributedDump(Dump):
         if size > _MAX_METADATA:
             raise LimitExceeded(f"{METADATA} of {size} bytes, more than {_MAX_METADATA}")
         fields = _fields(unpickle(metadata.read_bytes(), DIALECT), f"{_MODULE}Metadata")
-        self._open: tuple[str, BinaryIO] | None = None
         self._chunks: dict[str, list[_Chunk]] = {}
         storages = _storages(fields.get("storage_data"))
         entries: list[Entry] = []
@@ -158,26 +157,15 @@ class DistributedDump(Dump):
         """Read a chunk from its range of bytes."""
         expected = Entry("tensor", entry.dtype, chunk.shape)
         try:
-            window = _Window(self._file(chunk.file), chunk.start, chunk.nbytes)
-            archive = TorchArchive(cast(BinaryIO, io.BufferedReader(window)), self.limits)
-            if archive.entries != [expected]:
-                raise Corrupt(f"it is not a {entry.dtype} tensor of shape {chunk.shape}")
-            return archive.load(expected)
+            with open(self.path / chunk.file, "rb", buffering=0) as file:
+                window = _Window(file, chunk.start, chunk.nbytes)
+                archive = TorchArchive(cast(BinaryIO, io.BufferedReader(window)), self.limits)
+                if archive.entries != [expected]:
+                    raise Corrupt(f"it is not a {entry.dtype} tensor of shape {chunk.shape}")
+                return archive.load(expected)
         except FormatError as error:
             place = f"chunk of tensor {shown(entry.name)} in {shown(chunk.file)}"
             raise type(error)(f"{place}: {error}") from None
-
-    def _file(self, name: str) -> BinaryIO:
-        # Only one file is open at a time, because there can be more ranks than file descriptors.
-        if self._open is None or self._open[0] != name:
-            self._close()
-            self._open = (name, open(self.path / name, "rb", buffering=0))  # noqa: SIM115
-        return self._open[1]
-
-    def _close(self) -> None:
-        if self._open is not None:
-            self._open[1].close()
-        self._open = None
 
 
 class _Window(io.RawIOBase):

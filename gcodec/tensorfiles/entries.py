@@ -213,7 +213,7 @@ class Dump:
         self._close()
 
     def _close(self) -> None:
-        raise NotImplementedError
+        """Close the files that are open between loads, if there are any."""
 
     def __enter__(self) -> Dump:
         """Return the dump itself."""

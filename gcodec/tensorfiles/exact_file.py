@@ -21,7 +21,7 @@ import numpy as np
 
 from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsupported
-from gcodec.frame.header import check_shape
+from gcodec.frame import Frame, check_shape
 from gcodec.limits import Limits
 from gcodec.tensorfiles.atomic import AtomicFiles
 from gcodec.tensorfiles.entries import shown, stays_inside
@@ -248,7 +248,7 @@ def original_name(data: Any) -> str | None:
         return None
 
 
-def first_bytes(frame: Any) -> bytes:
+def first_bytes(frame: Frame) -> bytes:
     """Return the bytes of a file before its tensors, which a frame contains.
 
     Raises
@@ -277,7 +277,7 @@ class Restorer:
     def __init__(
         self,
         path_of: Callable[[str], Path],
-        decode: Callable[[Any], np.ndarray] = lambda frame: frame.decode(),
+        decode: Callable[[Frame], np.ndarray] = lambda frame: frame.decode(),
     ) -> None:
         self._path_of, self._decode = path_of, decode
         self._files = AtomicFiles()
@@ -297,7 +297,7 @@ class Restorer:
         with self._files:
             self._check_complete()
 
-    def add(self, frame: Any) -> None:
+    def add(self, frame: Frame) -> None:
         """Write the bytes of the next frame.
 
         Raises

@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # SciPy is imported for dumps only
 
 # Metadata of a training run that distinguish dumps; JSON contains all metadata.
 _HEADLINE_KEYS = ("model", "kind", "step", "epoch", "rank", "loss", "optimizer")
-_MAX_NAMES = 8  # of values or tensors in a message
 _NAME_WIDTH = 60  # columns of a name in a list of names
 
 
@@ -287,7 +286,7 @@ class DumpView(View[DumpRow]):
             return ""
         places = [f"{t.entry.name}[{i}]" for t in tensors for i in t.nonfinite_indices]
         total = sum(tensor.nonfinite for tensor in tensors)
-        return f"! {total:,} NaN or Inf: {text.listed(places, _MAX_NAMES, total)}"
+        return f"! {total:,} NaN or Inf: {text.listed(places, total=total)}"
 
     def warnings(self) -> list[tuple[str, str]]:
         """Return the places of NaN and Inf, and the values that codecs received there."""
@@ -310,7 +309,7 @@ class DumpView(View[DumpRow]):
         if settings.budget is not None:
             groups = [row.group for row in self.rows if row.best is None]
             if names := [group.name for group in groups if group.gradient_values]:
-                listed = text.listed(names, _MAX_NAMES)
+                listed = text.listed(names)
                 notes.append(f"no codec within {settings.budget} for {listed}")
         if suggestion := self.suggestion():
             notes.append(f"next: {suggestion}")
@@ -320,7 +319,7 @@ class DumpView(View[DumpRow]):
         """Return what to do about tensors whose dtype hides another one."""
         entries = [tensor.entry for tensor in self.tensors]
         names = text.gathered((remedy(e.dtype), e.name) for e in entries if remedy(e.dtype))
-        return [f"{text.listed(same, _MAX_NAMES)}: {advice}" for advice, same in names.items()]
+        return [f"{text.listed(same)}: {advice}" for advice, same in names.items()]
 
     def sample_notes(self) -> list[str]:
         """Return notes on the samples that were measured in place of whole tensors."""
@@ -344,7 +343,7 @@ class DumpView(View[DumpRow]):
         ranked = [str(codec) for codec in settings.codecs if hasattr(codec, "rank")]
         if ranked and any(len(tensor.entry.shape) > 1 for tensor, _ in sampled):
             notes.append(
-                f"{text.listed(ranked, _MAX_NAMES)}: the bits depend on how many rows there are, "
+                f"{text.listed(ranked)}: the bits depend on how many rows there are, "
                 "and only some were measured; --full measures all of them"
             )
         return notes
@@ -358,7 +357,7 @@ class DumpView(View[DumpRow]):
         ]
         if not names:
             return []
-        listed = text.listed([text.shorten(name, _NAME_WIDTH) for name in names], _MAX_NAMES)
+        listed = text.listed([text.shorten(name, _NAME_WIDTH) for name in names])
         return [
             f"the values alone take no more bits than the smallest frame: {listed}; for few "
             "values, header and checksums outweigh the payload"
@@ -375,7 +374,7 @@ class DumpView(View[DumpRow]):
         )
         notes = [
             f"{name}: no {' and no '.join(codecs)}: {problem}"
-            for (name, problem), codecs in list(failures.items())[:_MAX_NAMES]
+            for (name, problem), codecs in list(failures.items())[: text.MAX_NAMES]
         ]
         if hidden := len(failures) - len(notes):
             notes.append(f"and {hidden} more such tensors; --json lists all of them")

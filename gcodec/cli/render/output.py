@@ -34,7 +34,6 @@ from gcodec.runtime import compilation_watchers
 _PIPE_WIDTH = 10_000
 _MAX_NAME, _MIN_NAME = 60, 24  # widths of the first column
 _GAP = "  "
-_MAX_NAMES = 8  # of tensors in a note
 _PROGRESS_DELAY = 1.0  # seconds before a progress bar appears
 
 R = TypeVar("R")
@@ -286,7 +285,7 @@ def note_hidden(console: Console, headers: Sequence[str], options: str = "--json
 def omission_notes(omitted: Mapping[str, str]) -> list[str]:
     """Name the tensors that a reader passes over, and the reasons."""
     names = gathered((reason, name) for name, reason in omitted.items())
-    return [f"passed over {listed(same, _MAX_NAMES)}: {reason}" for reason, same in names.items()]
+    return [f"passed over {listed(same)}: {reason}" for reason, same in names.items()]
 
 
 @contextlib.contextmanager

@@ -14,6 +14,9 @@ from typing import TypeVar
 
 _Key = TypeVar("_Key")
 
+MAX_NAMES = 8
+"""Number of names that a note shows; --json lists all of them."""
+
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = ".:-=+*#@"
 _SECONDS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
@@ -107,7 +110,7 @@ def gathered(pairs: Iterable[tuple[_Key, str]]) -> dict[_Key, list[str]]:
     return names
 
 
-def listed(names: Sequence[str], limit: int, total: int | None = None) -> str:
+def listed(names: Sequence[str], limit: int = MAX_NAMES, total: int | None = None) -> str:
     """Join the first names, and append the number of the names left out.
 
     Parameters

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -83,18 +84,20 @@ def command(
     wrong field the output ends, with exit code 1. The last line of a frame counts its bits by
     kind.
     """
+    from gcodec.analysis.dissect import Dissection
     from gcodec.cli.files import frames_file
     from gcodec.cli.render import dissect as view
     from gcodec.cli.render.output import stdout
     from gcodec.tensorfiles.frame_list import relocated
 
-    options = {"most": None if full else max_symbols, "limits": outcome.limits, "key": key}
+    most = None if full else max_symbols
+    dissect = partial(Dissection, first=first, most=most, limits=outcome.limits, key=key)
     path, data = frames_file(file)
     dissections: list[Dissection] = []
     document: dict[str, Any] = {"file": file, "bytes": len(data), "frames": []}
     printer = None if outcome.as_json else view.Printer(stdout(), path.name, data, digits)
     with outcome.of(path, in_frames=True):
-        for number, dissection in _frames(data, layers, first, options):
+        for number, dissection in _frames(data, layers, first, dissect):
             if printer is None:
                 document["frames"].append(view.document(dissection, number, data, first))
             else:
@@ -109,10 +112,9 @@ def command(
 
 
 def _frames(
-    data: Any, layers: tuple[str, ...], first: int, options: dict[str, Any]
+    data: Any, layers: tuple[str, ...], first: int, dissect: Callable[[Any, int], Dissection]
 ) -> Iterator[tuple[int, Dissection]]:
     """Yield the numbers and dissections of the selected frames; of others read only headers."""
-    from gcodec.analysis.dissect import Dissection
     from gcodec.analysis.groups import selects
     from gcodec.errors import Corrupt, FormatError, ParameterError
     from gcodec.tensorfiles.frame_list import outline
@@ -129,7 +131,7 @@ def _frames(
         except FormatError:  # which the dissection will report
             end, is_selected = len(data), True
         if is_selected:
-            yield number, Dissection(data, at, first=first, **options)
+            yield number, dissect(data, at)
         at, number, selected = end, number + 1, selected + is_selected
     if not selected:
         raise ParameterError(f"no frame matches --layers {' '.join(layers)}")

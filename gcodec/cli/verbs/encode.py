@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gcodec.policy import Policy
 
 _MAX_POLICY_BYTES = 1 << 20
-_MAX_NAMES = 8  # of tensors in a note; --json lists all of them
 
 
 @options.verb(
@@ -155,7 +154,7 @@ def _missed_targets(written: list[dict[str, Any]]) -> list[str]:
     )
     return [
         f"{text.count(len(names), 'tensor')} cannot meet {target} and got the nearest: "
-        f"{text.listed(names, _MAX_NAMES)}; strict=yes refuses such tensors"
+        f"{text.listed(names)}; strict=yes refuses such tensors"
         for target, names in by_target.items()
     ]
 

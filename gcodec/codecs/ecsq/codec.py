@@ -541,7 +541,7 @@ class ECSQ(Codec):
         self._check_transform()
         if self._message_step:
             describe = self._reconstruction_of(payload).describe
-            yield from context_string(walk, "level", "level", n, describe, self._has_trellis)
+            yield from context_string(walk, "level", n, describe, self._has_trellis)
         walk.finish()
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:

@@ -21,7 +21,6 @@ from gcodec.codecs.lossless.planes import PlaneLayout, Zeros
 from gcodec.fields import byte_contexts, ranged
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.byte_planes import GROUP
-from gcodec.wire.primitives import Reader
 
 Values = Callable[[int, int], list[float]]
 """Returns the decoded values of a range of elements, or an empty list if they are unknown."""
@@ -31,13 +30,12 @@ def fields(
     walk: FieldWalker, layout: PlaneLayout, n: int, mode: str, values: Values
 ) -> Iterator[FieldSpan]:
     """Describe the message of n > 0 elements."""
-    reader, spans = Reader(walk.data[: walk.end // 8].data), list[FieldSpan]()
+    reader, spans = walk.reader(), list[FieldSpan]()
 
     def note(name: str, plane: int | None, value: int, meaning: str) -> None:
-        nbits = 8 * reader.at - walk.at
         if plane is not None:
             name = f"{name} of plane {plane}"
-        spans.append(walk.span("header", name, nbits, FieldValue(value, meaning)))
+        spans.append(walk.span_to(reader, "header", name, value, meaning))
 
     try:
         has_zeros, escape, planes = message.read_methods(reader, n, layout.itemsize, mode, note)
@@ -99,7 +97,7 @@ def _first_plane(
     if method == STORED:
         yield from walk.fields("level", "byte 0", 8, n, describe)
     elif method == CLASSES:
-        yield from byte_contexts.context_string(walk, "level", "byte 0", n, describe)
+        yield from byte_contexts.context_string(walk, "byte 0", n, describe)
     elif method == CONSTANT:  # elements have no bits of their own
         count = min(n, walk.window().left)
         constant = np.zeros(count, np.uint8)

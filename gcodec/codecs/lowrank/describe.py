@@ -13,7 +13,6 @@ from gcodec.errors import Corrupt
 from gcodec.fields import words
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.payload import Payload
-from gcodec.wire.primitives import Reader
 
 _FLAGS = {1: "no residual", 2: "a residual follows the factors"}
 
@@ -74,15 +73,15 @@ def _centroids(name: str, walk: FieldWalker) -> Iterator[FieldSpan]:
 
 def _length(name: str, walk: FieldWalker) -> Generator[FieldSpan, None, int]:
     """Describe a LEB128 number of bytes, and return it."""
-    reader = Reader(walk.data[: walk.end // 8].data, walk.at // 8)
+    reader = walk.reader()
     value = reader.leb128()
-    yield walk.span("header", name, 8 * reader.at - walk.at, FieldValue(value))
+    yield walk.span_to(reader, "header", name, value)
     return value
 
 
 def _scalars(count: int, walk: FieldWalker) -> Iterator[FieldSpan]:
     """Describe the scalars of a residual, which have `count` bytes."""
-    fields = Reader(walk.data[: walk.end // 8].data, walk.at // 8).take(count)
+    fields = walk.reader().take(count)
     for item in message.ecsq().scalars_in(fields):
         nbits, name = 8 * (item.end - item.start), f"{item.field.name} of the residual"
         yield walk.span("scale", name, nbits, FieldValue(item.value, item.field.doc))

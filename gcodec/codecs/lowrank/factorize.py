@@ -145,7 +145,7 @@ class Factorizer:
                 break
             if self._least_nbits(target) > most_nbits or not self._is_promising(target):
                 return None
-            self._widen(max(2 * self.subspace.width, _FIRST_WIDTH))
+            self._widen()
         if not self._is_refined and is_met and allocation.rank:
             self._refine(allocation.rank)
             allocation = self._allocate(target)
@@ -218,7 +218,7 @@ class Factorizer:
             wanted = rank_at(distortion, known, self.subspace.sizes) if rank is None else rank
             if wanted + _SPARE <= self.subspace.width or self.subspace.width >= self._most_width:
                 break
-            self._widen(max(2 * self.subspace.width, _FIRST_WIDTH))
+            self._widen()
         if wanted and not self._is_refined:
             self._refine(wanted)
         return self._both(min(wanted, self._most_width), step)
@@ -257,8 +257,9 @@ class Factorizer:
         subspace = self.subspace
         return allocate(subspace.energies, self.matrix.energy, subspace.sizes, target)
 
-    def _widen(self, width: int) -> None:
-        """Add random dimensions up to a width."""
+    def _widen(self) -> None:
+        """Double the dimensions by random ones, up to the largest width."""
+        width = max(2 * self.subspace.width, _FIRST_WIDTH)
         count = min(width, self._most_width) - self.subspace.width
         if count > 0:
             self.subspace.extend(self.subspace.at_random(count, self._seed))

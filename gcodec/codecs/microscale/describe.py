@@ -101,7 +101,7 @@ def fields(
 
         yield from walk.checked("level", name, 8, elements, describe, check)
     elif code == "context":
-        yield from byte_contexts.context_string(walk, "level", "symbol", n, describe_symbols)
+        yield from byte_contexts.context_string(walk, "symbol", n, describe_symbols)
     else:
         yield from ranged.string(walk, KINDS[code], "level", name, elements, describe)
     walk.finish()

@@ -56,7 +56,7 @@ def codes(
         yield from walk.fields("level", "code", fmt.width, n, describer)
     elif code == "context":
         largest = 2 * fmt.top + 1
-        yield from context_string(walk, "level", "code", n, values.folded, largest=largest)
+        yield from context_string(walk, "code", n, values.folded, largest=largest)
     else:
         name, planes = "code", walk.at
         if code == "planes":

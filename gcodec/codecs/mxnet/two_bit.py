@@ -337,7 +337,7 @@ class MXNet2Bit(Codec):
             yield from packed(walk, TWO_BIT, n, "level", "code", lookup("0 -+", level))
         elif self.form == "context":
             codes = describe_each(lookup("0 +-", level))
-            yield from context_string(walk, "level", "code", n, codes)
+            yield from context_string(walk, "code", n, codes)
             walk.finish()
         else:
             k = payload.scalars["count"]

@@ -26,18 +26,17 @@ from gcodec.fields.positions import positions
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix.value_classes import VALUES
-from gcodec.wire.primitives import ITEMSIZE, Reader
+from gcodec.wire.primitives import ITEMSIZE
 
 _RAW_NBITS = np.array([VALUES.raw_nbits(count) for count in np.eye(256, dtype=np.int64)])
 
 
 def fields(walk: FieldWalker, n: int, dtype: str) -> Iterator[FieldSpan]:
     """Describe the message of n elements of a dtype."""
-    reader, spans = Reader(walk.data[: walk.end // 8].data), list[FieldSpan]()
+    reader, spans = walk.reader(), list[FieldSpan]()
 
     def note(name: str, value: int, meaning: str) -> int:
-        nbits = 8 * reader.at - walk.at
-        spans.append(walk.span("header", name, nbits, FieldValue(value, meaning)))
+        spans.append(walk.span_to(reader, "header", name, value, meaning))
         return value
 
     walk.require(8 * DIGEST_NBYTES)

@@ -141,10 +141,15 @@ def read_form(reader: Reader) -> tuple[bytes, int]:
     ------
     FormatError
     """
-    digest, form = bytes(reader.take(DIGEST_NBYTES)), reader.byte()
-    if form >= len(FORMS):
-        raise Corrupt(f"form {form}, known are 0 to {len(FORMS) - 1}", reader.at - 1)
-    return digest, form
+    return bytes(reader.take(DIGEST_NBYTES)), _read_choice(reader, "form", FORMS)
+
+
+def _read_choice(reader: Reader, name: str, choices: tuple[str, ...]) -> int:
+    """Read an index into names; raise `Corrupt` if it has none."""
+    index = reader.byte()
+    if index >= len(choices):
+        raise Corrupt(f"{name} {index}, known are 0 to {len(choices) - 1}", reader.at - 1)
+    return index
 
 
 def read_head(reader: Reader, n: int, dtype: str, note: Note) -> Head:
@@ -175,16 +180,12 @@ def read_head(reader: Reader, n: int, dtype: str, note: Note) -> Head:
 def _read_class(reader: Reader, kind: int, dtype: str, note: Note) -> ClassHead:
     start, of = reader.at, f"of class {kind}"
     size = note(f"size {of}", reader.leb128(), "")
-    method = reader.byte()
-    if method >= len(METHODS):
-        raise Corrupt(f"method {method}, known are 0 to {len(METHODS) - 1}", reader.at - 1)
+    method = _read_choice(reader, "method", METHODS)
     note(f"method {of}", method, METHODS[method])
     head = ClassHead(size, method)
     if method == NOTHING:
         return head
-    coder = reader.byte()
-    if coder >= len(KIND_NAMES):
-        raise Corrupt(f"kind {coder}, known are 0 to {len(KIND_NAMES) - 1}", reader.at - 1)
+    coder = _read_choice(reader, "kind", KIND_NAMES)
     note(f"kind {of}", coder, KIND_NAMES[coder])
     low = high = note(f"least symbol {of}", reader.byte(), "")
     if coder != CONSTANT:

@@ -69,7 +69,7 @@ def level_fields(
         yield from tabled.string(walk, table, "level", "level", coded.words, dense_levels)
     elif code == "context":
         n = coded.n if coded.words else 0
-        yield from context_string(walk, "level", "level", n, dense_levels, largest=2 * s + 1)
+        yield from context_string(walk, "level", n, dense_levels, largest=2 * s + 1)
     elif code == "packed":
         yield from _packed_levels(walk, s, coded.words, dense_levels)
     else:
