@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -77,6 +77,11 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     def _update(self, gradients: dict[str, np.ndarray], lr: float) -> None:
         raise NotImplementedError
+
+    def __getstate__(self) -> NoReturn:
+        """Refuse a pickle or a copy, which would have neither a group nor accumulators."""
+        name = type(self).__name__
+        raise TypeError(f"{name} is neither pickled nor copied; save its state_dict")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of PyTorch's optimizer and of the method; each rank saves its own."""

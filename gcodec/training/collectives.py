@@ -296,7 +296,10 @@ def dense_mean(communicator: Communicator, arrays: Sequence[np.ndarray]) -> list
 
 
 def on_all_ranks(
-    communicator: Communicator, gradients: Mapping[str, np.ndarray], prepare: Callable[[], _T]
+    communicator: Communicator,
+    gradients: Mapping[str, np.ndarray],
+    prepare: Callable[[], _T],
+    digest: bytes = b"",
 ) -> _T:
     """Check the gradients and call `prepare`; if either fails on one rank, raise on all ranks.
 
@@ -311,6 +314,8 @@ def on_all_ranks(
         Gradients of this rank, which must be finite.
     prepare : callable
         Function that changes no state. It may raise `ParameterError`.
+    digest : bytes
+        Hexadecimal digest of the state that all ranks must share, after it was loaded; else empty.
 
     Returns
     -------
@@ -320,7 +325,8 @@ def on_all_ranks(
     Raises
     ------
     ParameterError
-        If a gradient of any rank contains NaN or Inf, or `prepare` fails on any rank.
+        If a gradient of any rank contains NaN or Inf, `prepare` fails on any rank, or the digests
+        differ.
     """
 
     def checked() -> _T:
@@ -332,7 +338,14 @@ def on_all_ranks(
         return prepare()
 
     result, refusal = _attempt(communicator, checked)
-    _check_refusals(communicator.all_gather(refusal))
+    messages = communicator.all_gather(refusal or digest)
+    _check_refusals(messages)
+    for rank, message in enumerate(messages):
+        if message != messages[0]:
+            raise ParameterError(
+                f"load_state_dict: ranks 0 and {rank} have different states; all ranks must load "
+                "the same checkpoint before the same step"
+            )
     return cast(_T, result)
 
 

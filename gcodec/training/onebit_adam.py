@@ -106,6 +106,7 @@ class OneBitAdam:
         self._worker = Feedback(codec, rank=communicator.rank)
         self._server = Feedback(codec, rank=communicator.rank)
         self._steps = 0
+        self._digest = b""  # of a loaded state, until a step has compared it
         self._momentum: dict[str, np.ndarray] = {}
         self._variance: dict[str, np.ndarray] = {}
         self._inverse_root: dict[str, np.ndarray] = {}  # 1/(√variance + ε), once frozen
@@ -142,7 +143,7 @@ class OneBitAdam:
         rate = self.rate if rate is None else check_float32("rate", rate)
         arrays = state.as_float32(gradients, self._momentum)
         targets = state.writable_parameters(parameters, arrays)
-        on_all_ranks(self.communicator, arrays, lambda: None)
+        on_all_ranks(self.communicator, arrays, lambda: None, self._digest)
         count = self._steps + 1
         factor = np.float32(rate / (1 - self.betas[0] ** count))
         with contextlib.ExitStack() as unless_refused:
@@ -159,7 +160,7 @@ class OneBitAdam:
                 steps = {name: momentum[name] * inverse_root[name] * factor for name in targets}
             state.check_finite("step", steps)
         self._momentum, self._variance = {**self._momentum, **momentum}, variance
-        self._steps = count
+        self._steps, self._digest = count, b""
         for name, x in targets.items():
             x -= steps[name]
 
@@ -242,6 +243,9 @@ class OneBitAdam:
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Replace all state by a dict that `state_dict` returned.
 
+        All ranks load the same checkpoint: the next step fails on all of them if their steps,
+        momenta or variances differ.
+
         Raises
         ------
         ParameterError
@@ -260,6 +264,7 @@ class OneBitAdam:
         self._worker, self._server = feedbacks
         self._steps, self._momentum, self._variance = int(steps), momentum, variance
         self._inverse_root = {}
+        self._digest = state.digest(step=count, momentum=momentum, variance=variance)
 
 
 def _running_mean(

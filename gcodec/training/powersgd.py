@@ -78,6 +78,7 @@ class PowerSGD:
         self._residual: dict[str, np.ndarray] = {}
         self._start: dict[str, np.ndarray] = {}  # Q
         self._momentum: dict[str, np.ndarray] = {}
+        self._digest = b""  # of loaded momenta, until a step has compared them
 
     def average(self, gradients: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Average one step's gradients of all workers, which must call this method together.
@@ -103,6 +104,7 @@ class PowerSGD:
         means, residual, start = self._average(gradients)
         self._residual |= residual
         self._start |= start
+        self._digest = b""
         return means
 
     def _average(
@@ -119,7 +121,7 @@ class PowerSGD:
                 for name, size in factored.items()
             }
 
-        matrices = on_all_ranks(self.communicator, arrays, corrected)
+        matrices = on_all_ranks(self.communicator, arrays, corrected, self._digest)
         dense = [name for name in arrays if name not in factored]
         factors, dense_means = low_rank_mean(
             self.communicator,
@@ -195,6 +197,7 @@ class PowerSGD:
         state.check_finite("step", means)
         self._residual |= residual
         self._start |= start
+        self._digest = b""
         self._momentum |= momentum
         for name, step in means.items():
             targets[name][...] -= step
@@ -226,6 +229,9 @@ class PowerSGD:
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Replace all state by a dict that `state_dict` returned.
 
+        All ranks load the same checkpoint: the next step fails on all of them if their momenta
+        differ.
+
         Raises
         ------
         ParameterError
@@ -243,6 +249,7 @@ class PowerSGD:
         for name in residual.keys() & momentum.keys():
             state.check_matching({name: residual[name]}, {name: momentum[name]})
         self._residual, self._start, self._momentum = residual, start, momentum
+        self._digest = state.digest(momentum=momentum) if momentum else b""
 
 
 def nbytes(shapes: Iterable[tuple[int, ...]], rank: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,6 +83,14 @@ def pack(**groups: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         for group, arrays in groups.items()
         for name, array in arrays.items()
     }
+
+
+def digest(**groups: Mapping[str, np.ndarray]) -> bytes:
+    """Return a hexadecimal digest of groups of named arrays, with their shapes."""
+    hashed = hashlib.blake2b(digest_size=32)
+    for key, array in sorted(pack(**groups).items()):
+        hashed.update(f"{key} {array.shape} ".encode() + array.tobytes())
+    return hashed.hexdigest().encode()
 
 
 def unpack(state: Mapping[str, Any], *groups: str) -> list[dict[str, np.ndarray]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -280,6 +282,17 @@ def test_refused_state_changes_nothing(kind: str) -> None:
         after = optimizers[0].state_dict()["method"]
         assert after.keys() == before.keys()
         assert all(torch.equal(after[key], x) for key, x in before.items())
+
+    Simulator(1).run(worker)
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_copies_are_refused(kind: str) -> None:
+    def worker(communicator: Any) -> None:
+        optimizer = make(kind, network(), communicator)
+        for copied in (copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="neither pickled nor copied; save its state_dict"):
+                copied(optimizer)
 
     Simulator(1).run(worker)
 

@@ -192,6 +192,33 @@ def test_nonfinite_gradient_skips_step_on_all_ranks(method: Any, wrong: float) -
     Simulator(3).run(worker)
 
 
+@pytest.mark.parametrize("warmup", [2, 9])
+@pytest.mark.parametrize("method", [PowerSGD, OneBitAdam])
+def test_states_of_some_ranks_only_are_refused_on_all(method: Any, warmup: int) -> None:
+    """Parameters of the replicas would differ from then on, or ranks wait in other collectives."""
+
+    def worker(c: Communicator) -> None:
+        settings = {"warmup": warmup} if method is OneBitAdam else {}
+        x, gradients = ({"w": np.full((5, 6), c.rank + i, np.float32)} for i in range(2))
+        x["w"][...] = 0
+        first, second = method(c, **settings), method(c, **settings)
+        for _ in range(4):
+            first.step(x, gradients, rate=0.1)
+        if c.rank == 1:
+            second.load_state_dict(first.state_dict())
+        before = x["w"].copy()
+        for _ in range(2):
+            with pytest.raises(gcodec.ParameterError, match="ranks 0 and 1 have different states"):
+                second.step(x, gradients, rate=0.1)
+            assert np.array_equal(x["w"], before)
+        second.load_state_dict(first.state_dict())
+        second.step(x, gradients, rate=0.1)
+        first.step({"w": before}, gradients, rate=0.1)
+        assert np.array_equal(x["w"], before)
+
+    Simulator(2).run(worker)
+
+
 LARGE = 3e38
 
 
