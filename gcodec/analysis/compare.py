@@ -216,7 +216,7 @@ def _max(values: Values) -> float:
 
 
 def _pairs(a: Values, b: Values) -> Iterator[tuple[Values, Values, tuple[Values, Values]]]:
-    """Yield the values that are finite in both tensors, and the pairs of all others that differ."""
+    """Yield the values that are finite in both tensors, and those of the others that differ."""
     flat_a, flat_b = a.reshape(-1), b.reshape(-1)
     for at in range(0, flat_a.size, _CHUNK):
         part = slice(at, at + _CHUNK)
