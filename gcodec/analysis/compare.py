@@ -192,7 +192,9 @@ def together(parts: Sequence[Difference]) -> Difference:
     # hypot scales, so that it does not overflow where squares would.
     norm_a, norm_b = (math.hypot(*(p[i] for p in parts)) for i in (1, 2))
     cosine = math.nan
-    if norm_a and norm_b:
+    # Nonzero finite values have a cosine even where their difference overflows.
+    is_nonfinite = any(math.isnan(p.cosine) and math.isinf(p.max_difference) for p in parts)
+    if norm_a and norm_b and not is_nonfinite:
         shares = (
             p.cosine * (p.norm_a / norm_a) * (p.norm_b / norm_b)
             for p in parts

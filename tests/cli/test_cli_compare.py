@@ -287,6 +287,9 @@ def test_a_lost_value_has_another_sign_and_no_angle() -> None:
     assert math.isnan(lost.cosine)
     intact = difference(a[1:3], a[1:3])
     assert math.isnan(together([lost, intact]).cosine)
+    gone = difference(a[:1], a[:1] * np.nan)
+    assert math.isnan(together([gone, intact]).cosine)
+    assert together([gone, intact]).sign_agreement == 2 / 3
 
 
 def test_tensors_of_far_units_have_an_angle() -> None:
