@@ -29,10 +29,11 @@ class Difference(NamedTuple):
     values : int
         Number of values.
     norm_a, norm_b, norm_error : float
-        Norms of the finite values and of b − a; infinite if they exceed float64. `norm_error` is
-        infinite, too, if a value is not finite in one of the tensors only.
+        Norms of the values that are finite in both tensors, and of b − a; infinite if they exceed
+        float64. `norm_error` is infinite, too, if NaN or an infinity differs from the other value.
     cosine : float
-        Cosine of the angle between a and b; NaN if one of them is 0.
+        Cosine of the angle between a and b; NaN if one of them is 0, or if NaN or an infinity
+        differs from the other value.
     max_difference : float
         Largest |b − a|.
     signed, agreeing : int
@@ -147,36 +148,37 @@ def unequal(a: Values, b: Values) -> int:
 
 def difference(a: Values, b: Values) -> Difference:
     """Compare two tensors of one shape, of any float dtypes."""
-    largest = max_difference = 0.0
-    is_infinite = False
-    for x, y, is_alike in _pairs(a, b):
-        largest = max(largest, _max(np.abs(x)), _max(np.abs(y)))
+    largest_a = largest_b = max_difference = 0.0
+    signed = agreeing = 0
+    is_nonfinite = False
+    for x, y, unlike in _pairs(a, b):
+        largest_a, largest_b = max(largest_a, _max(np.abs(x))), max(largest_b, _max(np.abs(y)))
         with np.errstate(over="ignore"):
             max_difference = max(max_difference, _max(np.abs(y - x)))
-        is_infinite |= not is_alike
-    is_infinite |= math.isinf(max_difference)
-    # The error may be far smaller than the values.
-    unit, error_unit = unit_of(largest), unit_of(max_difference)
+        is_nonfinite |= unlike[0].size > 0
+        for own, other in ((x, y), unlike):
+            signed += int(np.count_nonzero((own > 0) | (own < 0)))
+            same = ((own > 0) & (other > 0)) | ((own < 0) & (other < 0))
+            agreeing += int(np.count_nonzero(same))
+    is_infinite = is_nonfinite or math.isinf(max_difference)
+    # One tensor, or the error, may be far smaller than the other.
+    unit_a, unit_b, error_unit = map(unit_of, (largest_a, largest_b, max_difference))
     squares_a, squares_b, products, squares = [], [], [], []
-    signed = agreeing = 0
     for x, y, _ in _pairs(a, b):
         if math.isfinite(max_difference):
             squares.append(_sum(np.square((y - x) / error_unit)))
-        signs = np.sign(x)
-        signed += int(np.count_nonzero(signs))
-        agreeing += int(np.count_nonzero((signs == np.sign(y)) & (signs != 0)))
-        x, y = x / unit, y / unit
+        x, y = x / unit_a, y / unit_b
         squares_a.append(_sum(np.square(x)))
         squares_b.append(_sum(np.square(y)))
         products.append(_sum(x * y))
     norms = math.sqrt(math.fsum(squares_a)), math.sqrt(math.fsum(squares_b))
     cosine = math.nan
-    if all(norms):
+    if all(norms) and not is_nonfinite:
         cosine = min(max(math.fsum(products) / norms[0] / norms[1], -1.0), 1.0)
     return Difference(
         values=a.size,
-        norm_a=unit * norms[0],
-        norm_b=unit * norms[1],
+        norm_a=unit_a * norms[0],
+        norm_b=unit_b * norms[1],
         norm_error=math.inf if is_infinite else error_unit * math.sqrt(math.fsum(squares)),
         cosine=cosine,
         max_difference=math.inf if is_infinite else max_difference,
@@ -190,7 +192,9 @@ def together(parts: Sequence[Difference]) -> Difference:
     # hypot scales, so that it does not overflow where squares would.
     norm_a, norm_b = (math.hypot(*(p[i] for p in parts)) for i in (1, 2))
     cosine = math.nan
-    if norm_a and norm_b:
+    # Nonzero finite values have a cosine even where their difference overflows.
+    is_nonfinite = any(math.isnan(p.cosine) and math.isinf(p.max_difference) for p in parts)
+    if norm_a and norm_b and not is_nonfinite:
         shares = (
             p.cosine * (p.norm_a / norm_a) * (p.norm_b / norm_b)
             for p in parts
@@ -213,8 +217,8 @@ def _max(values: Values) -> float:
     return float(np.max(values, initial=0.0))
 
 
-def _pairs(a: Values, b: Values) -> Iterator[tuple[Values, Values, bool]]:
-    """Yield the values that are finite in both tensors, and whether all others are equal."""
+def _pairs(a: Values, b: Values) -> Iterator[tuple[Values, Values, tuple[Values, Values]]]:
+    """Yield the values that are finite in both tensors, and those of the others that differ."""
     flat_a, flat_b = a.reshape(-1), b.reshape(-1)
     for at in range(0, flat_a.size, _CHUNK):
         part = slice(at, at + _CHUNK)
@@ -222,10 +226,10 @@ def _pairs(a: Values, b: Values) -> Iterator[tuple[Values, Values, bool]]:
             x, y = flat_a[part].astype(np.float64), flat_b[part].astype(np.float64)
         is_finite = np.isfinite(x) & np.isfinite(y)
         if is_finite.all():
-            yield x, y, True
+            yield x, y, (x[:0], y[:0])
         else:
-            is_equal = (x == y) | (np.isnan(x) & np.isnan(y))
-            yield x[is_finite], y[is_finite], bool((is_finite | is_equal).all())
+            is_unlike = ~(is_finite | (x == y) | (np.isnan(x) & np.isnan(y)))
+            yield x[is_finite], y[is_finite], (x[is_unlike], y[is_unlike])
 
 
 def _sum(values: Values) -> float:

@@ -70,14 +70,15 @@ def inspect(
     list of dict
         A row for each tensor, with the keys of ``gcodec inspect --csv``; `pandas.DataFrame` and
         `polars.DataFrame` take the list as it is. "tensor" is the name, as in a file of
-        `gcodec.save_file`, or "tensor" for a single array. "shape" and "dtype" are text;
-        "values", "measured" (the size of the sample), "zeros" and "nonfinite" are counts; "rms"
-        and "max_abs" are in the unit of the values; "fit", "beta", "w2_in_rms" and "ks" describe
-        the nearest distribution; "entropy_bits" is in bits per value. The bits of a codec, such as
+        `gcodec.save_file`, or "tensor" for a single array. "shape" and "dtype" are text; "values",
+        "measured" (the size of the sample), "zeros" and "nonfinite" are counts; "rms" and
+        "max_abs" are in the unit of the values; "fit", "beta", "w2_in_rms" and "ks" describe the
+        nearest distribution; "entropy_bits" is in bits per value. The bits of a codec, such as
         "sign bits_per_value", count whole frames; "sign nmse" is its error; the spec is as in
-        `codecs`. Integers and booleans are not measured: "measured" and the counts are 0, "fit" is
-        empty, and the numbers are NaN, as "fit" and its numbers are for tensors of few values, and
-        those of a codec for a tensor that it refuses.
+        `codecs`. The entropy and the codecs take NaN and Inf for 0. Integers and booleans are not
+        measured: "measured" and the counts are 0, "fit" is empty, and the numbers are NaN, as
+        "fit" and its numbers are for tensors of few values, and those of a codec for a tensor that
+        it refuses.
 
     Raises
     ------

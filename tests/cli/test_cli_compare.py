@@ -280,6 +280,23 @@ def test_differences_of_special_values() -> None:
     assert together([]).nmse == 0 and together([nothing, wild]).nmse == math.inf
 
 
+def test_a_lost_value_has_another_sign_and_no_angle() -> None:
+    a = np.array([3, 4, -5, np.inf, 0], np.float32)
+    lost = difference(a, np.array([np.nan, 4, -np.inf, np.inf, np.nan], np.float32))
+    assert (lost.signed, lost.agreeing) == (3, 2) and lost.nmse == math.inf
+    assert math.isnan(lost.cosine)
+    intact = difference(a[1:3], a[1:3])
+    assert math.isnan(together([lost, intact]).cosine)
+    gone = difference(a[:1], a[:1] * np.nan)
+    assert math.isnan(together([gone, intact]).cosine)
+    assert together([gone, intact]).sign_agreement == 2 / 3
+
+
+def test_tensors_of_far_units_have_an_angle() -> None:
+    wide = difference(np.array([3e150, 4e150]), np.array([3e-50, 4e-50]))
+    assert wide.cosine == pytest.approx(1) and wide.norm_b == pytest.approx(5e-50)
+
+
 @pytest.mark.parametrize("unit", [1e-300, 1e-160, 1.0, 1e160, 1e300])
 def test_squares_neither_overflow_nor_underflow(unit: float) -> None:
     a = np.array([3.0, -4.0]) * unit

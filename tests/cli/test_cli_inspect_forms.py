@@ -228,3 +228,16 @@ def test_oversized_header_is_refused(tmp_path):
         file.truncate(9 << 30)
     refused = run("inspect", path, code=4)
     assert "frame 0: the header has more than 67108864 bytes" in refused.stderr
+
+
+def test_totals_count_the_values_that_they_cover(tmp_path):
+    path = tmp_path / "dump.npz"
+    x = np.random.default_rng(0).normal(size=4000)
+    np.savez(path, few=x[:9], wide=x[:100] * 1e300, many=x.astype(np.float32))
+    result = run("inspect", path, "--max-bits", "2", "-c", "sign", "--json")
+    total = json.loads(result.stdout)["files"][0]["total"]
+    assert total["values"] == 4109 and total["best"]["values"] == 4000
+    assert total["codecs"][0]["values"] == 4009  # sign refuses a float64 beyond float32
+    notes = run("inspect", path, "--max-bits", "2", "-c", "sign").stderr
+    assert "for few, wide; the total is that of 4,000 other values\n" in notes
+    assert "the total of a codec is that of the tensors that it accepts\n" in notes

@@ -198,10 +198,16 @@ class DumpView(View[DumpRow]):
                 "nonfinite": total.nonfinite,
                 "entropy_bits": total.entropy,
                 "codecs": [
-                    {"codec": str(codec), **_cost_document(total_cost(total.trials(i)))}
+                    {
+                        "codec": str(codec),
+                        **_cost_document(total_cost(total.trials(i))),
+                        "values": _covered(total.trials(i)),
+                    }
                     for i, codec in enumerate(settings.codecs)
                 ],
-                "best": None if best is None else _cost_document(best),
+                "best": None
+                if best is None
+                else {**_cost_document(best), "values": _covered(self.total.trials)},
             },
         }
 
@@ -310,7 +316,9 @@ class DumpView(View[DumpRow]):
             groups = [row.group for row in self.rows if row.best is None]
             if names := [group.name for group in groups if group.gradient_values]:
                 listed = text.listed(names)
-                notes.append(f"no codec within {settings.budget} for {listed}")
+                covered = text.count(_covered(self.total.trials), "other value")
+                total = f"; the total is that of {covered}" if self.total.trials else ""
+                notes.append(f"no codec within {settings.budget} for {listed}{total}")
         if suggestion := self.suggestion():
             notes.append(f"next: {suggestion}")
         return notes
@@ -378,6 +386,8 @@ class DumpView(View[DumpRow]):
         ]
         if hidden := len(failures) - len(notes):
             notes.append(f"and {hidden} more such tensors; --json lists all of them")
+        if notes:
+            notes.append("the total of a codec is that of the tensors that it accepts")
         return notes
 
     def _best_shares(self) -> dict[str, float]:
@@ -467,6 +477,11 @@ def _cost_document(cost: Cost | Trial | None) -> dict[str, Any]:
     if cost is None:
         return {"bits_per_value": None, "nmse": None}
     return {"bits_per_value": cost.bits, "nmse": cost.error}
+
+
+def _covered(trials: list[tuple[int, Trial]]) -> int:
+    """Return the number of values of the tensors that were tried, or have a best codec."""
+    return sum(size for size, _ in trials)
 
 
 # --- cells of the table of a dump
