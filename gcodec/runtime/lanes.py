@@ -162,7 +162,7 @@ class Emitter:
     def rounded(self, values: Any) -> Any:
         """Emit float32 lanes, rounded to the dtype that the argument "rounds" is the index of.
 
-        See `ROUNDED`. A lane that is NaN may change its payload, or its sign.
+        See `ROUNDED`. No lane may be NaN, which could become another NaN or a zero.
         """
         from llvmlite import ir
 

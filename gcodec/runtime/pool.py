@@ -61,7 +61,7 @@ def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Array = N
     list
         Results of the calls in the order of the segments.
     """
-    if n <= _CONVERTED and n < _THRESHOLD:
+    if n <= _CONVERTED and n < _THRESHOLD:  # one segment, wherever the input lies
         return [task(0, n)]
     short = getattr(beside, "is_converted", False)
     if (is_one(n) and not short) or device_of(beside) is not None:

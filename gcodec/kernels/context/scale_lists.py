@@ -170,6 +170,8 @@ def _longest(total):
 def find_parameters(scales, scratch):
     """Write the fields of `ListParameters` to the begin of `scratch`; scratch.size == SCRATCH.
 
+    No scale exceeds MOST.
+
     After the fields follow the lengths of the Huffman words of each u up to the largest, the
     counts of each u, and the counts of each scale.
     """

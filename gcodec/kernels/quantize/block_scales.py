@@ -61,8 +61,8 @@ def choose_factors(
 ) -> np.ndarray:
     """Choose the factor of each block of a tensor of minifloats, by the squared error.
 
-    There are six candidates. The second largest is the least factor by which the largest magnitude
-    of the block does not exceed the last level. Of equally good factors, the largest wins.
+    There are six candidates, one after another. The second largest is the largest factor that does
+    not exceed max |x| / (scale·top) of the block. Of equally good factors, the largest wins.
 
     Parameters
     ----------

@@ -105,9 +105,7 @@ def write(
             if string is None:
                 string = BitString(lead.size if start == 0 else 0, needed)
             string.reserve(needed)
-            used = int(string.state[0])
-            string.data[used : used + block.size] = block
-            string.state[0] = used + block.size
+            string.extend(block, 8 * block.size)
             ends[1 + (at >> LOG2_BLOCK)] = block.size
         return BitString(lead.size) if string is None else string
 
@@ -287,7 +285,7 @@ def _read_in_parallel(
         # The tables of several models leave no room for two blocks in the caches.
         ways = 1 if layout.tables.classed else 2
         read_one, read_two = _reader(data, layout, 1), _reader(data, layout, ways)
-        room = np.empty(min(2 * BLOCK, end - at), np.uint8)
+        room = np.empty(min(ways * BLOCK, end - at), np.uint8)
         models = np.empty_like(room)
         read_runs = Runs.empty(runs.log2_run, room.size, layout.lanes)
         while at < end:
