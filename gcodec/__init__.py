@@ -28,7 +28,6 @@ if sys.byteorder != "little":  # pragma: no cover
 
 if TYPE_CHECKING:
     from gcodec import advisor as advisor
-    from gcodec import codecs as codecs
     from gcodec import entropy as entropy
     from gcodec import interop as interop
     from gcodec import training as training
@@ -55,6 +54,11 @@ if TYPE_CHECKING:
     from gcodec.patch.tensors import apply_patch, encode_patch
     from gcodec.payload import Payload
     from gcodec.policy import Policy
+
+    def codecs() -> dict[str, type[Codec]]:
+        """Return the codec classes; see `gcodec.codecs`, a package that can be called."""
+        ...
+
 
 __version__ = "0.1.0"
 

@@ -804,3 +804,28 @@ def test_repr_and_table_of_a_notebook() -> None:
     tagged = Frame.from_bytes(gcodec.encode(x, "minifloat", key=b"s3cret"), key=b"s3cret")
     text = tagged.with_seek()._repr_html_()
     assert "<th>tag</th>" in text and "s3cret" not in text
+
+
+def test_functions_take_frames_as_bytes() -> None:
+    data = gcodec.encode(X, "topk:k=2")
+    frame = Frame.from_bytes(data)
+    np.testing.assert_array_equal(gcodec.decode(frame), gcodec.decode(data))
+    np.testing.assert_array_equal(
+        gcodec.decode_range(frame, 1, 3), gcodec.decode_range(data, 1, 3)
+    )
+    for one, other in zip(gcodec.decode_sparse(frame), gcodec.decode_sparse(data), strict=True):
+        np.testing.assert_array_equal(one, other)
+    sums = [np.zeros_like(X) for _ in range(2)]
+    for each, total in zip((frame, data), sums, strict=True):
+        gcodec.decode_add(each, total)
+    np.testing.assert_array_equal(*sums)
+
+
+def test_frames_without_the_key_are_refused() -> None:
+    """A frame that was read without the key may be anyone's."""
+    frames = [Frame.from_bytes(gcodec.encode(X, "sign", key=key), key=key) for key in (None, b"a")]
+    np.testing.assert_array_equal(gcodec.decode(frames[1], key=b"a"), gcodec.decode(frames[0]))
+    for frame in frames:
+        for call in (gcodec.decode, lambda frame, key: gcodec.decode_sum([frame], key=key)):
+            with pytest.raises(ParameterError, match="key: the Frame has another key, or none"):
+                call(frame, key=b"b")

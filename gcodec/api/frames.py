@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar, overload
 
 import numpy as np
 
@@ -15,7 +15,16 @@ from gcodec.arrays.source import byte_buffer, byte_view, inspect, shares_memory,
 from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse_encoder
 from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Truncated
-from gcodec.frame import MEMBERS_NAME, Frame, FrameSum, Member, check_key, cut, members_of
+from gcodec.frame import (
+    MEMBERS_NAME,
+    Frame,
+    FrameLike,
+    FrameSum,
+    Member,
+    check_key,
+    cut,
+    members_of,
+)
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import max_abs_bits
 from gcodec.limits import MAX_TENSORS, NO_LIMITS, Limits
@@ -25,6 +34,36 @@ from gcodec.runtime import jit, kernel_cache
 from gcodec.runtime.reuse import result_beside
 from gcodec.tensorfiles.frame_list import located, mapped, mapped_file
 from gcodec.wire.primitives import ITEMSIZE, Reader, encode_name
+
+_Array = TypeVar("_Array")
+
+
+@overload
+def encode(
+    x: Any,
+    codec: CodecLike | Policy,
+    *,
+    seed: int = 0,
+    name: str | None = None,
+    nonfinite: NonFinite = "raise",
+    out: None = None,
+    key: bytes | None = None,
+    report: Callable[[MissedTarget], object] | None = None,
+) -> bytes: ...
+
+
+@overload
+def encode(
+    x: Any,
+    codec: CodecLike | Policy,
+    *,
+    seed: int = 0,
+    name: str | None = None,
+    nonfinite: NonFinite = "raise",
+    out: Any,
+    key: bytes | None = None,
+    report: Callable[[MissedTarget], object] | None = None,
+) -> int: ...
 
 
 def encode(
@@ -136,8 +175,41 @@ def encode(
         return frame.drained() if is_own else frame.to_bytes()
 
 
+@overload
 def decode(
-    frame: bytes | bytearray | memoryview,
+    frame: FrameLike,
+    *,
+    like: None = None,
+    out: None = None,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> np.ndarray: ...
+
+
+@overload
+def decode(
+    frame: FrameLike,
+    *,
+    like: _Array,
+    out: None = None,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> _Array: ...
+
+
+@overload
+def decode(
+    frame: FrameLike,
+    *,
+    like: None = None,
+    out: _Array,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> _Array: ...
+
+
+def decode(
+    frame: FrameLike,
     *,
     like: Any = None,
     out: Any = None,
@@ -148,8 +220,8 @@ def decode(
 
     Parameters
     ----------
-    frame : bytes-like
-        One frame, such as `encode` returns.
+    frame : bytes-like or Frame
+        One frame, such as `encode` returns. A `Frame` has already been checked.
     like : array, optional
         Array whose library, device and dtype the result takes. Its shape must equal the frame's;
         for integers and booleans its dtype must, too. The result is a NumPy array if `encode`
@@ -187,7 +259,7 @@ def decode(
 
 
 def decode_range(
-    frame: bytes | bytearray | memoryview,
+    frame: FrameLike,
     start: int,
     stop: int,
     *,
@@ -203,7 +275,7 @@ def decode_range(
 
     Parameters
     ----------
-    frame : bytes-like
+    frame : bytes-like or Frame
         One frame.
     start, stop : int
         First element, and end of the range (exclusive), in the tensor flattened in C order:
@@ -236,7 +308,7 @@ def decode_range(
 
 
 def decode_sparse(
-    frame: bytes | bytearray | memoryview,
+    frame: FrameLike,
     *,
     limits: Limits | None = None,
     key: bytes | None = None,
@@ -247,7 +319,7 @@ def decode_sparse(
 
     Parameters
     ----------
-    frame : bytes-like
+    frame : bytes-like or Frame
         Frame of ``topk`` or ``randomk``, or of ``qsgd`` or ``mxnet-2bit`` with ``form=sparse``.
     limits, key
         See `decode`. Default limits: none.
@@ -277,7 +349,7 @@ def decode_sparse(
 
 
 def decode_add(
-    frame: bytes | bytearray | memoryview,
+    frame: FrameLike,
     acc: Any,
     scale: float = 1.0,
     *,
@@ -290,7 +362,7 @@ def decode_add(
 
     Parameters
     ----------
-    frame : bytes-like
+    frame : bytes-like or Frame
         One frame of floats.
     acc : float32 array
         Accumulator of the frame's shape, updated in place.
@@ -318,8 +390,30 @@ def decode_add(
     _receive(frame, limits, key, True).decode_add(acc, scale)
 
 
+@overload
 def decode_sum(
-    frames: Iterable[bytes | bytearray | memoryview | Frame],
+    frames: Iterable[FrameLike],
+    *,
+    out: None = None,
+    scale: float | Sequence[float] = 1.0,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> np.ndarray: ...
+
+
+@overload
+def decode_sum(
+    frames: Iterable[FrameLike],
+    *,
+    out: _Array,
+    scale: float | Sequence[float] = 1.0,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> _Array: ...
+
+
+def decode_sum(
+    frames: Iterable[FrameLike],
     *,
     out: Any = None,
     scale: float | Sequence[float] = 1.0,
@@ -369,9 +463,6 @@ def decode_sum(
         raise TypeError(f"frames is a {type(frames).__name__}: must be an iterable of frames")
     read: list[Frame] = []
     for index, data in enumerate(frames):
-        if isinstance(data, Frame):
-            read.append(data)
-            continue
         with located(f"frame {index}", default=None):
             read.append(_receive(data, limits, key, out is not None))
     if not read:
@@ -528,7 +619,7 @@ def _receive(data: Any, limits: Limits | None, key: bytes | None, is_bounded: bo
         raise TypeError(f"frame is a {kind}: must be bytes; gcodec.load_file reads a file")
     if limits is None and is_bounded:
         limits = NO_LIMITS
-    return Frame.from_bytes(byte_view(data, "frame"), limits=limits, key=key)
+    return Frame.of(data, limits=limits, key=key)
 
 
 def _write(frame: Frame, out: Any) -> int:

@@ -5,7 +5,7 @@ tags, and `summation` the sum of several frames. The bytes of the payload belong
 primitives such as LEB128 to `wire`.
 """
 
-from gcodec.frame.frame import Frame
+from gcodec.frame.frame import Frame, FrameLike
 from gcodec.frame.header import Header, check_shape, dtype_named
 from gcodec.frame.integrity import CHECKSUM_NBYTES, check_key, crc32c, tag_of
 from gcodec.frame.members import MEMBERS_NAME, Member, cut, members_of, write_members
@@ -15,6 +15,7 @@ __all__ = [
     "CHECKSUM_NBYTES",
     "MEMBERS_NAME",
     "Frame",
+    "FrameLike",
     "FrameSum",
     "Header",
     "Member",

@@ -16,12 +16,12 @@ import html
 import math
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from gcodec.arrays.large_bytes import LEAST_NBYTES, Observed, joined
-from gcodec.arrays.source import inspect, is_flat, outlet, shares_memory
+from gcodec.arrays.source import byte_view, inspect, is_flat, outlet, shares_memory
 from gcodec.codec import Codec, Symbols
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError
@@ -309,6 +309,33 @@ class Frame(_Secret):
         return frame
 
     @classmethod
+    def of(
+        cls,
+        frame: FrameLike,
+        *,
+        limits: Limits | None = None,
+        key: bytes | None = None,
+    ) -> Frame:
+        """Return a `Frame` as it is, because it has been checked, and read one from bytes.
+
+        See `from_bytes` for `limits` and `key`.
+
+        Raises
+        ------
+        FormatError
+            See `from_bytes`.
+        ParameterError
+            If an argument is invalid, or a `Frame` has another key or none.
+        TypeError
+            If `frame` is neither a `Frame` nor bytes-like.
+        """
+        if not isinstance(frame, Frame):
+            return cls.from_bytes(byte_view(frame, "frame"), limits=limits, key=key)
+        if key is not None and frame.key != integrity.check_key(key):
+            raise ParameterError("key: the Frame has another key, or none")
+        return frame
+
+    @classmethod
     def read(
         cls, data: bytes | bytearray | memoryview, start: int, limits: Limits, key: bytes | None
     ) -> tuple[Frame, int]:
@@ -482,3 +509,7 @@ def _check_crc(reader: Reader, checksum: bytes, part: str) -> None:
     """Read the checksum of a part; raise `Corrupt` if it is another one."""
     if reader.take(CHECKSUM_NBYTES) != checksum:
         raise Corrupt(f"the {part}'s checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)
+
+
+FrameLike: TypeAlias = Frame | bytes | bytearray | memoryview
+"""A frame, or the bytes of one."""

@@ -57,9 +57,8 @@ from gcodec.arrays.nonfinite import check_finite
 from gcodec.codecs.sign import Sign, SignSymbols
 from gcodec.codecs.topk import TopK, exact_payload
 from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.frame import Frame
+from gcodec.frame import Frame, FrameLike
 from gcodec.interop.objects import (
-    FrameLike,
     checked_shape,
     host_tensor,
     object_bytes,

@@ -45,9 +45,8 @@ import numpy as np
 from gcodec.arrays.nonfinite import check_finite
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.frame import Frame
+from gcodec.frame import Frame, FrameLike
 from gcodec.interop.objects import (
-    FrameLike,
     check_dtype,
     checked_frame,
     checked_shape,

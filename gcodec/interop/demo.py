@@ -40,9 +40,9 @@ from typing import Any
 import numpy as np
 
 from gcodec.errors import Corrupt
-from gcodec.frame import Frame
+from gcodec.frame import Frame, FrameLike
 from gcodec.interop import tiles
-from gcodec.interop.objects import FrameLike, part_of
+from gcodec.interop.objects import part_of
 from gcodec.limits import Limits
 from gcodec.wire.primitives import FLOATS
 

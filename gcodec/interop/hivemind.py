@@ -42,10 +42,9 @@ from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.codecs.raw import Raw
 from gcodec.errors import Corrupt, ParameterError, Unsupported
-from gcodec.frame import Frame
+from gcodec.frame import Frame, FrameLike
 from gcodec.interop.changes import pattern_of
 from gcodec.interop.objects import (
-    FrameLike,
     check_size,
     checked_frame,
     checked_shape,

@@ -31,9 +31,8 @@ import numpy as np
 from gcodec.codecs.mxnet.one_bit import MXNet1Bit
 from gcodec.codecs.mxnet.two_bit import MXNet2Bit
 from gcodec.errors import ParameterError
-from gcodec.frame import Frame
+from gcodec.frame import Frame, FrameLike
 from gcodec.interop.objects import (
-    FrameLike,
     checked_shape,
     host_tensor,
     object_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,13 +12,12 @@ from gcodec.arrays.frameworks import FAILURES, first_line
 from gcodec.arrays.source import Tensor, byte_buffer, byte_view, inspect, outlet, possible_shape
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
-from gcodec.frame import Frame
+from gcodec.frame import Frame, FrameLike
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.wire.kinds import check_choice
 from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
-FrameLike: TypeAlias = Frame | bytes | bytearray | memoryview
 _Codec = TypeVar("_Codec", bound=Codec)
 
 
@@ -215,10 +214,7 @@ def opened_frame(
     FormatError
         If the bytes are not a frame.
     """
-    if isinstance(frame, Frame):
-        opened = frame
-    else:
-        opened = Frame.from_bytes(byte_view(frame, "frame"), limits=limits)
+    opened = Frame.of(frame, limits=limits)
     codec = opened.codec
     if not isinstance(codec, codecs):
         names = ", ".join(cls.name for cls in codecs)

@@ -55,9 +55,9 @@ import numpy as np
 
 from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.errors import Corrupt, ParameterError, Unsupported
-from gcodec.frame import Frame
+from gcodec.frame import Frame, FrameLike
 from gcodec.interop import tiles
-from gcodec.interop.objects import FrameLike, check_size, object_bytes
+from gcodec.interop.objects import check_size, object_bytes
 from gcodec.limits import Limits
 from gcodec.wire.kinds import check_choice
 from gcodec.wire.primitives import Reader, leb128

@@ -54,9 +54,8 @@ from gcodec.arrays.frameworks import FAILURES, first_line
 from gcodec.arrays.nonfinite import check_finite
 from gcodec.codecs.sparseloco import SparseLoCo, SparseLoCoSymbols, Tiles, binned, select
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.frame import Frame
+from gcodec.frame import Frame, FrameLike
 from gcodec.interop.objects import (
-    FrameLike,
     array_of,
     ascending_order,
     check_size,

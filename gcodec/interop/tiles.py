@@ -17,9 +17,8 @@ from gcodec.codecs.dct8.chunks import Chunks
 from gcodec.codecs.dct8.levels import Levels
 from gcodec.codecs.sparseloco import largest_divisor
 from gcodec.errors import Corrupt, ParameterError, Unsupported
-from gcodec.frame import Frame
+from gcodec.frame import Frame, FrameLike
 from gcodec.interop.objects import (
-    FrameLike,
     ascending_order,
     check_dtype,
     host_tensor,

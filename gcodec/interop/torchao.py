@@ -41,9 +41,8 @@ import numpy as np
 from gcodec.codecs.microscale import Microscale
 from gcodec.codecs.microscale.payload import check_elements, check_scales
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.frame import Frame
+from gcodec.frame import Frame, FrameLike
 from gcodec.interop.objects import (
-    FrameLike,
     check_dtype,
     host_tensor,
     opened_frame,

@@ -38,9 +38,8 @@ import numpy as np
 
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.frame import Frame
+from gcodec.frame import Frame, FrameLike
 from gcodec.interop.objects import (
-    FrameLike,
     check_dtype,
     check_size,
     checked_frame,

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gcodec.arrays.bit_patterns import bits_of, dtype_beside
 from gcodec.arrays.frameworks import library_of
-from gcodec.arrays.source import Source, Tensor, byte_view, inspect, is_flat
+from gcodec.arrays.source import Source, Tensor, inspect, is_flat
 from gcodec.codecs.patch import Patch
 from gcodec.errors import ParameterError
-from gcodec.frame import Frame, check_key
+from gcodec.frame import Frame, FrameLike, check_key
 from gcodec.limits import NO_LIMITS, Limits
 from gcodec.runtime import Array
 from gcodec.runtime.device import Device
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.primitives import encode_name
+
+_Array = TypeVar("_Array", bound=Any)
 
 __all__ = ["apply_patch", "encode_patch"]
 
@@ -82,13 +84,13 @@ def encode_patch(
 
 
 def apply_patch(
-    frame: bytes | bytearray | memoryview | Frame,
-    base: Any,
-    out: Any = None,
+    frame: FrameLike,
+    base: _Array,
+    out: _Array | None = None,
     *,
     limits: Limits | None = None,
     key: bytes | None = None,
-) -> Any:
+) -> _Array:
     """Turn the base of a patch into the new tensor.
 
     Parameters
@@ -137,9 +139,7 @@ def apply_patch(
     ...     print(str(error)[:50])
     base has the digest 3157fa32252e0b6e19b469c57789cf
     """
-    if not isinstance(frame, Frame):
-        limits = NO_LIMITS if limits is None else limits
-        frame = Frame.from_bytes(byte_view(frame, "frame"), limits=limits, key=key)
+    frame = Frame.of(frame, limits=NO_LIMITS if limits is None else limits, key=key)
     codec = frame.codec
     if not isinstance(codec, Patch):
         raise ParameterError.of("frame.codec", str(codec), "patch; gcodec.decode decodes others")

@@ -175,7 +175,7 @@ class TensorFile(Mapping[str, Any]):
         """Close the file, after which no tensor can be decoded."""
         self._data = None  # frames may still be views of the map
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> np.ndarray:
         """Decode a tensor to a NumPy array."""
         return self.decode(name)
 
