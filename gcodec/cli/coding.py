@@ -71,7 +71,7 @@ def selected(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
     if not dump.entries:
         raise Unsupported("the file contains no tensors")
     if not entries:
-        raise ParameterError(f"no tensor matches --layers {' '.join(layers)}")
+        raise _unmatched(layers)
     for entry in entries:
         if entry.dtype not in primitives.DTYPE_CODES:
             advice = remedy(entry.dtype)
@@ -81,6 +81,10 @@ def selected(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
                 "it with -L " + command([f"!{glob.escape(entry.name)}"])
             )
     return entries
+
+
+def _unmatched(layers: tuple[str, ...]) -> ParameterError:
+    return ParameterError(f"no tensor matches --layers {' '.join(layers)}")
 
 
 def codec_of(entry: Entry, policy: Target | Policy) -> Codec | Target:
@@ -97,6 +101,7 @@ def encoded(
     codecs: Iterable[tuple[Entry, Codec | Target]],
     seed: int,
     nonfinite: NonFinite,
+    key: bytes | None,
 ) -> Iterator[EncodedFrame]:
     """Encode tensors one by one, each with its codec, or with one that is chosen for a target."""
     for entry, codec in codecs:
@@ -112,6 +117,7 @@ def encoded(
                 seed=tensor_seed,
                 name=entry.name,
                 nonfinite=nonfinite,
+                key=key,
                 report=missed.append,
             )
         except ParameterError as error:
@@ -133,16 +139,18 @@ def exact_codec(
     return first.codec if is_only and first.codec.keeps_every_bit else None
 
 
-def exactly_encoded(dump: Dump, codec: Codec, limits: Limits) -> Iterator[EncodedFrame]:
+def exactly_encoded(
+    dump: Dump, codec: Codec, limits: Limits, key: bytes | None
+) -> Iterator[EncodedFrame]:
     """Encode all bytes of the files of a dump; see `exact_codec`."""
     for file, head, original in originals(dump.path):
         name = FILE_PREFIX + file
-        frame = gcodec.encode(np.frombuffer(head, np.uint8), codec, name=name)
+        frame = gcodec.encode(np.frombuffer(head, np.uint8), codec, name=name, key=key)
         yield EncodedFrame(frame, codec, name, None)
         if original is not None:
             for tensor in original.tensors:
                 array = original.load(tensor, limits)
-                frame = gcodec.encode(array, codec, name=tensor.name)
+                frame = gcodec.encode(array, codec, name=tensor.name, key=key)
                 yield EncodedFrame(frame, codec, tensor.name, array)
 
 
@@ -242,8 +250,10 @@ def target_of(
     return target, True
 
 
-def convert(data: Any, target: Path, limits: Limits, key: bytes | None) -> dict[str, Any]:
-    """Write the tensors of frames to a file, and return a part of the JSON document."""
+def convert(
+    data: Any, target: Path, layers: tuple[str, ...], limits: Limits, key: bytes | None
+) -> dict[str, Any]:
+    """Write selected tensors of frames to a file, and return a part of the JSON document."""
     tensors = values = 0
 
     def decoded() -> Iterator[tuple[str, Array]]:
@@ -255,15 +265,21 @@ def convert(data: Any, target: Path, limits: Limits, key: bytes | None) -> dict[
             if is_structure or own.startswith(FILE_PREFIX):
                 continue
             name = names.add(stored.frame.name)
+            if not selects(layers, name):
+                continue
             with stored.locate_errors():
                 array = stored.frame.decode()
             tensors, values = tensors + 1, values + array.size
             yield name, array
+        if layers and not tensors:
+            raise _unmatched(layers)
 
     with files.written_file(target, ".safetensors") as written:
         try:
             write_dump(written, decoded())
         except ParameterError as error:
+            if not tensors:
+                raise
             # The suffix is allowed, so a tensor has a name that the format cannot store.
             raise Unsupported(str(error)) from None
         nbytes = written.stat().st_size

@@ -407,13 +407,16 @@ def _key(ctx: click.Context, param: click.Parameter, file: BinaryIO | None) -> b
         raise ParameterError(f"{file.name}: must contain a key of 1 to 64 bytes") from None
 
 
-key = click.option(
-    "--key-file",
-    "key",
-    type=click.File("rb"),
-    callback=_key,
-    metavar="KEY",
-    help="A file that contains the key with which to check the tags of the frames.",
+def _key_file(text: str) -> Callable[[Function], Function]:
+    return click.option(
+        "--key-file", "key", type=click.File("rb"), callback=_key, metavar="KEY", help=text
+    )
+
+
+key = _key_file("A file that contains the key with which to check the tags of the frames.")
+own_key = _key_file(
+    "A file that contains a key of 1 to 64 bytes. Each frame then ends with a tag, by which those "
+    "who have the key recognize that the frame is unchanged."
 )
 
 

@@ -144,6 +144,37 @@ def test_frames_with_a_tag_are_read_with_their_key_only(tmp_path, verb):
     run(*args, "--key-file", tmp_path / "key")
 
 
+@pytest.mark.parametrize("spec", ["sign", "lossless"])
+def test_encode_writes_tags(tmp_path, spec):
+    (tmp_path / "key").write_bytes(b"secret")
+    source, path = tmp_path / "x.safetensors", tmp_path / "x.gcf"
+    write_dump(source, [("w", gaussian(40, 50)), ("steps", np.arange(3))])
+    run("encode", source, "-c", spec, "--key-file", tmp_path / "key")
+    stderr = run("verify", path, code=3).stderr
+    assert "the frame is authenticated" in stderr
+    run("verify", path, "--key-file", tmp_path / "key")
+    out = tmp_path / "out.safetensors"
+    run("decode", path, "-o", out, "--key-file", tmp_path / "key")
+    if spec == "lossless":
+        assert out.read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("spec", ["sign", "lossless"])
+def test_decode_of_selected_tensors(tmp_path, spec):
+    source, path, out = (tmp_path / name for name in ("x.safetensors", "x.gcf", "out.safetensors"))
+    write_dump(source, [(name, gaussian(4, 5)) for name in ("a.weight", "a.bias", "b.bias")])
+    run("encode", source, "-c", spec)
+    document = json_of("decode", path, "-L", "*.bias", "-L", "!b.*", "-o", out)
+    assert (document["tensors"], document["values"]) == (1, 20)
+    decoded = load(out)
+    assert list(decoded) == ["a.bias"]
+    frames = {frame.name: frame for frame in gcodec.iter_frames(path)}
+    np.testing.assert_array_equal(decoded["a.bias"], frames["a.bias"].decode())
+    stderr = run("decode", path, "-L", "c.*", "-o", tmp_path / "none.npz", code=2).stderr
+    assert stderr == f"gcodec: {path}: no tensor matches --layers c.*\n"
+    assert not (tmp_path / "none.npz").exists()
+
+
 def test_decode_and_seek_with_a_key(tmp_path):
     path, key = keyed_file(tmp_path), tmp_path / "key"
     run("decode", path, "-o", tmp_path / "out.npz", "--key-file", key)

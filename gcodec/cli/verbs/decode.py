@@ -16,6 +16,7 @@ from gcodec.errors import ParameterError
     "decode",
     ("Decode a file to back.npz.", "gcodec decode grads.gcf -o back.npz"),
     ("Decode to grads.safetensors, and replace that file.", "gcodec decode --force grads.gcf"),
+    ("Decode the biases alone.", "gcodec decode grads.gcf -L '*.bias' -o biases.npz"),
     (
         "Refuse tensors of more than ten million values, for an untrusted file.",
         "gcodec decode --max-elems 10000000 grads.gcf -o checked.safetensors",
@@ -26,11 +27,17 @@ from gcodec.errors import ParameterError
     "A .safetensors or .npz file; default: IN with the suffix .safetensors; - is stdout, as "
     ".safetensors."
 )
+@options.layers
 @options.force
 @options.key
 @options.outcome
 def command(
-    source: str, output: str | None, force: bool, key: bytes | None, outcome: Outcome
+    source: str,
+    output: str | None,
+    layers: tuple[str, ...],
+    force: bool,
+    key: bytes | None,
+    outcome: Outcome,
 ) -> int:
     """Decode a .gcf file to a file of tensors.
 
@@ -39,7 +46,8 @@ def command(
     the paths to them, but not its numbers and texts. IN can be - for stdin.
 
     A file that gcodec encode wrote with --codec lossless from a .safetensors file becomes that
-    file again, byte for byte. For a model in shards, OUT is a directory.
+    file again, byte for byte. For a model in shards, OUT is a directory. With --layers, OUT is a
+    new file of the selected tensors.
     """
     from gcodec.cli import coding, files
     from gcodec.tensorfiles.exact_file import original_name
@@ -47,7 +55,8 @@ def command(
     files.check_streams((source,), output, outcome.as_json)
     path, data = files.frames_file(source)
     is_npz = output is not None and output.lower().endswith(".npz") and not Path(output).is_dir()
-    original = None if is_npz else original_name(data)  # .npz contains the tensors alone
+    # A .npz file, or one of some tensors, contains no metadata of the original.
+    original = None if is_npz or layers else original_name(data)
     target, is_folder = coding.target_of(path, output, original, force)
     is_named = is_folder or target == files.STREAM
     if not is_named and not target.name.lower().endswith((".safetensors", ".npz")):
@@ -55,7 +64,7 @@ def command(
     document: dict[str, Any] = {"input": source, "output": str(target)}
     with outcome.of(path, in_frames=True):
         if original is None:
-            document |= coding.convert(data, target, outcome.limits, key)
+            document |= coding.convert(data, target, layers, outcome.limits, key)
         else:
             document |= coding.restore(data, target, is_folder, force, outcome, key=key)
         outcome.line(*files.summary(str(path), target, document), err=target == files.STREAM)

@@ -67,6 +67,7 @@ _MAX_POLICY_BYTES = 1 << 20
     default="raise",
     help="Refuse NaN and Inf, replace them by 0, or pass them to the codec.",
 )
+@options.own_key
 @options.force
 @options.outcome
 def command(
@@ -77,6 +78,7 @@ def command(
     layers: tuple[str, ...],
     seed: int,
     nonfinite: NonFinite,
+    key: bytes | None,
     force: bool,
     outcome: Outcome,
 ) -> int:
@@ -112,11 +114,11 @@ def command(
             omitted = omissions(dump, layers)
             if exact is not None:
                 entries, omitted = dump.entries, {}
-                frames = coding.exactly_encoded(dump, exact, outcome.limits)
+                frames = coding.exactly_encoded(dump, exact, outcome.limits, key)
             else:
                 entries = coding.selected(dump, layers)
                 codecs = [(entry, coding.codec_of(entry, policy)) for entry in entries]
-                frames = coding.encoded(dump, codecs, seed, nonfinite)
+                frames = coding.encoded(dump, codecs, seed, nonfinite, key)
             with files.written_file(target, ".gcf") as file:
                 result = coding.write_frames(frames, file, entries, outcome.quiet)
             result = {"input": str(source), "output": str(target), **result}
