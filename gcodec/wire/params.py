@@ -38,6 +38,11 @@ class Field:
     kind: Kind
     doc: str
 
+    @property
+    def meaning(self) -> str:
+        """Description of a value in a frame, which is never ``auto``."""
+        return self.doc.partition("; auto:")[0]
+
 
 @dataclasses.dataclass(frozen=True)
 class Param(Field):
