@@ -250,6 +250,18 @@ def test_errors_name_the_byte_of_the_file(tmp_path: Path) -> None:
             assert caught.value.offset == start
 
 
+@pytest.mark.parametrize("read", [gcodec.open, gcodec.load_file])
+def test_errors_name_the_file(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    text = "frame 0: not a frame: the bytes do not begin with GCF"
+    hint = "; the command gcodec encode compresses .safetensors files"
+    other = tmp_path / "step.txt"
+    other.write_bytes(b"no frame")
+    for path, end in ((other, ""), (EXAMPLE, hint)):
+        with pytest.raises(gcodec.Corrupt) as caught:
+            read(path)
+        assert str(caught.value) == f"{path}: {text}{end} (at byte 0)"
+
+
 def test_keys_authenticate(tmp_path: Path) -> None:
     tree = {"a": [array(1)]}
     gcodec.save_file(tree, tmp_path / "x.gcf", "raw", key=b"secret")
