@@ -16,8 +16,9 @@ def suggestion(word: object, words: Iterable[str]) -> str:
 
     if not isinstance(word, str) or len(word) > 80:
         return ""
-    matches = difflib.get_close_matches(word, words, 1)
-    return f"; did you mean {matches[0]}?" if matches else ""
+    by_lower = {each.lower(): each for each in words}
+    matches = difflib.get_close_matches(word.lower(), by_lower, 1)
+    return f"; did you mean {by_lower[matches[0]]}?" if matches else ""
 
 
 class GcodecError(Exception):

@@ -458,6 +458,10 @@ def test_trailing_bytes_are_refused(suffix: bytes) -> None:
     assert refused(build() + suffix, Corrupt, "follow").offset == len(build())
 
 
+def test_joined_frames_name_their_reader() -> None:
+    refused(build() + build(), Corrupt, "the frame; gcodec.iter_frames reads several frames")
+
+
 # --- limits -------------------------------------------------------------------------------------
 
 

@@ -475,4 +475,13 @@ def test_misspelled_words_get_a_suggestion() -> None:
         gcodec.parse("ecqs")
     with pytest.raises(gcodec.ParameterError, match="did you mean nmse"):
         gcodec.parse("ecsq:nsme=0.1")
+    for text, hint in (
+        ("TOPK", "did you mean topk?"),
+        ("qsgd:S=15", "did you mean s?"),
+        ("topk,ratio=0.1", "write topk:ratio=0.1"),
+        ("topk ratio=0.1, value=int8", "write topk:ratio=0.1,value=int8"),
+    ):
+        with pytest.raises(gcodec.ParameterError) as caught:
+            gcodec.parse(text)
+        assert str(caught.value).endswith(f"; {hint}")
     assert "inspect" in run("inspcet", "x", code=2).stderr
