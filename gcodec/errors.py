@@ -52,7 +52,9 @@ class ParameterError(GcodecError, ValueError):
     def of(cls, name: str, value: object, allowed: str) -> ParameterError:
         """Return an error with the standard message ``name=value: must be allowed``."""
         try:
-            shown = brief(repr(value))
+            ndim = getattr(value, "ndim", 0)
+            is_array = isinstance(ndim, int) and ndim > 0  # and has a long text
+            shown = f"<{type(value).__name__}>" if is_array else brief(repr(value))
         except ValueError:  # Python refuses to print an integer with thousands of digits
             shown = "…"
         return cls(f"{brief(name)}={shown}: must be {allowed}")

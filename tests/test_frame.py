@@ -169,7 +169,7 @@ def test_inputs_that_are_not_bytes(data: Any) -> None:
         (gcodec.Frame.from_bytes, "data"),
     ]
     for read, name in readers:
-        message = rf"^{name} is a .*: must be bytes-like, in one block$"
+        message = rf"^{name} is of type .*: must be bytes-like, in one block$"
         with pytest.raises(TypeError, match=message):
             read(data)
 

@@ -245,4 +245,4 @@ def _errors_naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def _check_path(path: object) -> None:
     if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"path is a {type(path).__name__}: must be a str or os.PathLike")
+        raise TypeError(f"path is of type {type(path).__name__}: must be a str or os.PathLike")
