@@ -804,6 +804,8 @@ def test_repr_and_table_of_a_notebook() -> None:
     assert "&lt;w&gt;" in text and "<w>" not in text
     empty = Frame.from_bytes(gcodec.encode(x[:0], "raw"))
     assert repr(empty) == "<Frame: raw, float32, (0, 8)>"
+    payload = gcodec.parse("sign").encode(np.ones(2048, np.float32))
+    assert repr(payload) == "<Payload: sign, 2,048 bits>"
     assert "bits per value" not in empty._repr_html_()
     tagged = Frame.from_bytes(gcodec.encode(x, "minifloat", key=b"s3cret"), key=b"s3cret")
     text = tagged.with_seek()._repr_html_()
