@@ -16,8 +16,9 @@ def suggestion(word: object, words: Iterable[str]) -> str:
 
     if not isinstance(word, str) or len(word) > 80:
         return ""
-    matches = difflib.get_close_matches(word, words, 1)
-    return f"; did you mean {matches[0]}?" if matches else ""
+    by_lower = {each.lower(): each for each in words}
+    matches = difflib.get_close_matches(word.lower(), by_lower, 1)
+    return f"; did you mean {by_lower[matches[0]]}?" if matches else ""
 
 
 class GcodecError(Exception):
@@ -51,7 +52,9 @@ class ParameterError(GcodecError, ValueError):
     def of(cls, name: str, value: object, allowed: str) -> ParameterError:
         """Return an error with the standard message ``name=value: must be allowed``."""
         try:
-            shown = brief(repr(value))
+            ndim = getattr(value, "ndim", 0)
+            is_array = isinstance(ndim, int) and ndim > 0  # and has a long text
+            shown = f"<{type(value).__name__}>" if is_array else brief(repr(value))
         except ValueError:  # Python refuses to print an integer with thousands of digits
             shown = "…"
         return cls(f"{brief(name)}={shown}: must be {allowed}")

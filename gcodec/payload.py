@@ -118,6 +118,12 @@ class Payload(NamedTuple):
     seek: SeekTable | None = None
     missed: MissedTarget | None = None
 
+    def __repr__(self) -> str:
+        """Return the codec and the size."""
+        nbits: Any = self.nbits
+        size = "unresolved" if type(nbits) is Deferred else f"{nbits:,} bits"
+        return f"<Payload: {self.codec}, {size}>"
+
     def tobytes(self) -> bytes:
         """Return the bytes that the paper or system defines."""
         return host(self.data).tobytes()

@@ -125,7 +125,7 @@ def test_refused_step_changes_nothing() -> None:
         with pytest.raises(ParameterError, match=f"{message}{grads[name].size - 1}:"):
             feedback.compress_many(grads)
         assert state_of(feedback) == before
-    with pytest.raises(TypeError, match=r"^grads\['a'\] is a str"):
+    with pytest.raises(TypeError, match=r"^grads\['a'\] is of type str"):
         feedback.compress_many({**gradients(1), "a": "text"})
     with pytest.raises(ParameterError, match="'a'"):
         feedback.compress_many({**gradients(1), "a": np.ones(4, np.float32)})
@@ -278,7 +278,7 @@ def test_empty_message() -> None:
 def test_path_is_no_message(tmp_path: Path, kind: Callable[[Path], Any]) -> None:
     path = tmp_path / "a.gcf"
     path.write_bytes(Feedback("sign").compress_many(gradients(0)))
-    with pytest.raises(TypeError, match=r"message is a .*: must be bytes-like"):
+    with pytest.raises(TypeError, match=r"message is of type .*: must be bytes-like"):
         gcodec.decode_many(kind(path))
 
 

@@ -304,6 +304,12 @@ def test_first_frame_equals_encode(codec: gcodec.Codec) -> None:
     assert (frame.name, frame.shape, frame.dtype) == ("layer/w", G.shape, "float32")
 
 
+def test_swapped_arguments_show_no_values() -> None:
+    message = "^name=<ndarray>: must be a string that UTF-8 can write$"
+    with pytest.raises(gcodec.ParameterError, match=message):
+        gcodec.Feedback("sign").compress(np.ones(4, np.float32), "a")  # type: ignore[arg-type]
+
+
 def test_names_are_independent() -> None:
     both, one = Feedback("mxnet-2bit"), Feedback("mxnet-2bit")
     for step in range(4):
@@ -517,7 +523,7 @@ def test_refused_step_changes_nothing(codec: gcodec.Codec) -> None:
     refused_step(feedback, "w", G.reshape(-1), ParameterError, "shape")
     refused_step(feedback, "w", G[:2], ParameterError, "shape")
     refused_step(feedback, "w", G.astype(np.int32), TypeError, "grad has dtype")
-    refused_step(feedback, "w", None, TypeError, "grad is a NoneType")
+    refused_step(feedback, "w", None, TypeError, "grad is of type NoneType")
     refused_step(feedback, 3, G, ParameterError, "name")  # type: ignore[arg-type]
     assert feedback.compress("w", G * 2) == twin.compress("w", G * 2)
     with pytest.raises(ParameterError, match="name"):

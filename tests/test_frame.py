@@ -169,7 +169,7 @@ def test_inputs_that_are_not_bytes(data: Any) -> None:
         (gcodec.Frame.from_bytes, "data"),
     ]
     for read, name in readers:
-        message = rf"^{name} is a .*: must be bytes-like, in one block$"
+        message = rf"^{name} is of type .*: must be bytes-like, in one block$"
         with pytest.raises(TypeError, match=message):
             read(data)
 
@@ -456,6 +456,10 @@ def test_invalid_payloads_leave_out_and_acc_unchanged() -> None:
 @pytest.mark.parametrize("suffix", [b"\0", b"GCF", bytes(100)], ids=len)
 def test_trailing_bytes_are_refused(suffix: bytes) -> None:
     assert refused(build() + suffix, Corrupt, "follow").offset == len(build())
+
+
+def test_joined_frames_name_their_reader() -> None:
+    refused(build() + build(), Corrupt, "the frame; gcodec.iter_frames reads several frames")
 
 
 # --- limits -------------------------------------------------------------------------------------
@@ -800,6 +804,8 @@ def test_repr_and_table_of_a_notebook() -> None:
     assert "&lt;w&gt;" in text and "<w>" not in text
     empty = Frame.from_bytes(gcodec.encode(x[:0], "raw"))
     assert repr(empty) == "<Frame: raw, float32, (0, 8)>"
+    payload = gcodec.parse("sign").encode(np.ones(2048, np.float32))
+    assert repr(payload) == "<Payload: sign, 2,048 bits>"
     assert "bits per value" not in empty._repr_html_()
     tagged = Frame.from_bytes(gcodec.encode(x, "minifloat", key=b"s3cret"), key=b"s3cret")
     text = tagged.with_seek()._repr_html_()

@@ -42,6 +42,11 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+def test_repr(tmp_path: Path) -> None:
+    store = gcodec.PatchStore(tmp_path, keep=3)
+    assert repr(store) == f"<PatchStore {str(tmp_path)!r}: anchor_every=16, keep=3>"
+
+
 def test_every_kept_step_loads(tmp_path: Path) -> None:
     steps = states(11)
     store = gcodec.PatchStore(tmp_path / "new" / "folder", anchor_every=4, keep=2)

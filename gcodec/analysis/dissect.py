@@ -38,6 +38,12 @@ _FLAGS = {
     primitives.HAS_SEEK: "seek table",
     primitives.HAS_TAG: "tag",
 }
+_SEEK = {
+    "length": "number of bits of the block",
+    "advance": "number of elements up to the last value of the block",
+    "sum": "sum over all preceding blocks",
+    "state": "rANS state at the start of the block",
+}
 UNDECODED = "?? undecoded"
 
 
@@ -157,7 +163,8 @@ class Dissection:
                 self._table.check(self.codec.seek_blocks, count, header.nbits)
         tag = primitives.TAG_NBYTES * header.has_tag
         whole = self._reader.data[self.start : self._reader.at]
-        yield self._checksum("header checksum", "header", crc32c(whole), "of all before")
+        covered = "the preceding header bytes"
+        yield self._checksum("header checksum", "header", crc32c(whole), covered)
         self.end = self._reader.at + header.payload_nbytes + CHECKSUM_NBYTES + tag
 
     def _header_fields(self, placed: Placed, header: Header) -> Iterator[FieldSpan]:
@@ -180,7 +187,7 @@ class Dissection:
             for field, start, stop, number in declared:
                 text = field.kind.text(number) if isinstance(number, tuple) else number
                 bits = first + 8 * start, 8 * (stop - start)
-                yield _field("header", field.name, *bits, text, field.doc)
+                yield _field("header", field.name, *bits, text, field.meaning)
         else:
             yield from _gap(first, end, "header", placed.name)
 
@@ -189,7 +196,9 @@ class Dissection:
         value = placed.value
         match placed.name:
             case "magic":
-                return str(value, "ascii"), "", None
+                return str(value, "ascii"), "first bytes of every frame", None
+            case "version":
+                return value, "version of the frame format", None
             case "flags":
                 present = [text for flag, text in _FLAGS.items() if value & flag]
                 return value, ", ".join(present) or "nothing optional", None
@@ -209,7 +218,7 @@ class Dissection:
                 return value, "elements", len(header.shape) - 1
             case "name":
                 self.name = header.decoded_name()
-                return self.name, "of the tensor", None
+                return self.name, "name of the tensor", None
             case "payload bits":
                 return value, f"{-(-value // 8):,} bytes", None
         return value, "bytes" if placed.name.endswith("length") else "", None
@@ -220,7 +229,7 @@ class Dissection:
         for name, meaning in (
             ("log2 of a block", f"blocks of 2^{section.log2_block} {section.blocks}"),
             ("width", "bytes of a number"),
-            ("blocks", ""),
+            ("blocks", "number of blocks"),
         ):
             start = 8 * head.at
             value = head.leb128() if name == "blocks" else head.byte()
@@ -234,7 +243,8 @@ class Dissection:
                 break
             yield from _skipped(at, here)
             at, left = here + 8 * part.nbytes, None if left is None else left - 1
-            yield _field("header", part.name, here, at - here, part.value, "", part.block)
+            meaning = _SEEK[part.name.partition(" ")[0]]
+            yield _field("header", part.name, here, at - here, part.value, meaning, part.block)
         yield from _skipped(at, 8 * placed.end)
 
     # --- payload
@@ -284,15 +294,15 @@ class Dissection:
     def _trailer(self, header: Header) -> Iterator[FieldSpan]:
         reader, nbytes = self._reader, header.payload_nbytes
         payload = reader.data[reader.at - nbytes : reader.at]
-        yield self._checksum("payload checksum", "behind", crc32c(payload), "of the payload")
+        yield self._checksum("payload checksum", "behind", crc32c(payload), "the payload")
         if header.has_tag:
             signed, at = reader.data[self.start : reader.at], reader.at
             tag = bytes(reader.take(primitives.TAG_NBYTES))
-            meaning = "BLAKE2b of all before; not checked without its key"
+            meaning = "BLAKE2b of the preceding bytes of the frame; not checked without its key"
             if self._key is not None:
                 if tag != tag_of(self._key, [signed]):
                     raise _Bad(Corrupt("the frame does not bear the tag of this key"), 8 * at)
-                meaning = "BLAKE2b of all before: right"
+                meaning = "BLAKE2b of the preceding bytes of the frame: correct"
             yield _field("behind", "tag", 8 * at, 8 * len(tag), tag.hex(), meaning)
 
     def _checksum(self, name: str, part: str, expected: bytes, covered: str) -> FieldSpan:
@@ -301,7 +311,8 @@ class Dissection:
         value = f"{int.from_bytes(expected, 'little'):08x}"
         if checksum != expected:
             raise _Bad(Corrupt(f"the {name} is wrong: it should be {value}"), 8 * at)
-        return _field(part, name, 8 * at, 8 * CHECKSUM_NBYTES, value, f"CRC-32C {covered}: right")
+        meaning = f"CRC-32C of {covered}: correct"
+        return _field(part, name, 8 * at, 8 * CHECKSUM_NBYTES, value, meaning)
 
 
 def _field(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from gcodec.api.frames import encode
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
 from gcodec.codec import CodecLike
-from gcodec.errors import ParameterError
+from gcodec.errors import FormatError, ParameterError
 from gcodec.feedback import derive_seed
 from gcodec.frame import check_key
 from gcodec.kernels.numeric.philox import check_seed
@@ -22,6 +23,7 @@ from gcodec.policy import Policy, policy_of
 from gcodec.tensorfiles import structure
 from gcodec.tensorfiles.atomic import WriteBehind, atomic_write
 from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES, TensorFile
+from gcodec.tensorfiles.frame_list import message_of
 from gcodec.tensorfiles.tree import take_apart
 
 __all__ = ["TensorFile", "load_file", "open", "save_file"]
@@ -173,7 +175,8 @@ def load_file(
     """
     if like is not None and limits is None:
         limits = NO_LIMITS
-    with open(path, limits=limits, key=key) as file:
+    _check_path(path)
+    with _errors_naming(path), TensorFile(Path(path), Limits.or_default(limits), key) as file:
         return file.load(like)
 
 
@@ -222,9 +225,23 @@ def open(
     (['w'], {'w': (3, 2)}, array([2., 3.], dtype=float32))
     """
     _check_path(path)
-    return TensorFile(Path(path), Limits.or_default(limits), key)
+    with _errors_naming(path):
+        return TensorFile(Path(path), Limits.or_default(limits), key)
+
+
+@contextlib.contextmanager
+def _errors_naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Make a `FormatError` name the file, and the command that reads a file of another format."""
+    try:
+        yield
+    except FormatError as error:
+        suffix = Path(path).suffix.lower()
+        hint = ""
+        if suffix in OTHER_SUFFIXES:
+            hint = f"; the command gcodec encode compresses {suffix} files"
+        raise type(error)(f"{Path(path)}: {message_of(error)}{hint}", error.offset) from None
 
 
 def _check_path(path: object) -> None:
     if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"path is a {type(path).__name__}: must be a str or os.PathLike")
+        raise TypeError(f"path is of type {type(path).__name__}: must be a str or os.PathLike")

@@ -58,7 +58,7 @@ def memory_of(x: Any, name: str) -> np.ndarray | None:
     """
     check_no_device(x, name)
     if isinstance(x, (str, bytes, bytearray)):
-        raise TypeError(f"{name} is a {type(x).__name__}: must be an array")
+        raise TypeError(f"{name} is of type {type(x).__name__}: must be an array")
     if hasattr(type(x), "__dlpack__"):
         try:
             return np.from_dlpack(x)

@@ -181,7 +181,7 @@ class Source(NamedTuple):
             return memory
         if not hasattr(type(x), "__array__"):
             raise TypeError(
-                f"{name} is a {type(x).__name__}: must be an array{advice_for(x, name)}"
+                f"{name} is of type {type(x).__name__}: must be an array{advice_for(x, name)}"
             )
         try:
             return np.asarray(x)
@@ -271,7 +271,7 @@ class Source(NamedTuple):
             protocols.check_no_device(like, name)
             has_dtype = hasattr(getattr(like, "dtype", None), "name")
             if not (hasattr(like, "shape") and has_dtype and hasattr(type(like), "__array__")):
-                raise TypeError(f"{name} is a {type(like).__name__}: must be an array")
+                raise TypeError(f"{name} is of type {type(like).__name__}: must be an array")
         if tuple(like.shape) != shape:
             raise ParameterError.of(f"{name}.shape", tuple(like.shape), str(shape))
         if self.dtype not in (FLOATS if dtype in FLOATS else (dtype,)):
@@ -315,7 +315,7 @@ class Source(NamedTuple):
         view = self.memory() if self.resident is None else self.resident
         if view is None:
             kind = type(array).__name__
-            raise TypeError(f"{name} is a {kind}: must be an array to write to")
+            raise TypeError(f"{name} is of type {kind}: must be an array to write to")
         if self.resident is None and view.dtype != NUMPY_DTYPES[dtype]:
             raise ParameterError.of(f"{name}.dtype", str(view.dtype), dtype)
         if tuple(view.shape) != shape:
@@ -472,7 +472,7 @@ def byte_view(data: Any, name: str) -> memoryview:
         return memoryview(buffer).cast("B")
     except (TypeError, ValueError) as error:
         kind = type(data).__name__
-        raise TypeError(f"{name} is a {kind}: must be bytes-like, in one block") from error
+        raise TypeError(f"{name} is of type {kind}: must be bytes-like, in one block") from error
 
 
 def writable_bytes(out: Any, name: str) -> memoryview:

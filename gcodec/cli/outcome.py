@@ -39,7 +39,7 @@ _VERBS = {
     "gcodec.apply_patch": "gcodec apply",
     "gcodec.encode_patch(new, base=old)": "gcodec diff OLD NEW",
 }
-_NEEDS_KEY = "its key is needed to check it"
+_NEEDS_KEY = "pass its key as key="
 _PATH = re.compile(r"^path=.*?: (?=must be )", re.DOTALL)  # `complain` prints the path
 _LIMITS_HINT = re.compile(r"pass limits=gcodec\.Limits\(max_(elem|byte)[a-z]*=(\d+)\)")
 

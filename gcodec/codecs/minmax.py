@@ -251,7 +251,7 @@ class MinMax(Codec):
 
         def end(value: float, number: int) -> FieldValue:
             name = "high" if number % 2 else "low"
-            return FieldValue(value, f"of bucket {number // 2}", name=name, number=number // 2)
+            return FieldValue(value, f"bucket {number // 2}", name=name, number=number // 2)
 
         def checked() -> np.ndarray:
             data = payload.data[: RANGE_NBYTES * count]

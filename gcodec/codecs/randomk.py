@@ -105,9 +105,9 @@ class RandomK(SparseCodec):
     )
 
     def check(self) -> None:
-        """Raise `ParameterError` if both k and ratio are specified."""
+        """Raise `ParameterError` if both k and ratio are given."""
         if self.ratio != position_coding.RATIO and self.k != "ratio":
-            raise ParameterError.of("ratio", self.ratio, "omitted if k is specified")
+            raise ParameterError.of("ratio", self.ratio, "left out where k is given")
 
     def scalar_fields(self) -> tuple[Field, ...]:
         """Return the seed."""

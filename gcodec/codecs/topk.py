@@ -111,11 +111,11 @@ class TopK(SparseCodec):
     )
 
     def check(self) -> None:
-        """Raise `ParameterError` if more than one of k, ratio and threshold is specified."""
+        """Raise `ParameterError` if more than one of k, ratio and threshold is given."""
         if self.k != "ratio" and self.threshold:
-            raise ParameterError.of("threshold", self.threshold, "omitted if k is specified")
+            raise ParameterError.of("threshold", self.threshold, "left out where k is given")
         if self.ratio != position_coding.RATIO and (self.k != "ratio" or self.threshold):
-            raise ParameterError.of("ratio", self.ratio, "omitted if k or threshold is specified")
+            raise ParameterError.of("ratio", self.ratio, "left out where k or threshold is given")
 
     def contraction(self, n: int) -> float | None:
         """Return k/n for float32 without a threshold, and None otherwise."""

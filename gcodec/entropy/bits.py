@@ -64,7 +64,7 @@ class Bits:
     def from01(cls, text: str) -> Bits:
         """Return the bits of a text of 0 and 1, which may contain white space."""
         if not isinstance(text, str):
-            raise TypeError(f"text is a {type(text).__name__}: must be a str of 0 and 1")
+            raise TypeError(f"text is of type {type(text).__name__}: must be a str of 0 and 1")
         digits = "".join(text.split())
         if digits.strip("01"):
             raise ParameterError.of("text", text, "of 0 and 1")
@@ -76,7 +76,7 @@ class Bits:
         """Return the items of a ``bitarray.bitarray`` of either bit order."""
         bitarray = _bitarray()
         if not isinstance(bits, bitarray):
-            raise TypeError(f"bits is a {type(bits).__name__}: must be a bitarray")
+            raise TypeError(f"bits is of type {type(bits).__name__}: must be a bitarray")
         return _owned(bitarray(bits, endian="big").tobytes(), len(bits))
 
     @property

@@ -160,7 +160,9 @@ class Code(Parameters):
         flat = array.reshape(-1)
         for at, value in enumerate(flat):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise TypeError(f"values[{at}] is a {type(value).__name__}: must be an integer")
+                raise TypeError(
+                    f"values[{at}] is of type {type(value).__name__}: must be an integer"
+                )
             if not self.first <= value <= self.last:
                 raise self._range_error(flat, at)
         return flat.astype(np.uint64)

@@ -34,7 +34,7 @@ def context_string(
     FormatError
     """
     first = walk.at
-    lanes = walk.field("table", "states", 8)
+    lanes = walk.field("table", "states", 8, meaning=contexts.meaning_of("states", 0))
     if lanes.value not in STATES:
         walk.at = first
         raise Corrupt(f"a string has {lanes.value} states, not 2, 8 or 32")
@@ -53,6 +53,7 @@ def scales(walk: FieldWalker, n: int) -> Iterator[FieldSpan]:
     numbers = []
     for name in ("width", "columns of a scale"):
         numbers.append(reader.leb128())
-        yield walk.span_to(reader, "scale", name, numbers[-1])
+        meaning = contexts.meaning_of(name, numbers[-1])
+        yield walk.span_to(reader, "scale", name, numbers[-1], meaning)
     yield from contexts.scales(walk, RowLayout(*numbers), n)
     byte_scales.read(walk.data, first, walk.end, n)

@@ -20,6 +20,8 @@ from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWa
 from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.outlier_lists import RICE_NBITS
 
+_SCALE_CODES = ("Rice codewords", "Huffman codewords", "rANS")  # by the code of a list
+
 
 def context_string(
     walk: FieldWalker,
@@ -91,9 +93,21 @@ def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
     for name in ("table", "states", "width", "columns of a scale", "outliers"):
         value = reader.byte() if len(numbers) < 2 else reader.leb128()
         numbers.append(value)
-        note = "sent" if name == "table" and value == SENT else ""
-        yield walk.span_to(reader, "table", name, value, note)
+        yield walk.span_to(reader, "table", name, value, meaning_of(name, value))
     return numbers
+
+
+def meaning_of(name: str, number: int) -> str:
+    """Return the meaning of a number that precedes the scales."""
+    if name == "table":
+        return "table in the payload" if number == SENT else "number of a predefined table"
+    if name == "columns of a scale":
+        return "adjacent columns that share a scale" if number else "no scales of columns"
+    return {
+        "states": "number of interleaved rANS states",
+        "width": "elements of a row",
+        "outliers": "number of elements whose symbols are stored apart",
+    }[name]
 
 
 def scales(walk: FieldWalker, layout: RowLayout, n: int) -> Iterator[FieldSpan]:
@@ -108,10 +122,13 @@ def _list(walk: FieldWalker, line: str, count: int) -> Iterator[FieldSpan]:
     """Describe a list of scales: the fields of the head, and a summary."""
     _, end = scale_lists.read(walk.data, walk.at, walk.end, count)
     code = walk.field("scale", f"code of {line}s", 2)
-    yield code
-    rice_fields = [("center", 7), ("k", 3)] if not code.value else []
-    for name, nbits in [("shift", 2), ("least", 7), *rice_fields]:
-        yield walk.field("scale", name, nbits)
+    yield code._replace(meaning=f"scales in {_SCALE_CODES[code.value]}")
+    shift = walk.field("scale", "shift", 2)
+    yield shift._replace(meaning=f"distance of adjacent scales: {1 << shift.value}")
+    yield walk.field("scale", "least", 7, meaning="smallest scale except 0")
+    if not code.value:
+        yield walk.field("scale", "center", 7, meaning="scale step of the shortest Rice codeword")
+        yield walk.field("scale", "k", 3, meaning="parameter of the Rice codewords")
     nbits = end - walk.at
     yield from walk.summary(f"scale of a {line}", count, {"scale": nbits}, checked=True)
 
@@ -123,7 +140,8 @@ def _outliers(walk: FieldWalker, count: int, n: int) -> Iterator[FieldSpan]:
     lists: list[tuple[Kind, str, np.ndarray]]
     lists = [("index", "gap", gaps), ("level", "outlier", symbols)]
     for kind, name, numbers in lists:
-        parameter = walk.field("table", f"k of {name}s", RICE_NBITS)
+        note = "parameter of the Rice codewords"
+        parameter = walk.field("table", f"k of {name}s", RICE_NBITS, meaning=note)
         yield parameter
         for at, nbits in enumerate(Rice(parameter.value).lengths(numbers).tolist()):
             outlier = FieldValue(int(numbers[at]), f"element {places[at]}")

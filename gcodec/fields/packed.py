@@ -94,7 +94,8 @@ def packed(
                 continue
             if code != (element - n if layout.strided else 0):
                 raise Corrupt("a pad code differs from what the format fills in")
-            yield FieldValue(code, "fills up", kind="pad", name="pad code", number=element)
+            note = "padding to the byte"
+            yield FieldValue(code, note, kind="pad", name="pad code", number=element)
 
     def split(low: int, high: int) -> Mapping[str, int]:
         pads = sum(low <= place < high for place in places.pads())

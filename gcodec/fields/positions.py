@@ -79,13 +79,14 @@ def _rice(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
 def _parameter(walk: FieldWalker, number: int, preceding: int) -> FieldSpan:
     """Describe the Rice parameter before gap `number`, given the preceding parameter."""
     if number % (1 << gap_rice.LOG2_GROUP) == 0:
-        head = walk.field("index", "Rice parameter", _PARAMETER_NBITS)
+        note = "parameter of the next codewords"
+        head = walk.field("index", "Rice parameter", _PARAMETER_NBITS, meaning=note)
         rice = head.value
     else:
         (zeros,), end = words.read(walk, words.UNARY, 1)
         change = (int(zeros) + 1) // 2 if zeros % 2 else -(int(zeros) // 2)
         rice, nbits = preceding + change, end - walk.at
-        parameter = FieldValue(rice, f"{change:+d}", groups=(nbits,))
+        parameter = FieldValue(rice, f"{change:+d} from the preceding parameter", groups=(nbits,))
         head = walk.span("index", "Rice parameter", nbits, parameter)
     if not 0 <= rice <= _MAX_PARAMETER:
         walk.at = head.first

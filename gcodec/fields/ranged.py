@@ -50,11 +50,11 @@ def string(
             end = ranged.open_string(coder, span, count).read(ignore, bits_follow=True)
     with walk.within(end):
         ranged.open_range(span)
-        low = walk.field("table", "least byte", 8)
+        low = walk.field("table", "least byte", 8, meaning="smallest byte in the table")
         yield low
-        high = walk.field("table", "largest byte", 8)
+        high = walk.field("table", "largest byte", 8, meaning="largest byte in the table")
         yield high
         numbers = ranged.alphabet(low.value, high.value)
         coded = CodedMask.all(count)
-        table = yield from tabled.table(walk, coder, numbers, coded, lambda symbol: "")
+        table = yield from tabled.table(walk, coder, numbers, coded, "byte {}".format)
         yield from tabled.string(walk, table, kind, name, count, describe)

@@ -78,12 +78,13 @@ def states(
             yield from walk.summary(name, low, {kind: _WORD_NBITS * int(reads_word[:low].sum())})
             for lane, value in enumerate(describe(first + at + low, group[low:high]), low):
                 cost = tables.log2_total - math.log2(frequencies[lane])
-                meaning = f"{cost:.2f} bits, of lane {lane} at {int(state[lane]):#010x}"
+                meaning = f"{cost:.2f} bits, lane {lane} at state {int(state[lane]):#010x}"
                 value = value._replace(meaning=", ".join(filter(None, (value.meaning, meaning))))
                 yield walk.span(kind, name, 0, value, first + at + lane)
                 if reads_word[lane]:
                     data = walk.data[walk.at // 8 : walk.at // 8 + 2].tobytes()
-                    word = FieldValue(int.from_bytes(data, "little"), f"taken up by lane {lane}")
+                    note = f"16-bit word that refills lane {lane}"
+                    word = FieldValue(int.from_bytes(data, "little"), note)
                     yield walk.span(kind, "word", _WORD_NBITS, word)
             described += high
             if high < group.size:
@@ -96,7 +97,7 @@ def states(
 
 
 _describe_states = walker.describe_each(
-    lambda state, lane: FieldValue(state, f"of lane {lane}, where the block begins")
+    lambda state, lane: FieldValue(state, f"state of lane {lane} at the start of the block")
 )
 
 

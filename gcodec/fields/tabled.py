@@ -49,7 +49,7 @@ def table(
     if coder == "huffman":
 
         def describe(nbits: int, number: int) -> FieldValue:
-            symbol, note = int(alphabet[number]), "" if nbits else ": has no word"
+            symbol, note = int(alphabet[number]), "" if nbits else ", without a codeword"
             return FieldValue(nbits, f"{meaning(symbol)}{note}", name=f"length of {symbol}")
 
         count, lengths = alphabet.size, walker.describe_each(describe)

@@ -33,10 +33,14 @@ def values(
     ------
     FormatError
     """
-    name = {"int8": "step", "sign": "size"}.get(value, "")
+    scale_names = {
+        "int8": ("step", f"distance of the levels of {byte_blocks.SIZE} values"),
+        "sign": ("size", "magnitude of all values"),
+    }
+    name, meaning = scale_names.get(value, ("", ""))
     count, width = value_coding.scales_of(k, value), value_coding.width_of(value)
     read_scales = partial(value_coding.read_scales, walk.data, k, value)
-    describe_scales = describe_each(lambda scale, index: FieldValue(scale), "float32")
+    describe_scales = describe_each(lambda scale, index: FieldValue(scale, meaning), "float32")
     scales = yield from walk.checked("scale", name, 32, count, describe_scales, read_scales)
 
     def describe(at: int, codes: np.ndarray) -> Iterator[FieldValue]:

@@ -171,11 +171,19 @@ class FieldWalker:
         yield FieldSpan(kind, name, self.at, nbits, dict(split), symbols=count)
         self.at += nbits
 
-    def field(self, kind: Kind, name: str, nbits: int, groups: tuple[int, ...] = ()) -> FieldSpan:
+    def field(
+        self,
+        kind: Kind,
+        name: str,
+        nbits: int,
+        groups: tuple[int, ...] = (),
+        *,
+        meaning: str = "",
+    ) -> FieldSpan:
         """Read an unsigned integer, most significant bit first, and return its span."""
         self.require(nbits)
         value = int(read_fields(self.data, self.at, nbits, 1)[0])
-        return self.span(kind, name, nbits, FieldValue(value, groups=groups))
+        return self.span(kind, name, nbits, FieldValue(value, meaning, groups=groups))
 
     def fields(
         self,
@@ -279,7 +287,7 @@ class FieldWalker:
             part = min(nbits, 32)
             if read_fields(self.data, self.at, part, 1)[0]:
                 raise Corrupt("a padding bit is not zero")
-            yield self.span("pad", "padding", part, FieldValue(0, "fills up"))
+            yield self.span("pad", "padding", part, FieldValue(0, "zero padding to the byte"))
             nbits -= part
 
     def remainder(self, kind: Kind, name: str, count: int, signs: int = 0) -> Iterator[FieldSpan]:

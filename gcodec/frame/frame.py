@@ -304,8 +304,11 @@ class Frame(_Secret):
             If `limits` or `key` is invalid.
         """
         frame, end = cls.read(data, 0, Limits.or_default(limits), key)
-        if end != memoryview(data).nbytes:
-            raise Corrupt("bytes follow the frame", offset=end)
+        after = Reader(data, end).data[end:]
+        if after:
+            is_frame = after[: len(primitives.MAGIC)] == primitives.MAGIC
+            hint = "; gcodec.iter_frames reads several frames" if is_frame else ""
+            raise Corrupt(f"bytes follow the frame{hint}", offset=end)
         return frame
 
     @classmethod

@@ -79,7 +79,7 @@ def check_tag(tag: bytes | None, key: bytes | None, signed: memoryview) -> None:
     """Raise `FormatError` unless `tag` is the tag of `signed` under `key`, or both are None."""
     if key is None:
         if tag is not None:
-            raise Unsupported("the frame is authenticated: its key is needed to check it")
+            raise Unsupported("the frame is authenticated: pass its key as key=")
         return
     if tag is None or not hmac.compare_digest(tag, tag_of(key, [signed])):
         raise Corrupt("the frame does not bear the tag of this key")

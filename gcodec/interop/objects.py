@@ -102,7 +102,9 @@ def object_bytes(data: Any, name: str = "data") -> np.ndarray:
 def require_mapping(name: str, value: object) -> None:
     """Raise TypeError unless an argument is a mapping."""
     if not isinstance(value, Mapping):
-        raise TypeError(f"{name} is a {type(value).__name__}: must be a mapping, such as a dict")
+        raise TypeError(
+            f"{name} is of type {type(value).__name__}: must be a mapping, such as a dict"
+        )
 
 
 def part_of(message: Mapping[str, Any], name: str) -> np.ndarray:

@@ -144,6 +144,11 @@ class PatchStore:
         self._last: tuple[int, dict[str, np.ndarray]] | None = None
         self.folder.mkdir(parents=True, exist_ok=True)
 
+    def __repr__(self) -> str:
+        """Return the folder and the settings."""
+        settings = f"anchor_every={self.anchor_every}, keep={self.keep}"
+        return f"<PatchStore {os.fspath(self.folder)!r}: {settings}>"
+
     def steps(self) -> list[int]:
         """Return the steps that have a file, in increasing order."""
         return self._files().steps

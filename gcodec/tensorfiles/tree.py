@@ -67,7 +67,7 @@ def take_apart(tree: Any) -> tuple[Any | None, list[tuple[str, Any]]]:
     """
     if is_scalar(tree):
         raise TypeError(
-            f"tree is a {type(tree).__name__}: must be an array, or a container of them"
+            f"tree is of type {type(tree).__name__}: must be an array, or a container of them"
         )
     tensors: dict[str, Any] = {}
 
@@ -87,16 +87,16 @@ def take_apart(tree: Any) -> tuple[Any | None, list[tuple[str, Any]]]:
         if container is None:
             subject = f"tree: {brief(repr(path))}" if parts else "tree"
             raise TypeError(
-                f"{subject} is a {type(node).__name__}: must be an array, a number, a text, None, "
-                f"or a container of them{advice_for(node, 'x' if parts else 'tree')}"
+                f"{subject} is of type {type(node).__name__}: must be an array, a number, a text, "
+                f"None, or a container of them{advice_for(node, 'x' if parts else 'tree')}"
             )
         if len(parts) == MAX_DEPTH:
             raise ParameterError(f"tree: must be nested at most {MAX_DEPTH} deep")
         for key in container.keys:
             if not isinstance(key, (str, int)) or isinstance(key, bool):
                 raise TypeError(
-                    f"tree: the key {brief(repr(key))} is a {type(key).__name__}: must be a text "
-                    "or an integer"
+                    f"tree: the key {brief(repr(key))} is of type {type(key).__name__}: must be a "
+                    "text or an integer"
                 )
         children = [
             visit(child, (*parts, path_part(key)))
@@ -168,12 +168,14 @@ def _compare(node: Any, like: Any, parts: tuple[str, ...]) -> None:
     kind = type(like).__name__
     if isinstance(node, Leaf):
         if not is_array(like):
-            raise ParameterError(f"{_title(parts)} is a {kind}: must be an array, as in the file")
+            raise ParameterError(
+                f"{_title(parts)} is of type {kind}: must be an array, as in the file"
+            )
     elif not isinstance(node, (dict, list, tuple)):
         if not is_scalar(like):
             shown = brief(repr(node))
             raise ParameterError(
-                f"{_title(parts)} is a {kind}: must be a scalar; it is {shown} in the file"
+                f"{_title(parts)} is of type {kind}: must be a scalar; it is {shown} in the file"
             )
     else:
         container = _counterpart(node, like, parts)
@@ -189,7 +191,7 @@ def _counterpart(node: Any, like: Any, parts: tuple[str, ...]) -> Container:
     if container is None or (container.kind is dict) != is_mapping:
         plain = "a mapping, a NamedTuple or a dataclass" if is_mapping else "a list or a tuple"
         kind = type(like).__name__
-        raise ParameterError(f"{_title(parts)} is a {kind}: must be {plain}, as in the file")
+        raise ParameterError(f"{_title(parts)} is of type {kind}: must be {plain}, as in the file")
     if is_mapping and (keys := set(container.keys)) != node.keys():
         for key in node:
             if key not in keys:

@@ -105,7 +105,7 @@ def decode(
         template = torch.empty(0, device="cpu" if device is None else device)
         tensor: torch.Tensor = TORCH.make(array, template)
     elif not isinstance(like, torch.Tensor):
-        raise TypeError(f"like is a {type(like).__name__}: must be a torch.Tensor")
+        raise TypeError(f"like is of type {type(like).__name__}: must be a torch.Tensor")
     else:
         # A tensor on the host with that shape and dtype, which takes no memory.
         template = torch.empty((), dtype=like.dtype).expand(like.shape)

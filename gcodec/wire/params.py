@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -37,6 +38,11 @@ class Field:
     name: str
     kind: Kind
     doc: str
+
+    @property
+    def meaning(self) -> str:
+        """Description of a value in a frame, which is never ``auto``."""
+        return self.doc.partition("; auto:")[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,10 +340,19 @@ def parse_spec(label: str, spec: object, base: type[_P], classes: Mapping[str, t
         raise ParameterError.of(label, spec, f"a spec, a mapping or a {base.__name__}")
     cls = classes.get(name) if isinstance(name, str) else None
     if cls is None:
-        allowed = "one of " + ", ".join(classes) + suggestion(name, classes)
+        hint = _respelled(text, name, classes) or suggestion(name, classes)
+        allowed = "one of " + ", ".join(classes) + hint
         raise ParameterError.of(label, name, allowed)
     built: _P = cls.from_spec(values) if values else cls.from_text(text)
     return built
+
+
+def _respelled(text: str | None, name: object, classes: Mapping[str, object]) -> str:
+    """Return ``; write …`` for a text that begins with a name but has no colon, or nothing."""
+    if text is not None or not isinstance(name, str):
+        return ""
+    spec = re.sub("[, ]+", ",", name.strip(", ")).replace(",", ":", 1)
+    return f"; write {brief(spec)}" if spec.partition(":")[0] in classes else ""
 
 
 def _read_fields(

@@ -90,7 +90,7 @@ class Reader:
             self.data = memoryview(data).cast("B")
         except (TypeError, ValueError) as error:
             kind = type(data).__name__
-            raise TypeError(f"data is a {kind}: must be bytes-like, in one block") from error
+            raise TypeError(f"data is of type {kind}: must be bytes-like, in one block") from error
         self.at = start
         self._size = len(self.data)
 

@@ -14,8 +14,8 @@ from gcodec.wire.params import Field, Parameters, param
 _P = TypeVar("_P", bound=Parameters)
 
 CENTROIDS = tuple(
-    Field(f"centroid{k}", Integer(0, 255), f"of level {levels}: 128, and 256ths of a step")
-    for k, levels in ((1, "1"), (2, "2"), (3, "3 and above"))
+    Field(f"centroid{k}", Integer(0, 255), f"128 plus the offset of {levels} in 256ths of a step")
+    for k, levels in ((1, "level 1"), (2, "level 2"), (3, "levels from 3 on"))
 )
 
 

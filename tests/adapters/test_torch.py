@@ -54,13 +54,13 @@ def test_tensor_round_trip(dtype: str) -> None:
     assert gcodec.torch.decode(frame, device="meta").is_meta
     with pytest.raises(ParameterError, match=r"like\.shape"):
         gcodec.torch.decode(frame, like=x)
-    with pytest.raises(TypeError, match=r"^like is a ndarray: must be a torch.Tensor$"):
+    with pytest.raises(TypeError, match=r"^like is of type ndarray: must be a torch.Tensor$"):
         gcodec.torch.decode(frame, like=like.float().numpy())
     with pytest.raises(TypeError, match="not a dense tensor"):
         gcodec.torch.encode(x.detach().to_sparse(), "raw")
     with pytest.raises(TypeError, match="on meta"):
         gcodec.torch.encode(x.to("meta"), "raw")
-    with pytest.raises(TypeError, match="x is a list"):
+    with pytest.raises(TypeError, match="x is of type list"):
         gcodec.torch.encode([1.0], "raw")
 
 

@@ -422,7 +422,7 @@ def test_torch_tensors_without_plain_values(torch: Any) -> None:
         torch.vmap(frame_of)(x)
     with pytest.raises(TypeError, match=r"^x cannot be read"):
         torch.func.grad(frame_of)(x)
-    with pytest.raises(TypeError, match=r"^x is a Proxy: must be an array"):
+    with pytest.raises(TypeError, match=r"^x is of type Proxy: must be an array"):
         torch.fx.symbolic_trace(lambda x: frame_of(x))
 
 
@@ -546,7 +546,7 @@ def test_jax_arrays_without_values(jax: Any) -> None:
     assert np.array_equal(gcodec.decode(frame_of(X), like=gone), X)
     with pytest.raises(TypeError, match=r"^x has dtype key"):
         frame_of(jax.random.key(0))
-    with pytest.raises(TypeError, match=r"^like is a ShapeDtypeStruct: must be an array"):
+    with pytest.raises(TypeError, match=r"^like is of type ShapeDtypeStruct: must be an array"):
         gcodec.decode(frame_of(X), like=jax.ShapeDtypeStruct(X.shape, np.float32))
 
 

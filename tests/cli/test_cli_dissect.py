@@ -45,7 +45,7 @@ def test_fields_of_the_worked_example(file: Path) -> None:
     # Gap 1, +, level 2; gap 2, -, level 3: 0 0 100, 100 1 110.
     assert shown[-11:-1] == [
         "0x0014 32 header checksum " + " ".join(shown[-11].split()[4:]),
-        "0x0018 32 [0] norm 40 a0 00 00 5 of bucket 0",
+        "0x0018 32 [0] norm 40 a0 00 00 5 bucket 0",
         "0x001c 1 [0] gap 0 1 → element 0",
         "0x001c.1 1 [0] sign 0 +",
         "0x001c.2 3 [0] level 10 0 2 → 2.5",
@@ -53,7 +53,7 @@ def test_fields_of_the_worked_example(file: Path) -> None:
         "0x001d 1 [1] sign 1 -",
         "0x001d.1 3 [1] level 11 0 -3 → -3.75",
         "0x001d.4 4 fill 0000 0 zeros to a whole byte",
-        "0x001e 32 payload checksum ae 6d 15 fe fe156dae CRC-32C of the payload: right",
+        "0x001e 32 payload checksum ae 6d 15 fe fe156dae CRC-32C of the payload: correct",
     ]
     assert "index 4 · sign 2 · level 6 · table 0 · pad 4 · norm 32" in result.stdout
 
@@ -172,7 +172,10 @@ def test_tags(tmp_path: Path) -> None:
     path.write_bytes(gcodec.encode(X, "sign", key=b"secret"))
     key.write_bytes(b"secret")
     assert "not checked without its key" in run(path).stdout
-    assert "BLAKE2b of all before: right" in run(path, "--key-file", key).stdout
+    assert (
+        "BLAKE2b of the preceding bytes of the frame: correct"
+        in run(path, "--key-file", key).stdout
+    )
     key.write_bytes(b"other")
     assert "the tag of this key" in run(path, "--key-file", key, code=1).stderr
 

@@ -375,9 +375,19 @@ def test_codecs_lists_all_registered_codecs():
 def test_codecs_describes_one_codec(name):
     shown = run("codecs", name).stdout
     assert shown.startswith(f"{name}   id {gcodec.codecs()[name].id}\n")
-    assert "typical   " in shown and "at most   " in shown
+    assert " bits/value of whole frames, nmse" in shown
+    assert " bits/value of the payload of a large tensor, with default parameters" in shown
     for declared in gcodec.codecs()[name].declared():
         assert declared.name in shown and declared.doc in shown
+
+
+@pytest.mark.parametrize("spec", ["topk:threshold=0.0", "ecsq:bits=0.0", "lowrank:bits=0.0"])
+def test_codecs_shows_no_default_that_specs_refuse(spec):
+    name, _, pair = spec.partition(":")
+    with pytest.raises(gcodec.ParameterError):
+        gcodec.parse(spec)
+    shown = run("codecs", name).stdout
+    assert pair not in shown and f"\n  {pair.partition('=')[0]} (not set)\n" in shown
 
 
 def test_codecs_shows_a_command_that_works_for_patch():

@@ -240,9 +240,9 @@ def test_buffers_without_a_dtype() -> None:
 def test_lists_beside_floats_of_8_bits_are_refused() -> None:
     x = np.zeros(2, ml_dtypes.float8_e4m3fn)
     frame = gcodec.encode_patch(x, base=x)
-    with pytest.raises(TypeError, match="base is a list"):
+    with pytest.raises(TypeError, match="base is of type list"):
         gcodec.encode_patch(x, base=[0.0, 0.0])
-    with pytest.raises(TypeError, match="new is a list"):
+    with pytest.raises(TypeError, match="new is of type list"):
         gcodec.encode_patch([0.0, 0.0], base=x)
     with pytest.raises(TypeError, match="out"):
         gcodec.apply_patch(frame, x, out=[0, 0])  # type: ignore[call-overload,unused-ignore]

@@ -68,7 +68,7 @@ def test_threshold_sends_all_elements_that_reach_it() -> None:
     "spec", ["topk:k=3,ratio=0.1", "topk:k=3,threshold=1", "topk:ratio=0.1,threshold=1"]
 )
 def test_k_ratio_and_threshold_exclude_each_other(spec: str) -> None:
-    with pytest.raises(gcodec.ParameterError):
+    with pytest.raises(gcodec.ParameterError, match="must be left out where"):
         gcodec.parse(spec)
 
 

@@ -96,7 +96,7 @@ def test_wrong_values_are_named(call: Callable[[], Any], name: str) -> None:
     ],
 )
 def test_wrong_types_are_named(call: Callable[[], Any], name: str) -> None:
-    with pytest.raises(TypeError, match=rf"^{name} is a .*must be"):
+    with pytest.raises(TypeError, match=rf"^{name} is of type .*must be"):
         call()
 
 

@@ -700,7 +700,7 @@ def test_caffe2_invalid_arguments() -> None:
     ):
         with pytest.raises(ParameterError):
             call()
-    with pytest.raises(TypeError, match=r"^rows is a list: must be bytes-like"):
+    with pytest.raises(TypeError, match=r"^rows is of type list: must be bytes-like"):
         decode([1, 2, 3])
 
 

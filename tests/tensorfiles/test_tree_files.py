@@ -174,7 +174,7 @@ def test_pytrees_of_jax_whose_keys_are_plain(tmp_path: Path) -> None:
     assert gcodec.load_file(tmp_path / "x.gcf") == {"layer": {"w": array(1), "b": array(2)}}
     loaded = gcodec.load_file(tmp_path / "x.gcf", like=tree)
     assert type(loaded["layer"]) is Named and loaded["layer"].children == (array(1), array(2))
-    with pytest.raises(TypeError, match=r"the key .* is a tuple"):
+    with pytest.raises(TypeError, match=r"the key .* is of type tuple"):
         gcodec.save_file({"layer": Odd(array(1), array(2))}, tmp_path / "y.gcf", "raw")
 
 
@@ -250,6 +250,18 @@ def test_errors_name_the_byte_of_the_file(tmp_path: Path) -> None:
             assert caught.value.offset == start
 
 
+@pytest.mark.parametrize("read", [gcodec.open, gcodec.load_file])
+def test_errors_name_the_file(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    text = "frame 0: not a frame: the bytes do not begin with GCF"
+    hint = "; the command gcodec encode compresses .safetensors files"
+    other = tmp_path / "step.txt"
+    other.write_bytes(b"no frame")
+    for path, end in ((other, ""), (EXAMPLE, hint)):
+        with pytest.raises(gcodec.Corrupt) as caught:
+            read(path)
+        assert str(caught.value) == f"{path}: {text}{end} (at byte 0)"
+
+
 def test_keys_authenticate(tmp_path: Path) -> None:
     tree = {"a": [array(1)]}
     gcodec.save_file(tree, tmp_path / "x.gcf", "raw", key=b"secret")
@@ -294,14 +306,14 @@ def test_like_must_have_the_structure(tmp_path: Path, like: Any, message: str) -
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.gcf"
     for tree in (3, "text", None):
-        with pytest.raises(TypeError, match="tree is a"):
+        with pytest.raises(TypeError, match="tree is of type"):
             gcodec.save_file(tree, path, "raw")
     released = memoryview(bytearray(8))
     released.release()
     for leaf in (object(), {1, 2}, 1j, np.array(["a"]), np.ones(2, complex), released):
         with pytest.raises(TypeError, match="x"):
             gcodec.save_file({"x": leaf}, path, "raw")
-    with pytest.raises(TypeError, match=r"the key 1\.5 is a float"):
+    with pytest.raises(TypeError, match=r"the key 1\.5 is of type float"):
         gcodec.save_file({1.5: array(1)}, path, "raw")
     with pytest.raises(gcodec.ParameterError, match="two tensors have the path '1'"):
         gcodec.save_file({1: array(1), "1": array(2)}, path, "raw")
@@ -320,9 +332,9 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
             gcodec.save_file({"a": array(1)}, tmp_path / name, "raw")
         assert not (tmp_path / name).exists()
     for wrong, kind in ((3, "int"), (None, "NoneType"), (b"x.gcf", "bytes")):
-        with pytest.raises(TypeError, match=f"path is a {kind}"):
+        with pytest.raises(TypeError, match=f"path is of type {kind}"):
             gcodec.save_file({}, wrong, "raw")  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match=f"path is a {kind}"):
+        with pytest.raises(TypeError, match=f"path is of type {kind}"):
             gcodec.open(wrong)  # type: ignore[arg-type]
     assert not path.exists()
 
@@ -463,4 +475,13 @@ def test_misspelled_words_get_a_suggestion() -> None:
         gcodec.parse("ecqs")
     with pytest.raises(gcodec.ParameterError, match="did you mean nmse"):
         gcodec.parse("ecsq:nsme=0.1")
+    for text, hint in (
+        ("TOPK", "did you mean topk?"),
+        ("qsgd:S=15", "did you mean s?"),
+        ("topk,ratio=0.1", "write topk:ratio=0.1"),
+        ("topk ratio=0.1, value=int8", "write topk:ratio=0.1,value=int8"),
+    ):
+        with pytest.raises(gcodec.ParameterError) as caught:
+            gcodec.parse(text)
+        assert str(caught.value).endswith(f"; {hint}")
     assert "inspect" in run("inspcet", "x", code=2).stderr

@@ -122,7 +122,15 @@ def _summary(cls: type[Codec]) -> str:
 
 
 def _defaults(cls: type[Codec]) -> list[str]:
-    return [f"{d.name}={d.kind.text(d.default)}" for d in cls.declared()]
+    """Return the parameters with their defaults, or as "not set" if no spec can write these."""
+    from gcodec.wire.kinds import Float32
+
+    return [
+        f"{d.name} (not set)"
+        if isinstance(d.kind, Float32) and d.default == d.kind.unset
+        else f"{d.name}={d.kind.text(d.default)}"
+        for d in cls.declared()
+    ]
 
 
 def _print_all(classes: list[type[Codec]]) -> None:
@@ -165,9 +173,10 @@ def _print_one(cls: type[Codec]) -> None:
     print_line(console, _summary(cls))
     click.echo()
     if typical := TYPICAL.get(cls.name):
-        measured = f"{typical.bits:.2f} bits/value, nmse {typical.nmse:.2g}: {EXAMPLE}"
-        print_line(console, f"  typical   {measured}")
-    print_line(console, f"  at most   {_max_bits(cls):g} bits/value with default parameters")
+        measured = f"{typical.bits:.2f} bits/value of whole frames, nmse {typical.nmse:.2g}"
+        print_line(console, f"  typical   {measured}: {EXAMPLE}")
+    limit = f"{_max_bits(cls):g} bits/value of the payload of a large tensor"
+    print_line(console, f"  at most   {limit}, with default parameters")
     print_line(console, f"  unbiased  {'yes' if cls().unbiased else 'no'} by default")
     call = f"inspect FILE -c {cls()}"
     if cls.needs_base:

@@ -73,16 +73,16 @@ def _front(walk: FieldWalker, layout: Layout) -> Generator[FieldSpan, None, Scal
 
     def describe_number(value: float, number: int) -> FieldValue:
         if layout.kind in TABLE_SENT:
-            return FieldValue(value, f"of code {number}")
+            return FieldValue(value, f"code {number}")
         if layout.has_means:
             is_deviation, block = divmod(number, layout.blocks)
             name = "deviation" if is_deviation else "mean"
-            return FieldValue(value, f"of block {block}", name=name, number=block)
+            return FieldValue(value, f"block {block}", name=name, number=block)
         if not layout.nested:
-            return FieldValue(value, f"of block {number}")
+            return FieldValue(value, f"block {number}")
         if not number:
             return FieldValue(value, "added to all scales", name="offset")
-        group = f"of scales from {(number - 1) * layout.nested_block} on"
+        group = f"scales from {(number - 1) * layout.nested_block} on"
         return FieldValue(value, group, name="scale of scales", number=number - 1)
 
     describe = describe_each(describe_number, "float32")
@@ -102,6 +102,6 @@ def _front(walk: FieldWalker, layout: Layout) -> Generator[FieldSpan, None, Scal
             if error.offset is None or error.offset < 4 * count:
                 raise
 
-    describe_codes = describe_each(lambda code, block: FieldValue(code, f"of block {block}"))
+    describe_codes = describe_each(lambda code, block: FieldValue(code, f"block {block}"))
     yield from walk.checked("scale", "scale", 32, count, describe, check, little=True)
     return (yield from walk.checked("scale", "scale", 8, layout.blocks, describe_codes, read))

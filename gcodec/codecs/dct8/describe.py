@@ -65,7 +65,7 @@ def _scales(walk: FieldWalker, count: int, values: str) -> Generator[FieldSpan, 
     def describe_end(value: float, number: int) -> FieldValue:
         chunk, is_least = divmod(number, 2)
         name = "least" if is_least else "step"
-        return FieldValue(value, f"of chunk {chunk}", name=name, number=chunk)
+        return FieldValue(value, f"chunk {chunk}", name=name, number=chunk)
 
     def read() -> np.ndarray:
         return levels.read_scales(walk.data, count, values)

@@ -180,7 +180,7 @@ def read_methods(
     escape = 0
     if flag:
         escape = reader.byte()
-        note("escape", None, escape, "stands for 0 in elements that are not left out")
+        note("escape", None, escape, "replacement for 0 in elements that are not left out")
     for k in range(itemsize):
         method = reader.byte()
         if method not in (OTHER_METHODS if k else FIRST_METHODS[mode]):
@@ -189,7 +189,7 @@ def read_methods(
         plane = STORED_PLANE if method == STORED else Plane(method)
         if method == CONSTANT:
             plane = Plane(method, byte=reader.byte())
-            note("byte", k, plane.byte, "of all elements")
+            note("byte", k, plane.byte, "the byte of all elements")
         elif method == PACKED:
             plane = Plane(method, width=reader.byte())
             if not 1 <= plane.width < 8:
@@ -198,9 +198,9 @@ def read_methods(
         elif k and method != STORED:
             if method == DIFFERENCES:
                 plane = _with_row(plane, reader, n, has_zeros=bool(flag))
-                note("row", k, plane.row, "elements")
+                note("row", k, plane.row, "elements of a row")
             plane = plane._replace(nbytes=reader.leb128())
-            note("bytes", k, plane.nbytes, "")
+            note("bytes", k, plane.nbytes, "bytes")
         planes.append(plane)
     return bool(flag), escape, tuple(planes)
 

@@ -8,11 +8,12 @@ from collections.abc import Generator, Iterator
 import numpy as np
 
 from gcodec.codecs.lowrank import message
-from gcodec.codecs.lowrank.message import CENTROIDS, GAMMA, MOST_EXPONENT, Parts
+from gcodec.codecs.lowrank.message import GAMMA, MOST_EXPONENT, Parts
 from gcodec.errors import Corrupt
 from gcodec.fields import words
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.payload import Payload
+from gcodec.wire.targets import CENTROIDS
 
 _FLAGS = {1: "no residual", 2: "a residual follows the factors"}
 
@@ -24,9 +25,8 @@ def fields(payload: Payload, shape: tuple[int, ...], walk: FieldWalker) -> Itera
     rank = payload.codec.rank
     split = int(words.read(walk, GAMMA, 1)[0][0])
     message.factor_sizes(split, rank, shape)
-    yield from words.word(
-        walk, "header", "dimensions of the rows", GAMMA, split, FieldValue(split), 0
-    )
+    value = FieldValue(split, "number of leading dimensions that form the rows")
+    yield from words.word(walk, "header", "dimensions of the rows", GAMMA, split, value, 0)
     flag = int(words.read(walk, GAMMA, 1)[0][0])
     if flag not in _FLAGS:
         raise Corrupt(f"the residual is {flag}, neither 1 nor 2")
@@ -66,7 +66,7 @@ def _components(rank: int, walk: FieldWalker) -> Iterator[FieldSpan]:
 
 def _centroids(name: str, walk: FieldWalker) -> Iterator[FieldSpan]:
     """Describe the centroids of a factor."""
-    describe = describe_each(lambda value, index: FieldValue(value, CENTROIDS[index]))
+    describe = describe_each(lambda value, index: FieldValue(value, CENTROIDS[index].doc))
     count = len(CENTROIDS)
     yield from walk.fields("table", f"centroid of the {name} factor", 8, count, describe)
 
@@ -75,7 +75,7 @@ def _length(name: str, walk: FieldWalker) -> Generator[FieldSpan, None, int]:
     """Describe a LEB128 number of bytes, and return it."""
     reader = walk.reader()
     value = reader.leb128()
-    yield walk.span_to(reader, "header", name, value)
+    yield walk.span_to(reader, "header", name, value, "bytes")
     return value
 
 
@@ -84,7 +84,7 @@ def _scalars(count: int, walk: FieldWalker) -> Iterator[FieldSpan]:
     fields = walk.reader().take(count)
     for item in message.ecsq().scalars_in(fields):
         nbits, name = 8 * (item.end - item.start), f"{item.field.name} of the residual"
-        yield walk.span("scale", name, nbits, FieldValue(item.value, item.field.doc))
+        yield walk.span("scale", name, nbits, FieldValue(item.value, item.field.meaning))
 
 
 def _strings(parts: Parts, shape: tuple[int, ...], walk: FieldWalker) -> Iterator[FieldSpan]:

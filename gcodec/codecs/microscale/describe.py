@@ -40,7 +40,7 @@ def fields(
     def describe_scale(scale: int, number: int) -> FieldValue:
         if fmt.is_two_level and scale > fmt.nan_scale:
             raise Corrupt(f"the scale of block {number} is negative", number)
-        return FieldValue(scale, f"of block {number}: {factors[scale]:.9g}")
+        return FieldValue(scale, f"block {number}: {factors[scale]:.9g}")
 
     describe_scales = describe_each(describe_scale)
     if code == "none":

@@ -28,7 +28,7 @@ def factors(
         scales = Scales.of(scale, 1, factors.astype(np.uint8)).each
         pairs = zip(factors.tolist(), scales.tolist(), strict=True)
         for number, (factor, block_scale) in enumerate(pairs, at):
-            yield FieldValue(factor, f"of block {number}: scale {block_scale:.9g}")
+            yield FieldValue(factor, f"block {number}: scale {block_scale:.9g}")
 
     return walk.checked("scale", "factor", 8, count, block_factors, read)
 

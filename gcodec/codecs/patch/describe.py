@@ -40,8 +40,8 @@ def fields(walk: FieldWalker, n: int, dtype: str) -> Iterator[FieldSpan]:
         return value
 
     walk.require(8 * DIGEST_NBYTES)
-    digest = bytes(walk.data[:DIGEST_NBYTES]).hex()
-    yield walk.span("header", "digest of the base", 8 * DIGEST_NBYTES, FieldValue(digest))
+    digest = FieldValue(bytes(walk.data[:DIGEST_NBYTES]).hex(), "BLAKE2b of the base")
+    yield walk.span("header", "digest of the base", 8 * DIGEST_NBYTES, digest)
     _, form = read_form(reader)
     note("form", form, FORMS[form])
     yield spans.pop()

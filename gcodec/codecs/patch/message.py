@@ -163,13 +163,13 @@ def read_head(reader: Reader, n: int, dtype: str, note: Note) -> Head:
     most = MOST_CLASSES if dtype in FLOATS else 1
     if not 1 <= count <= most:
         raise Corrupt(f"{count} classes, must be 1 to {most}", reader.at - 1)
-    note("classes", count, "")
+    note("classes", count, "number of classes")
     bounds = list[int]()
     for kind in range(1, count):
         bound = reader.byte()
         if bound <= (bounds[-1] if bounds else 0):
             raise Corrupt(f"a bound of {bound} does not rise", reader.at - 1)
-        note(f"bound of class {kind}", bound, "least context")
+        note(f"bound of class {kind}", bound, "smallest context of the class")
         bounds.append(bound)
     classes = [_read_class(reader, kind, dtype, note) for kind in range(count)]
     if (total := sum(each.size for each in classes)) != n:
@@ -179,7 +179,7 @@ def read_head(reader: Reader, n: int, dtype: str, note: Note) -> Head:
 
 def _read_class(reader: Reader, kind: int, dtype: str, note: Note) -> ClassHead:
     start, of = reader.at, f"of class {kind}"
-    size = note(f"size {of}", reader.leb128(), "")
+    size = note(f"size {of}", reader.leb128(), "elements")
     method = _read_choice(reader, "method", METHODS)
     note(f"method {of}", method, METHODS[method])
     head = ClassHead(size, method)
@@ -187,17 +187,17 @@ def _read_class(reader: Reader, kind: int, dtype: str, note: Note) -> ClassHead:
         return head
     coder = _read_choice(reader, "kind", KIND_NAMES)
     note(f"kind {of}", coder, KIND_NAMES[coder])
-    low = high = note(f"least symbol {of}", reader.byte(), "")
+    low = high = note(f"least symbol {of}", reader.byte(), "smallest symbol in the table")
     if coder != CONSTANT:
-        high = note(f"largest symbol {of}", reader.byte(), "")
+        high = note(f"largest symbol {of}", reader.byte(), "largest symbol in the table")
     largest = VALUES.class_of((1 << 8 * ITEMSIZE[dtype]) - 1)
     if not (method != ALL or coder == CONSTANT) <= low <= high <= largest:
         raise Corrupt(f"symbols {low} to {high}", reader.at - 1)
-    values_nbits = note(f"bits of the values {of}", reader.leb128(), "")
+    values_nbits = note(f"bits of the values {of}", reader.leb128(), "bits")
     changes = index_nbits = 0
     if head.has_index:
-        changes = note(f"changes {of}", reader.leb128(), "")
-        index_nbits = note(f"bits of the positions {of}", reader.leb128(), "")
+        changes = note(f"changes {of}", reader.leb128(), "elements that change")
+        index_nbits = note(f"bits of the positions {of}", reader.leb128(), "bits")
     if head.has_index and not 1 <= changes <= size:
         raise Corrupt(f"{changes} of {size} elements of a class change", start)
     if not size:

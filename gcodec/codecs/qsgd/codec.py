@@ -377,7 +377,7 @@ class QSGD(Codec):
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         def describe(norm: float, bucket: int) -> FieldValue:
-            return FieldValue(norm, f"of bucket {bucket}" + ("" if norm else ", not coded"))
+            return FieldValue(norm, f"bucket {bucket}" + ("" if norm else ", not coded"))
 
         def read() -> np.ndarray:
             return read_norms(payload.data[: NORM_NBITS // 8 * count])
