@@ -176,7 +176,9 @@ def test_inputs_that_are_not_bytes(data: Any) -> None:
 
 @pytest.mark.parametrize("path", ["GCF", "grads.gcf", Path("grads.gcf")])
 def test_path_in_place_of_bytes(path: Any) -> None:
-    with pytest.raises(TypeError, match=r"^frame is a .*: must be bytes; gcodec.load_file reads"):
+    with pytest.raises(
+        TypeError, match=r"^frame is of type .*: must be bytes; gcodec.load_file reads"
+    ):
         gcodec.decode(path)
 
 

@@ -304,7 +304,7 @@ def test_payloads_of_another_codec_are_refused(codec: Codec) -> None:
             codec.decode(payload, 2)
         with pytest.raises(gcodec.ParameterError, match="payload"):
             codec.unpack(payload, 2)
-    with pytest.raises(TypeError, match="payload is a bytes: must be a Payload"):
+    with pytest.raises(TypeError, match="payload is of type bytes: must be a Payload"):
         codec.unpack(codec.encode(f32(1, 2)).data.tobytes(), 2)
 
 

@@ -234,7 +234,9 @@ def test_errors_have_the_offset_in_their_frame() -> None:
 def test_refusals() -> None:
     frames = encoded(["sign", "minmax"], 100)
     for wrong in (frames[0], None):
-        with pytest.raises(TypeError, match=r"^frames is a .*: must be an iterable of frames$"):
+        with pytest.raises(
+            TypeError, match=r"^frames is of type .*: must be an iterable of frames$"
+        ):
             gcodec.decode_sum(wrong)
     with pytest.raises(gcodec.ParameterError, match="at least one frame"):
         gcodec.decode_sum([])

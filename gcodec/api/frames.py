@@ -460,7 +460,9 @@ def decode_sum(
     array([ 1. , -0.5,  1. ], dtype=float32)
     """
     if isinstance(frames, (bytes, bytearray, memoryview)) or not isinstance(frames, Iterable):
-        raise TypeError(f"frames is a {type(frames).__name__}: must be an iterable of frames")
+        raise TypeError(
+            f"frames is of type {type(frames).__name__}: must be an iterable of frames"
+        )
     read: list[Frame] = []
     for index, data in enumerate(frames):
         with located(f"frame {index}", default=None):
@@ -616,7 +618,7 @@ def _receive(data: Any, limits: Limits | None, key: bytes | None, is_bounded: bo
     """Read a frame; `is_bounded` states that the caller's own array bounds the memory."""
     if isinstance(data, str) or hasattr(data, "__fspath__"):
         kind = type(data).__name__
-        raise TypeError(f"frame is a {kind}: must be bytes; gcodec.load_file reads a file")
+        raise TypeError(f"frame is of type {kind}: must be bytes; gcodec.load_file reads a file")
     if limits is None and is_bounded:
         limits = NO_LIMITS
     return Frame.of(data, limits=limits, key=key)
@@ -625,7 +627,9 @@ def _receive(data: Any, limits: Limits | None, key: bytes | None, is_bounded: bo
 def _write(frame: Frame, out: Any) -> int:
     target = writable_bytes(out, "out")
     if len(target) < frame.nbytes:
-        raise ParameterError.of("out", f"{len(target)} bytes", f"at least {frame.nbytes} bytes")
+        raise ParameterError(
+            f"out: has {len(target)} bytes, must have at least {frame.nbytes} bytes"
+        )
     start = 0
     for part in frame.apart_from(np.asarray(target)).parts():
         target[start : start + len(part)] = part

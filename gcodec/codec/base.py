@@ -844,7 +844,7 @@ class Codec(Parameters):
     def _checked(self, payload: Payload, n: int) -> Payload:
         """Check that a payload is complete, and belongs to this kind of codec and n elements."""
         if not isinstance(payload, Payload):
-            raise TypeError(f"payload is a {type(payload).__name__}: must be a Payload")
+            raise TypeError(f"payload is of type {type(payload).__name__}: must be a Payload")
         codec = payload.codec
         if type(codec) is not type(self):
             raise ParameterError.of("payload.codec", str(codec), f"a {self.name} codec")
@@ -881,15 +881,20 @@ class Codec(Parameters):
         values = defaults | scalars
         missing = [name for name in kinds if name not in values]
         for name in (*codec.unresolved(), *missing):
-            raise ParameterError(f"{name}: the bytes do not contain it; pass it as {name}=…")
+            raise ParameterError(
+                f"{name}: must be given, as {name}=…, since the bytes do not state {name}"
+            )
         try:
             flat = np.frombuffer(data, np.uint8) if device_of(data) is None else data
         except (TypeError, ValueError, BufferError) as error:
-            raise TypeError(f"payload is a {type(data).__name__}: must be bytes-like") from error
+            kind = type(data).__name__
+            raise TypeError(f"payload is of type {kind}: must be bytes-like") from error
         if nbits is None:
             nbits = codec._bare_nbits(n, flat, values)
             if nbits is None:
-                raise ParameterError(f"nbits: bytes of {codec} do not contain it; pass nbits=…")
+                raise ParameterError(
+                    f"nbits: must be given, as nbits=…, since bytes of {codec} do not state nbits"
+                )
         return Payload(codec, values, flat, _check_nbits("nbits", nbits))
 
 
