@@ -356,6 +356,7 @@ def write_shortest(
     device = device_of(*(candidate.nbits for candidate in priced))
     if device is None:
         return Selection([_shortest_on_host(candidates, estimated, sized)])
+    assert len(priced) == len(candidates), "a device prices all candidates"
     strings = priced
     if estimated is not None:
         assert estimated.plan is not None

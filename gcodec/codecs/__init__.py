@@ -1,11 +1,15 @@
 """The codecs: one module each, or a package, which is imported when the codec is first used.
 
 ``gcodec.codecs`` is this package and can also be called: ``gcodec.codecs()`` returns the
-registered names and classes, without ``patch``, which needs a base.
+registered names and classes, without ``patch``, which needs a base. The package also has the
+classes as attributes.
 
 Examples
 --------
 >>> import gcodec
+>>> from gcodec.codecs import Sign
+>>> isinstance(gcodec.parse("sign"), Sign)
+True
 >>> list(gcodec.codecs())[:4]
 ['raw', 'qsgd', 'mxnet-2bit', 'mxnet-1bit']
 >>> gcodec.codecs()["sign"](scale="l2")
@@ -17,11 +21,32 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gcodec.codec import Codec, Provided, provide, registered, with_id
 from gcodec.errors import Unsupported
 from gcodec.wire.params import parse_spec
+
+if TYPE_CHECKING:
+    from gcodec.codecs.blockwise.codec import Blockwise as Blockwise
+    from gcodec.codecs.dct8.codec import DCT8 as DCT8
+    from gcodec.codecs.ecsq.codec import ECSQ as ECSQ
+    from gcodec.codecs.lossless.codec import Lossless as Lossless
+    from gcodec.codecs.lowrank.codec import LowRank as LowRank
+    from gcodec.codecs.microscale.codec import Microscale as Microscale
+    from gcodec.codecs.minifloat.codec import MiniFloatCodec as MiniFloatCodec
+    from gcodec.codecs.minmax import MinMax as MinMax
+    from gcodec.codecs.mxnet.one_bit import MXNet1Bit as MXNet1Bit
+    from gcodec.codecs.mxnet.two_bit import MXNet2Bit as MXNet2Bit
+    from gcodec.codecs.patch.codec import Patch as Patch
+    from gcodec.codecs.powersgd.codec import PowerSGD as PowerSGD
+    from gcodec.codecs.qsgd.codec import QSGD as QSGD
+    from gcodec.codecs.randomk import RandomK as RandomK
+    from gcodec.codecs.raw import Raw as Raw
+    from gcodec.codecs.sign import Sign as Sign
+    from gcodec.codecs.sparseloco import SparseLoCo as SparseLoCo
+    from gcodec.codecs.terngrad import TernGrad as TernGrad
+    from gcodec.codecs.topk import TopK as TopK
 
 provide(
     Provided(id, name, f"{__name__}.{module}")
@@ -98,6 +123,15 @@ def by_id(number: int) -> type[Codec]:
     if cls is None:
         raise Unsupported(f"codec id {number} is not known to this release")
     return cls
+
+
+def __getattr__(name: str) -> Any:
+    """Return the class of a codec by its own name, and import its module first."""
+    if name[:1].isupper():  # others are modules, which import each other
+        for cls in registered(with_base=True).values():
+            if cls.__name__ == name:
+                return cls
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class _Callable(types.ModuleType):

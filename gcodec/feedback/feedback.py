@@ -141,6 +141,8 @@ class Feedback:
     independent from then on.
 
     The memory is one float32 array for each tensor, and one more for each number of elements.
+    `compress_many` and a `Transaction` take a second array for each of their tensors, because they
+    undo all steps if one fails. These arrays are kept for the next call.
 
     Parameters
     ----------

@@ -22,8 +22,9 @@ class SpareArrays:
     """Unused float32 arrays, by device and number of elements.
 
     A step reads one array and writes another. The array that it has read then serves the next
-    tensor of the same size, so each size needs one array more than it has tensors. The class is
-    thread-safe: each array goes to one thread only.
+    tensor of the same size, so tensors that are compressed one by one need one array more than
+    there are tensors of their size, and those that are compressed together twice as many. The
+    class is thread-safe: each array goes to one thread only.
     """
 
     def __init__(self) -> None:

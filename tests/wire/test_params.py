@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec import Codec, ParameterError
+from gcodec import codecs as codec_classes
 from gcodec.codec import register, registry
 from gcodec.errors import Corrupt, Unsupported
 from gcodec.wire.kinds import Choice, Float32, binary32
@@ -290,6 +291,16 @@ def test_registry() -> None:
             assert declared.kind.allowed
         for declared in cls.declared():
             assert declared.kind.check(declared.name, declared.default) == declared.default
+
+
+def test_classes_are_attributes_by_which_reprs_are_python() -> None:
+    classes = [*gcodec.codecs().values(), type(gcodec.parse("patch"))]
+    names = {cls.__name__: getattr(codec_classes, cls.__name__) for cls in classes}
+    assert list(names.values()) == classes
+    for codec in (*(cls() for cls in classes), gcodec.parse("topk:k=3,value=int8")):
+        assert eval(repr(codec), names) == codec
+    with pytest.raises(AttributeError, match="has no attribute 'Unknown'"):
+        _ = codec_classes.Unknown
 
 
 @pytest.mark.parametrize(("number", "name"), [(1, "new"), (250, "raw"), (0, "new"), (256, "new")])
