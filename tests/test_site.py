@@ -124,7 +124,11 @@ def test_page_of_the_command_has_every_verb() -> None:
     verbs = cli.list_commands(click.Context(cli))
     assert re.findall(r"^## gcodec (\w+)$", text, re.MULTILINE) == verbs
     assert all(f"Usage: gcodec {verb} " in text for verb in verbs)
-    assert site_pages.HELP in (ROOT / "docs" / "command.md").read_text("utf-8")
+    page = (ROOT / "docs" / "command.md").read_text("utf-8")
+    assert site_pages.HELP in page
+    purposes = re.findall(r"^\| \[`(\w+)`\]\(#gcodec-\1\) \| (.+) \|$", page, re.MULTILINE)
+    assert [verb for verb, _ in purposes] == verbs
+    assert all(f"{verb:9}{purpose}\n" in text for verb, purpose in purposes)
 
 
 def test_links_suit_the_site() -> None:
