@@ -5,7 +5,7 @@ a pair of virtual network devices, whose queues limit the bits per second. This 
 and the commands ``ip`` and ``tc``; without them, only the loopback is measured, which has no such
 limit.
 
-The table is part of docs/frameworks.md. The fastest of all steps counts, because other processes
+The table is part of docs/ddp.md. The fastest of all steps counts, because other processes
 may use the machine as well. Break-even is the link speed at which a step with the hook takes as
 long as a step with plain all-reduce. It is stated as measured, between the two links where one
 overtakes the other, and as `gcodec.advisor` predicts it from the bits that the hook sent, the

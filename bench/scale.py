@@ -176,7 +176,8 @@ def _layout(result: Result) -> str:
 
 
 def _links(results: Sequence[Result]) -> Iterator[str]:
-    yield "**Links**, nominal and measured:\n"
+    yield "### Links\n"
+    yield "The table compares the rate and the delay of the links with measurements.\n"
     yield "| nodes | nominal | a message | a step of a ring | two nodes | all nodes at once |"
     yield "|---|---|---:|---:|---:|---:|"
     for result in results:
@@ -188,7 +189,8 @@ def _links(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _wire(results: Sequence[Result]) -> Iterator[str]:
-    yield "**Megabytes on the link of a node** in a step, as its device counts them:\n"
+    yield "### Megabytes on the link of a node\n"
+    yield "These are the bytes of a step, as the device of the node counts them.\n"
 
     def cell(result: Result, hook: Hook) -> str:
         rows = [row_of(result, hook, speed) for speed in _speeds([result])]
@@ -199,7 +201,8 @@ def _wire(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _steps(results: Sequence[Result], speed: Speed) -> Iterator[str]:
-    yield f"**A step in ms, {_name(speed)}**: measured, predicted, and the difference:\n"
+    yield f"### A step in ms, {_name(speed)}\n"
+    yield "Each cell contains the measured time, the predicted time and the difference.\n"
     is_near: dict[bool, list[bool]] = {False: [], True: []}  # by whether the processors were busy
 
     def cell(result: Result, hook: Hook) -> str:
@@ -225,7 +228,8 @@ def _steps(results: Sequence[Result], speed: Speed) -> Iterator[str]:
 
 
 def _processor(results: Sequence[Result]) -> Iterator[str]:
-    yield "**Processor time of a step in ms**, of all ranks together, and of the relay:\n"
+    yield "### Processor time of a step in ms\n"
+    yield "The first number is the time of all ranks together, the second that of the relay.\n"
     speed = _speeds(results)[0]
 
     def cell(result: Result, hook: Hook) -> str:
@@ -251,7 +255,8 @@ def _grid(results: Sequence[Result], cell: Callable[[Result, Hook], str]) -> Ite
 
 
 def _simulated(outcomes: Outcomes) -> Iterator[str]:
-    yield "**Simulated workers**, in nodes of 8: kilobytes of a step, counted and predicted:\n"
+    yield "### Simulated workers\n"
+    yield "Each node has 8 workers. Kilobytes of a step are counted, predicted, and compared.\n"
     columns = "workers | codec | collective | a worker to its node | a node to others | residual"
     yield f"| {columns} | replicas |"
     yield "|---:|---|---|---:|---:|---|---|"

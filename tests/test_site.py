@@ -5,15 +5,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 
+import gcodec
 from tools import site_pages
 
 ROOT = Path(__file__).parents[1]
+ONES = np.ones(3, np.float32)
 REFERENCE = {
     name
     for page in (ROOT / "docs" / "api").glob("*.md")
@@ -65,6 +69,54 @@ def test_every_public_name_has_an_example(module: str, library: str | None) -> N
     assert [name for name, value in documented if ">>> " not in (value.__doc__ or "")] == []
 
 
+def test_tables_of_the_reference_list_the_objects_below_them() -> None:
+    page = (ROOT / "docs" / "api" / "gcodec.md").read_text("utf-8")
+    _, *groups = page.split("\n## ")
+    for group in groups:
+        rows = re.findall(r"^\| \[`(\w+)`\]\(#gcodec\.\1\) \|", group, re.MULTILINE)
+        assert rows == re.findall(r"^::: gcodec\.(\w+)$", group, re.MULTILINE) != []
+
+
+def test_tree_of_errors_is_that_of_the_classes() -> None:
+    page = (ROOT / "docs" / "api" / "gcodec.md").read_text("utf-8")
+    tree = re.search(r"^GcodecError\n(?:[ │├└].*\n)+", page, re.MULTILINE)
+    assert tree
+    parents: dict[int, type] = {}  # the latest class of each depth
+    for indent, name in re.findall(r"^([ │├└─]*)(\w+)", tree[0], re.MULTILINE):
+        parents[len(indent) // 4] = own = getattr(gcodec, name)
+        assert not indent or own.__base__ is parents[len(indent) // 4 - 1]
+
+
+UNREADABLE = {
+    "a list": lambda: gcodec.encode([1.0], "sign"),
+    "complex numbers": lambda: gcodec.encode(np.ones(3, complex), "sign"),
+    "a masked array": lambda: gcodec.encode(np.ma.masked_array(ONES), "sign"),
+    "text": lambda: gcodec.decode("text"),  # type: ignore[arg-type]
+    "no path": lambda: gcodec.load_file(5.0),  # type: ignore[arg-type]
+    "no tree": lambda: gcodec.save_file(5, "x.gcf", "sign"),
+}
+INVALID = {
+    "seed": lambda: gcodec.encode(ONES, "sign", seed="a"),  # type: ignore[arg-type]
+    "codec": lambda: gcodec.encode(ONES, 5),  # type: ignore[arg-type]
+    "NaN": lambda: gcodec.encode(ONES * np.float32("nan"), "sign"),
+    "grads": lambda: gcodec.Feedback("sign").compress_many(5),  # type: ignore[arg-type]
+    "out": lambda: gcodec.decode(gcodec.encode(ONES, "sign"), out=np.ones(3)),
+    "base": lambda: gcodec.encode_patch(ONES, np.ones(3)),
+}
+
+
+@pytest.mark.parametrize("call", UNREADABLE.values(), ids=UNREADABLE)
+def test_unreadable_data_is_a_type_error(call: Callable[[], object]) -> None:
+    with pytest.raises(TypeError):
+        call()
+
+
+@pytest.mark.parametrize("call", INVALID.values(), ids=INVALID)
+def test_other_invalid_arguments_are_parameter_errors(call: Callable[[], object]) -> None:
+    with pytest.raises(gcodec.ParameterError):
+        call()
+
+
 def test_page_of_the_command_has_every_verb() -> None:
     from gcodec.cli.main import cli
 
@@ -72,7 +124,11 @@ def test_page_of_the_command_has_every_verb() -> None:
     verbs = cli.list_commands(click.Context(cli))
     assert re.findall(r"^## gcodec (\w+)$", text, re.MULTILINE) == verbs
     assert all(f"Usage: gcodec {verb} " in text for verb in verbs)
-    assert site_pages.HELP in (ROOT / "docs" / "command.md").read_text("utf-8")
+    page = (ROOT / "docs" / "command.md").read_text("utf-8")
+    assert site_pages.HELP in page
+    purposes = re.findall(r"^\| \[`(\w+)`\]\(#gcodec-\1\) \| (.+) \|$", page, re.MULTILINE)
+    assert [verb for verb, _ in purposes] == verbs
+    assert all(f"{verb:9}{purpose}\n" in text for verb, purpose in purposes)
 
 
 def test_links_suit_the_site() -> None:

@@ -257,7 +257,7 @@ class DdpState:
         Arguments of `ddp_hook` that all ranks must share.
     iteration : int
         Number of steps so far. Of the compressed steps only the valid ones count; see
-        ``docs/frameworks.md``.
+        ``docs/ddp.md``.
     sent_nbytes, received_nbytes : int
         Number of bytes of the messages that this rank wrote, each counted once, and that it
         received, in all compressed steps so far. Bytes inside of nodes do not count.

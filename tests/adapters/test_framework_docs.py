@@ -15,9 +15,9 @@ import pytest
 from rank_processes import run_programs
 
 ROOT = Path(__file__).parents[2]
-SECTIONS = re.split(r"^## ", (ROOT / "docs" / "frameworks.md").read_text("utf-8"), flags=re.M)[1:]
+PAGE = (ROOT / "docs" / "frameworks.md").read_text("utf-8")
+SECTIONS = [part for part in re.split(r"^## ", PAGE, flags=re.M)[1:] if "\n```python" in part]
 NEEDS = {
-    "PyTorch: DistributedDataParallel": "torch",
     "PyTorch: tensors and process groups": "torch",
     "JAX": "jax",
     "MPI": "mpi4py",
@@ -40,8 +40,6 @@ QUICK_NEEDS = {
     "Zarr": "zarr",
 }
 GUIDES = ("ddp", "fsdp2", "diloco")
-# Those that join a group of processes do so in one of their own.
-JOINING = ("PyTorch: DistributedDataParallel", "MPI")
 
 
 def run_apart(code: str, library: str) -> str:
@@ -81,7 +79,7 @@ def test_python_blocks(section: str, capsys: pytest.CaptureFixture[str]) -> None
     pytest.importorskip(NEEDS[title], reason=f"{NEEDS[title]} is not installed")
     code = "\n".join(re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S))
     assert code
-    if title in JOINING:
+    if title == "MPI":  # which joins a group of processes
         printed = run_apart(code, NEEDS[title])
     else:
         if NEEDS[title] == "numcodecs":  # what the installed package declares

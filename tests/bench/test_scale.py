@@ -99,6 +99,21 @@ def result_of(size: int, inside: int, bits: float) -> dict[str, Any]:
     }
 
 
+def test_headings_of_tables_are_those_of_the_page() -> None:
+    result = result_of(8, 2, 1.0)
+    for *_, row in result["rows"]:
+        row |= {"wire": 1e6, "processor": 1.0, "relay": 0.1, "bits": 1.0}
+    lines = "\n".join(scale.tables([result], {})).splitlines()
+    titles = [line for line in lines if line.startswith("### ")]
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text("utf-8")
+    on_page = [line for line in page.splitlines() if line.startswith("### ")]
+    steps = "### A step in ms, "
+    assert [title for title in on_page if not title.startswith(steps)] == [
+        title for title in titles if not title.startswith(steps)
+    ]
+    assert titles.count(f"{steps}8 Mbit/s, 10 ms") == 1
+
+
 @pytest.mark.parametrize(
     ("hook", "seconds"),
     [
