@@ -22,6 +22,7 @@ from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_float32
 
 _METHOD = "method"  # key of a state_dict that PyTorch's optimizers do not have
+_GROUPS = ("velocity", "residual", "momentum", "variance")  # of arrays in the shapes of parameters
 
 
 class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
@@ -67,9 +68,11 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             with torch.enable_grad():
                 loss = closure()
         lr = check_float32("lr", float(self.param_groups[0]["lr"]))
+        # Another rank may have a gradient where this one has none, but not of a frozen parameter.
         gradients = {
             name: _to_host(torch.zeros_like(p) if p.grad is None else p.grad)
             for name, p in self._named.items()
+            if p.requires_grad
         }
         with torch.no_grad():
             self._update(gradients, lr)
@@ -90,10 +93,21 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         return state | {_METHOD: arrays}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from a dict that `state_dict` returned on the same rank."""
+        """Continue from a dict that `state_dict` returned on the same rank.
+
+        Raises
+        ------
+        ParameterError
+            If this is no such dict, or the state of another model. Nothing has changed.
+        """
         saved = state_dict.get(_METHOD) if isinstance(state_dict, Mapping) else None
         if not isinstance(saved, Mapping):
             raise ParameterError.of("state_dict", state_dict, "a state_dict of this optimizer")
+        for key, x in saved.items():
+            group, _, name = str(key).partition(":")
+            shape = self._named[name].shape if name in self._named else None
+            if group in _GROUPS and getattr(x, "shape", None) != shape:
+                raise ParameterError(f"state_dict: {key} is of no parameter, or of another shape")
         method = copy.copy(self.method)  # which remains as it is if either part is refused
         method.load_state_dict({key: saved_array(x) for key, x in saved.items()})
         super().load_state_dict({key: x for key, x in state_dict.items() if key != _METHOD})
@@ -233,10 +247,10 @@ class OneBitAdam(ExchangingOptimizer):
         )
 
     def _update(self, gradients: dict[str, np.ndarray], lr: float) -> None:
-        values = {name: _to_host(p).copy() for name, p in self._named.items()}
+        values = {name: _to_host(self._named[name]).copy() for name in gradients}
         self.method.step(values, gradients, lr)
-        for name, parameter in self._named.items():
-            parameter.copy_(torch.from_numpy(values[name]))
+        for name, value in values.items():
+            self._named[name].copy_(torch.from_numpy(value))
 
 
 def _checked(communicator: Communicator | None) -> Communicator:

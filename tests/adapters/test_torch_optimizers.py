@@ -276,14 +276,44 @@ def test_refused_state_changes_nothing(kind: str) -> None:
         for each, optimizer in zip((model, other), optimizers, strict=True):
             backward(each, 0, communicator.rank)
             optimizer.step()
-        before = optimizers[0].state_dict()["method"]
-        with pytest.raises(ValueError, match="parameter group"):
-            optimizers[0].load_state_dict(optimizers[1].state_dict())
-        after = optimizers[0].state_dict()["method"]
-        assert after.keys() == before.keys()
-        assert all(torch.equal(after[key], x) for key, x in before.items())
+        before, foreign = (optimizer.state_dict()["method"] for optimizer in optimizers)
+        resized = {key: x[..., :1] if x.ndim else x for key, x in before.items()}
+        for method, message in (
+            (before, "parameter group"),
+            (foreign, "weight is of no parameter, or of another shape"),
+            (resized, "0.weight is of no parameter, or of another shape"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                optimizers[0].load_state_dict({**optimizers[1].state_dict(), "method": method})
+            after = optimizers[0].state_dict()["method"]
+            assert after.keys() == before.keys()
+            assert all(torch.equal(after[key], x) for key, x in before.items())
 
     Simulator(1).run(worker)
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam", "deepspeed"])
+def test_frozen_parameters_stay(kind: str) -> None:
+    """Their momenta would move them further."""
+
+    def worker(communicator: Any) -> dict[str, np.ndarray]:
+        model = network()
+        optimizer = make(kind, model, communicator)
+        for step in range(4):
+            backward(model, step, communicator.rank)
+            optimizer.step()
+        model[0].requires_grad_(False)
+        before = values(model)
+        for step in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(1, 24) * (step + communicator.rank)).square().sum().backward()
+            optimizer.step()
+        after = values(model)
+        assert all(np.array_equal(after[n], before[n]) == n.startswith("0.") for n in before)
+        return after
+
+    first, second = Simulator(2).run(worker)
+    assert equal(first, second)
 
 
 @pytest.mark.parametrize("kind", ["dgc", "adam"])
