@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
+import os
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -297,7 +298,7 @@ class DdpState:
         self._group = group
         check_group("process_group", group)
         self._timeout, self._key, self._inside = timeout, key, inside
-        self._worker = ThreadPoolExecutor(1, "gcodec-ddp")
+        self._worker, self._process_id = ThreadPoolExecutor(1, "gcodec-ddp"), os.getpid()
         self._choice: Choice | None = None  # of the collective, by the advisor or a state
         self._restored: Sequence[SavedState] = ()  # to be used after the choice
         self._agreed = False
@@ -532,6 +533,8 @@ class DdpState:
                 state |= {prefix + key: torch.from_numpy(array) for key, array in arrays.items()}
             return state
 
+        if os.getpid() != self._process_id:  # a forked child, which has no thread of the worker
+            return state_between_buckets()
         return self._worker.submit(state_between_buckets).result()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -145,6 +145,7 @@ def test_checkpoint_resumes_bit_exactly(pair: Callable[[str], list[Any]]) -> Non
     shape = "state['residual:last.weight'].shape=(2, 3): must be (3, 40), as in the model"
     other = "state='residual:other': must be the residual of a parameter of the model"
     assert first["foreign"] == [other, shape, shape]
+    assert first["forked"] == second["forked"] == 0
     [warning] = first["warned"]
     assert warning.startswith("ddp_hook: the state has no residuals, so feedback starts anew;")
 
