@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gcodec
+from gcodec.codecs import TopK
 
 if TYPE_CHECKING:
     from typing_extensions import assert_type
@@ -46,3 +47,10 @@ def test_results_have_the_library_of_their_argument() -> None:
     frame = gcodec.encode(X, "raw")
     assert type(gcodec.decode(frame, like=x)) is torch.Tensor
     assert type(gcodec.decode_sum([frame], out=x)) is torch.Tensor
+
+
+def test_parameters_of_codecs_are_keywords() -> None:
+    """Their order is that of the header, in which the main parameter need not be first."""
+    assert assert_type(TopK(k=3), TopK) == gcodec.parse("topk:k=3")
+    with pytest.raises(TypeError, match="positional"):
+        TopK(3)  # type: ignore[misc]

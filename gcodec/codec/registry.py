@@ -6,10 +6,19 @@ import dataclasses
 import importlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gcodec.codec.base import Codec
 from gcodec.errors import ParameterError
+
+if TYPE_CHECKING:  # typing has it from Python 3.11 on
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**options: Any) -> Callable[[_C], _C]:
+        """Do what the decorator of `typing` does: nothing that shows while a program runs."""
+        return lambda decorated: decorated
+
 
 _C = TypeVar("_C", bound="type[Codec]")
 
@@ -82,8 +91,9 @@ def _put(codecs: Mapping[str, type[Codec] | Provided], replaces: bool) -> None:
         _names.update((codec.id, name) for name, codec in merged.items())
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
 def register(*, id: int, name: str) -> Callable[[_C], _C]:
-    """Register a class as a codec, and make it a frozen dataclass.
+    """Register a class as a codec, and make it a frozen dataclass with keyword arguments.
 
     Parameters
     ----------
@@ -121,7 +131,7 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
             if (other.id == id or other.name == name) and not is_same(other, cls):
                 raise ParameterError.of("id or name", (id, name), f"free; {other.name} has it")
         cls.id, cls.name = id, name
-        codec = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+        codec = dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)(cls)
         _put({name: codec}, replaces=True)
         return cls
 
