@@ -49,6 +49,9 @@ def inspect(
 ) -> Inspection:
     """Measure the tensors of a program or of a file, as ``gcodec inspect`` does.
 
+    The command with ``--max-nmse`` or ``--max-bits`` also finds the best codec of each tensor; in
+    a program `gcodec.choose` does so.
+
     Parameters
     ----------
     tree : array, tree of arrays, str or os.PathLike
