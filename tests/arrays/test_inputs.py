@@ -561,7 +561,7 @@ def test_encode_into_buffers() -> None:
     assert not any(block[:99])
     cases: list[tuple[Any, type[Exception], str]] = [
         (bytes(200), ParameterError, "out is read-only"),
-        (bytearray(5), ParameterError, "out='5 bytes': must be at least"),
+        (bytearray(5), ParameterError, "out: has 5 bytes, must have at least"),
         (np.zeros(400, np.uint8)[::2], TypeError, "out: .*contiguous"),
         (np.zeros(400, ml_dtypes.bfloat16), TypeError, "out: "),
         ([0] * 200, TypeError, "out: .*bytes-like"),
