@@ -175,8 +175,7 @@ def load_file(
     """
     if like is not None and limits is None:
         limits = NO_LIMITS
-    _check_path(path)
-    with _errors_naming(path), TensorFile(Path(path), Limits.or_default(limits), key) as file:
+    with open(path, limits=limits, key=key) as file, _errors_naming(path):
         return file.load(like)
 
 
