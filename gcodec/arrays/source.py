@@ -521,7 +521,7 @@ def is_flat(array: Array) -> bool:
     return bool(array.flags.c_contiguous and array.flags.aligned)
 
 
-def is_plain_array(array: Any, dtypes: Sequence[str], ndim: int = 1) -> bool:
+def is_plain_array(array: Any, dtypes: Sequence[str | np.dtype[Any]], ndim: int = 1) -> bool:
     """Whether an object is a C-contiguous array of `ndim` dimensions and one of the dtypes."""
     if not isinstance(array, np.ndarray) and device_of(array) is None:
         return False

@@ -70,7 +70,7 @@ def are(quantized: SparseValues, value: str, k: int) -> bool:
     """Return whether these are k quantized values."""
     scales, codes = quantized
     if not is_plain_array(scales, ("float32",)) or not is_plain_array(
-        codes, (_code_dtype(value).name,)
+        codes, (_code_dtype(value),)
     ):
         return False
     size = -(-k // 8) if value == "sign" else k
