@@ -34,7 +34,7 @@ from gcodec.torch.agreement import Refused, check_agreement, opened, sealed
 from gcodec.torch.communicator import TorchCommunicator, check_communicator
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import trainable_parameters
-from gcodec.torch.saved_state import check_residuals
+from gcodec.torch.saved_state import check_shapes
 from gcodec.torch.tensors import saved_array, saved_count, warn_of_missing_residuals
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_flag, check_integer
@@ -603,7 +603,7 @@ class DiLoCo:
             raise ParameterError(f"state: must be {allowed}: {error}") from error
         if shapes != own or any(part.values.shape != own.get(part.name) for part in owned):
             raise ParameterError("state: its parameters are not those of the model")
-        check_residuals(arrays, own)
+        check_shapes(arrays, own)
         codecs = (selection.lossy_codec(self._policy, *item) for item in own.items())
         if outer_step and self._feedback is not None and not arrays and any(codecs):
             warn_of_missing_residuals("DiLoCo")

@@ -32,7 +32,7 @@ from gcodec.torch.communicator import TorchCommunicator, check_group
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part, check_states
 from gcodec.torch.names import FLOATS, unwrapped
-from gcodec.torch.saved_state import check_residuals
+from gcodec.torch.saved_state import check_shapes
 from gcodec.torch.tensors import (
     check_same_rank,
     saved_array,
@@ -676,7 +676,7 @@ def _check_shapes(
     """Raise `ParameterError` unless all residuals of each coder have one of its shapes."""
     for prefix, saved in arrays.items():
         cut = {key: x for key, x in saved.items() if not key.endswith(_UNCUT)}
-        check_residuals(cut, shapes[prefix])
+        check_shapes(cut, shapes[prefix])
 
 
 def _is_hybrid(parameter: Any) -> bool:

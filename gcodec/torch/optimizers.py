@@ -17,12 +17,13 @@ from gcodec import training
 from gcodec.errors import ParameterError
 from gcodec.torch.communicator import TorchCommunicator, check_communicator
 from gcodec.torch.names import trainable_parameters
+from gcodec.torch.saved_state import check_shapes
 from gcodec.torch.tensors import saved_array
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_float32
 
 _METHOD = "method"  # key of a state_dict that PyTorch's optimizers do not have
-_GROUPS = ("velocity", "residual", "momentum", "variance")  # of arrays in the shapes of parameters
+_KINDS = ("velocity", "residual", "momentum", "variance")  # of arrays in the shapes of parameters
 
 
 class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
@@ -103,13 +104,10 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         saved = state_dict.get(_METHOD) if isinstance(state_dict, Mapping) else None
         if not isinstance(saved, Mapping):
             raise ParameterError.of("state_dict", state_dict, "a state_dict of this optimizer")
-        for key, x in saved.items():
-            group, _, name = str(key).partition(":")
-            shape = self._named[name].shape if name in self._named else None
-            if group in _GROUPS and getattr(x, "shape", None) != shape:
-                raise ParameterError(f"state_dict: {key} is of no parameter, or of another shape")
+        arrays = {key: saved_array(x) for key, x in saved.items()}
         method = copy.copy(self.method)  # which remains as it is if either part is refused
-        method.load_state_dict({key: saved_array(x) for key, x in saved.items()})
+        method.load_state_dict(arrays)
+        check_shapes(arrays, {name: tuple(p.shape) for name, p in self._named.items()}, _KINDS)
         super().load_state_dict({key: x for key, x in state_dict.items() if key != _METHOD})
         self.method = method
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,24 +85,28 @@ def parse_state(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
     return counters, SavedState(place, worker, server)
 
 
-def check_residuals(
-    arrays: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]
+def check_shapes(
+    arrays: Mapping[str, np.ndarray],
+    expected: Mapping[str, tuple[int, ...]],
+    kinds: Collection[str] = ("residual",),
 ) -> None:
-    """Raise `ParameterError` unless all residuals among arrays have one of these names and shapes.
+    """Raise `ParameterError` unless all arrays of some kinds have one of these names and shapes.
 
     Parameters
     ----------
     arrays : mapping
-        Arrays of a `Feedback.state_dict`.
+        Arrays of a state_dict, such as that of a `Feedback`, whose keys are ``"KIND:NAME"``.
     expected : mapping of str to tuple of int
-        Shapes of residuals by name.
+        Shapes by name.
+    kinds : collection of str
+        Kinds of the arrays that are checked; others may have any name and shape.
     """
     for key in sorted(arrays):
         kind, _, name = key.partition(":")
-        if kind != "residual":
+        if kind not in kinds:
             continue
         if name not in expected:
-            raise ParameterError.of("state", key, "the residual of a parameter of the model")
+            raise ParameterError.of("state", key, f"the {kind} of a parameter of the model")
         if arrays[key].shape != expected[name]:
             allowed = f"{expected[name]}, as in the model"
             raise ParameterError.of(f"state[{key!r}].shape", arrays[key].shape, allowed)
@@ -119,8 +123,8 @@ def check_state(state: SavedState, shapes: Mapping[str, tuple[int, ...]]) -> Non
             (server, state.place.server_shares(name, whole)),
         ):
             target |= {key: share.shape for key, share in shares.items()}
-    check_residuals(state.worker, worker)
-    check_residuals(state.server, server)
+    check_shapes(state.worker, worker)
+    check_shapes(state.server, server)
 
 
 def redistribute(
