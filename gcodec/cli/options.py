@@ -415,8 +415,8 @@ def _key_file(text: str) -> Callable[[Function], Function]:
 
 key = _key_file("A file that contains the key with which to check the tags of the frames.")
 own_key = _key_file(
-    "A file that contains a key of 1 to 64 bytes. Each frame then ends with a tag, by which those "
-    "who have the key recognize that the frame is unchanged."
+    "A file that contains a key of 1 to 64 bytes. Each frame then ends with an authentication "
+    "tag, which gcodec verify checks with the same key."
 )
 
 

@@ -103,7 +103,8 @@ class _Chunk(NamedTuple):
 class DistributedDump(Dump):
     """A folder of torch.distributed.checkpoint.
 
-    `load` assembles a tensor from its chunks, of which one is open and in memory at a time.
+    `load` reads the chunks of a tensor one after another, so one file is open at a time, and one
+    chunk is in memory.
     """
 
     format = "distcp"
