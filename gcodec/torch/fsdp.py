@@ -282,7 +282,7 @@ class FsdpComm:
             shapes = {prefix: {**known} for prefix, known in self._shapes.items()}
             for _, layout in layouts:
                 self._add_shapes(shapes, layout)
-            _check_shapes(self._arrays(), shapes)  # a state may have been loaded before
+            _check_residuals(self._arrays(), shapes)  # a state may have been loaded before
             self._shapes = shapes
         for module, layout in layouts:
             self._register_module(module, layout)
@@ -605,7 +605,7 @@ class FsdpComm:
                 raise ParameterError.of("state", key, allowed)
         check_states(arrays.values())  # before anything changes
         if self._shapes["worker"]:  # a model is registered
-            _check_shapes(arrays, self._shapes)
+            _check_residuals(arrays, self._shapes)
         if counters["step"] and self._gradients.feedback is not None and not arrays["worker"]:
             warn_of_missing_residuals("fsdp_comm")
         for prefix, coder in coders.items():
@@ -670,7 +670,7 @@ def _managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
     return list(ordered)
 
 
-def _check_shapes(
+def _check_residuals(
     arrays: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, Mapping[str, tuple[int, ...]]]
 ) -> None:
     """Raise `ParameterError` unless all residuals of each coder have one of its shapes."""
