@@ -14,6 +14,7 @@ from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch, fetch_later
 from gcodec.runtime.device import device_of, host, placed
 from gcodec.runtime.memory import empty_beside
+from gcodec.wire.params import Scalars
 from gcodec.wire.seek import SeekTable
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Payload(NamedTuple):
     """
 
     codec: Any
-    scalars: dict[str, Any]
+    scalars: Scalars
     data: np.ndarray
     nbits: int
     seek: SeekTable | None = None

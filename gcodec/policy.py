@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from gcodec.arrays.protocols import ShapeLike
 from gcodec.arrays.source import dimensions
 from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse_encoder
@@ -134,7 +135,7 @@ class Policy:
         """
         return cls(_from_json(text))
 
-    def codec(self, name: str | None, shape: Any, dtype: Any) -> Codec:
+    def codec(self, name: str | None, shape: ShapeLike, dtype: Any) -> Codec:
         """Return the codec for a tensor.
 
         Integers and booleans always use ``raw``, whatever the rules.
@@ -197,7 +198,7 @@ class PrefixedPolicy(Policy):
     def __init__(self, policy: Policy) -> None:
         object.__setattr__(self, "rules", policy.rules)
 
-    def codec(self, name: str | None, shape: Any, dtype: Any) -> Codec:
+    def codec(self, name: str | None, shape: ShapeLike, dtype: Any) -> Codec:
         """See `Policy.codec`; the prefix ends at the first slash."""
         return super().codec((name or "").partition("/")[2], shape, dtype)
 

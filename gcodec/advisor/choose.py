@@ -36,12 +36,13 @@ from __future__ import annotations
 import math
 import sys
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.advisor.rank_trial import Factors, affordable_rank, largest_rank, smallest_rank
 from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import Tensor, inspect, outlet
 from gcodec.codec import Codec
 from gcodec.codecs import parse
@@ -304,7 +305,7 @@ _NEARLY_LOSSLESS = 1e-10  # error
 
 
 def choose(
-    x: Any,
+    x: TensorLike,
     *,
     max_nmse: float | None = None,
     max_bits: float | None = None,
@@ -408,7 +409,7 @@ def _frame_nbytes(tensor: Tensor, codec: Codec) -> int:
     return Frame(payload.codec, tensor.dtype, tensor.shape, payload).nbytes
 
 
-def _rounding_error(x: Any, tensor: Tensor) -> float:
+def _rounding_error(x: TensorLike, tensor: Tensor) -> float:
     """Return the nmse of the values of a tensor, which are float32 where its dtype is float64."""
     if tensor.dtype != "float64":
         return 0.0
@@ -422,7 +423,7 @@ def _rounding_error(x: Any, tensor: Tensor) -> float:
     return float(differences @ differences) / float(wide @ wide)
 
 
-def _for_error(x: Any, tensor: Tensor, stats: Statistics, error: float, seed: int) -> Codec:
+def _for_error(x: TensorLike, tensor: Tensor, stats: Statistics, error: float, seed: int) -> Codec:
     # No decoded value is nearer to a float64 than the nearest float32.
     if (smallest := _rounding_error(x, tensor)) > error:
         raise ParameterError.of("max_nmse", error, f"at least {smallest:.3g} for this tensor")
@@ -498,7 +499,7 @@ class _Budget(NamedTuple):
         return self.excess(codec.encode(self.tensor.values.reshape(self.tensor.shape))) <= 0
 
 
-def _for_bits(x: Any, tensor: Tensor, stats: Statistics, bits: float, seed: int) -> Codec:
+def _for_bits(x: TensorLike, tensor: Tensor, stats: Statistics, bits: float, seed: int) -> Codec:
     """Choose the codec of the smallest error within a number of bits per value."""
     n = tensor.values.size
     if not stats.norm:

@@ -30,6 +30,7 @@ from gcodec.frame.header import Placed
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.wire import primitives
+from gcodec.wire.params import Scalars
 from gcodec.wire.primitives import Reader
 from gcodec.wire.seek import SeekTable
 
@@ -86,7 +87,7 @@ class Dissection:
 
     def __init__(
         self,
-        data: Any,
+        data: bytes | bytearray | memoryview,
         start: int = 0,
         *,
         most: int | None = None,
@@ -108,7 +109,7 @@ class Dissection:
         self.bad = 8 * start
         self._cls: type[Codec] | None = None
         self._unknown: FormatError | None = None
-        self._scalars: dict[str, Any] = {}
+        self._scalars: Scalars = {}
         self._table: SeekTable | None = None
 
     def __iter__(self) -> Iterator[FieldSpan]:

@@ -40,7 +40,7 @@ class Inspection(list[dict[str, Any]]):
 
 
 def inspect(
-    tree: Any,
+    tree: object,
     *,
     nmse: float = 0.01,
     codecs: CodecLike | Sequence[CodecLike] = (),
@@ -127,11 +127,12 @@ class _TreeDump(Dump):
 
     format = "tree"
 
-    def __init__(self, tree: Any, limits: Limits) -> None:
+    def __init__(self, tree: object, limits: Limits) -> None:
         super().__init__(Path("tree"), limits)
         self._sources: dict[str, Source] = {}
         is_single = is_array(tree)
-        for name, array in [("tensor", tree)] if is_single else take_apart(tree)[1]:
+        tensors: list[tuple[str, Any]] = [("tensor", tree)] if is_single else take_apart(tree)[1]
+        for name, array in tensors:
             source = source_of(array, "tree" if is_single else name)
             entry = Entry(name, *source.description())
             self._sources[name] = source

@@ -12,6 +12,7 @@ import numpy as np
 
 from gcodec.api.frames import encode
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
+from gcodec.arrays.protocols import TensorLike
 from gcodec.codec import CodecLike
 from gcodec.errors import FormatError, ParameterError
 from gcodec.feedback import derive_seed
@@ -30,7 +31,7 @@ __all__ = ["TensorFile", "load_file", "open", "save_file"]
 
 
 def save_file(
-    tree: Any,
+    tree: object,
     path: str | os.PathLike[str],
     codec: CodecLike | Policy,
     *,
@@ -127,7 +128,7 @@ def save_file(
 
 def load_file(
     path: str | os.PathLike[str],
-    like: Any = None,
+    like: TensorLike | None = None,
     *,
     limits: Limits | None = None,
     key: bytes | None = None,

@@ -11,6 +11,7 @@ import numpy as np
 
 from gcodec.arrays.large_bytes import LEAST_NBYTES
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite, check_top, with_policy
+from gcodec.arrays.protocols import BytesLike, TensorLike
 from gcodec.arrays.source import byte_buffer, byte_view, inspect, shares_memory, writable_bytes
 from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse_encoder
@@ -35,12 +36,12 @@ from gcodec.runtime.reuse import result_beside
 from gcodec.tensorfiles.frame_list import located, mapped, mapped_file
 from gcodec.wire.primitives import ITEMSIZE, Reader, encode_name
 
-_Array = TypeVar("_Array")
+_Array = TypeVar("_Array", bound=TensorLike)
 
 
 @overload
 def encode(
-    x: Any,
+    x: TensorLike,
     codec: CodecLike | Policy,
     *,
     seed: int = 0,
@@ -54,29 +55,29 @@ def encode(
 
 @overload
 def encode(
-    x: Any,
+    x: TensorLike,
     codec: CodecLike | Policy,
     *,
     seed: int = 0,
     name: str | None = None,
     nonfinite: NonFinite = "raise",
-    out: Any,
+    out: BytesLike,
     key: bytes | None = None,
     report: Callable[[MissedTarget], object] | None = None,
 ) -> int: ...
 
 
 def encode(
-    x: Any,
+    x: TensorLike,
     codec: CodecLike | Policy,
     *,
     seed: int = 0,
     name: str | None = None,
     nonfinite: NonFinite = "raise",
-    out: Any = None,
+    out: BytesLike | None = None,
     key: bytes | None = None,
     report: Callable[[MissedTarget], object] | None = None,
-) -> Any:
+) -> bytes | int:
     """Compress one tensor to a frame.
 
     A frame stores its codec, the dtype and the shape, so `decode` needs nothing else.
@@ -211,8 +212,8 @@ def decode(
 def decode(
     frame: FrameLike,
     *,
-    like: Any = None,
-    out: Any = None,
+    like: TensorLike | None = None,
+    out: TensorLike | None = None,
     limits: Limits | None = None,
     key: bytes | None = None,
 ) -> Any:
@@ -350,7 +351,7 @@ def decode_sparse(
 
 def decode_add(
     frame: FrameLike,
-    acc: Any,
+    acc: TensorLike,
     scale: float = 1.0,
     *,
     limits: Limits | None = None,
@@ -415,7 +416,7 @@ def decode_sum(
 def decode_sum(
     frames: Iterable[FrameLike],
     *,
-    out: Any = None,
+    out: TensorLike | None = None,
     scale: float | Sequence[float] = 1.0,
     limits: Limits | None = None,
     key: bytes | None = None,
@@ -614,7 +615,7 @@ def _contents(data: Any) -> tuple[Any, int]:
     return byte_buffer(data, "data"), 0
 
 
-def _receive(data: Any, limits: Limits | None, key: bytes | None, is_bounded: bool) -> Frame:
+def _receive(data: FrameLike, limits: Limits | None, key: bytes | None, is_bounded: bool) -> Frame:
     """Read a frame; `is_bounded` states that the caller's own array bounds the memory."""
     if isinstance(data, str) or hasattr(data, "__fspath__"):
         kind = type(data).__name__
@@ -624,7 +625,7 @@ def _receive(data: Any, limits: Limits | None, key: bytes | None, is_bounded: bo
     return Frame.of(data, limits=limits, key=key)
 
 
-def _write(frame: Frame, out: Any) -> int:
+def _write(frame: Frame, out: BytesLike) -> int:
     target = writable_bytes(out, "out")
     if len(target) < frame.nbytes:
         raise ParameterError(

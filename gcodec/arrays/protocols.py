@@ -6,13 +6,51 @@ Protocols are looked up on the type, because an object may answer to every attri
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 
 from gcodec.arrays.frameworks import CUDA_DEVICE, FAILURES, first_line, unreadable
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 _HOST_DEVICES = (1, 3, 11, 13)  # DLPack: CPU, CUDA host, ROCm host and CUDA managed memory
+
+
+class SupportsArray(Protocol):
+    """An object that NumPy can make an array of."""
+
+    @property
+    def __array__(self) -> Callable[..., np.ndarray]: ...
+
+
+class SupportsDLPack(Protocol):
+    """An object that exports its memory through DLPack."""
+
+    @property
+    def __dlpack__(self) -> Callable[..., object]: ...
+
+    @property
+    def __dlpack_device__(self) -> Callable[[], tuple[int, int]]: ...
+
+
+class SupportsCudaArray(Protocol):
+    """An object on a CUDA device that exports its memory to CuPy."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]: ...
+
+
+TensorLike: TypeAlias = "SupportsArray | SupportsDLPack | SupportsCudaArray | Buffer"
+"""An array or a tensor of any library; see `gcodec.encode`."""
+
+BytesLike: TypeAlias = "Buffer | SupportsArray"
+"""A buffer, such as bytes or a memoryview, or an array on the host that contains bytes."""
+
+ShapeLike: TypeAlias = SupportsIndex | Iterable[SupportsIndex]
+"""The sizes of a tensor; an integer stands for one dimension."""
 
 
 def is_on_cuda(x: Any) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gcodec.arrays import protocols
 from gcodec.arrays.frameworks import FAILURES, Library, library_of, unreadable
-from gcodec.arrays.protocols import check_unmasked
+from gcodec.arrays.protocols import BytesLike, ShapeLike, TensorLike, check_unmasked
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.convert import ConvertedArray, is_converted
@@ -334,7 +334,7 @@ class Source(NamedTuple):
         return view
 
 
-def inspect(x: Any, name: str) -> Source:
+def inspect(x: TensorLike, name: str) -> Source:
     """Find the library and the device of an array; nothing else asks for them during a call.
 
     Parameters
@@ -375,7 +375,7 @@ def inspect(x: Any, name: str) -> Source:
     return source
 
 
-def is_array(x: Any) -> bool:
+def is_array(x: object) -> bool:
     """Whether an object is an array, or exports one; `Source.read` may still refuse it."""
     if isinstance(x, (np.ndarray, np.generic)) or library_of(x) is not None:
         return True
@@ -384,7 +384,7 @@ def is_array(x: Any) -> bool:
     return protocols.exports_array(x)
 
 
-def advice_for(x: Any, name: str) -> str:
+def advice_for(x: object, name: str) -> str:
     """Return the end of an error message about an object that is no array."""
     if x is None:
         return ""
@@ -446,7 +446,7 @@ def _check_mutable(library: Library | None, name: str) -> None:
         )
 
 
-def byte_buffer(data: Any, name: str) -> Any:
+def byte_buffer(data: BytesLike, name: str) -> Any:
     """Return the memory of an array that contains bytes; return other bytes-like objects as is.
 
     Raises
@@ -459,7 +459,7 @@ def byte_buffer(data: Any, name: str) -> Any:
     return data if library is None else library.memory(data, name)
 
 
-def byte_view(data: Any, name: str) -> memoryview:
+def byte_view(data: BytesLike, name: str) -> memoryview:
     """View the memory of a bytes-like object or an array as single bytes.
 
     Raises
@@ -475,7 +475,7 @@ def byte_view(data: Any, name: str) -> memoryview:
         raise TypeError(f"{name} is of type {kind}: must be bytes-like, in one block") from error
 
 
-def writable_bytes(out: Any, name: str) -> memoryview:
+def writable_bytes(out: BytesLike, name: str) -> memoryview:
     """View a buffer of the caller to write bytes to it.
 
     Raises
@@ -535,7 +535,7 @@ def shares_memory(data: Array, values: Array | ConvertedArray) -> bool:
     return are_numpy and bool(np.may_share_memory(data, source))
 
 
-def dimensions(shape: Any) -> tuple[int, ...]:
+def dimensions(shape: ShapeLike) -> tuple[int, ...]:
     """Return a shape, given as a tuple of integers or an integer, as a tuple.
 
     Raises
@@ -543,17 +543,18 @@ def dimensions(shape: Any) -> tuple[int, ...]:
     ParameterError
         If a size is negative or no integer.
     """
+    sizes: Any = shape
     try:
-        sizes = tuple(shape)
+        sizes = tuple(sizes)
     except TypeError:
-        sizes = (shape,)
+        sizes = (sizes,)
     for size in sizes:
         if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 0:
             raise ParameterError.of("shape", shape, "non-negative integers")
     return tuple(map(int, sizes))
 
 
-def possible_shape(shape: Any) -> tuple[int, ...]:
+def possible_shape(shape: ShapeLike) -> tuple[int, ...]:
     """Return a shape as a tuple; see `dimensions`.
 
     Raises
@@ -570,6 +571,6 @@ def possible_shape(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def size_of(shape: Any) -> int:
+def size_of(shape: ShapeLike) -> int:
     """Return the number of elements of a shape; see `dimensions`."""
     return math.prod(dimensions(shape))

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 
 from gcodec.arrays import source as sources
+from gcodec.arrays.protocols import BytesLike, ShapeLike, TensorLike
 from gcodec.arrays.source import NUMPY_DTYPES, Tensor, inspect, is_plain_array, possible_shape
 from gcodec.codec import residuals
 from gcodec.errors import Corrupt, ParameterError, Truncated
@@ -32,7 +33,7 @@ from gcodec.runtime.device import device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, clear, empty_beside, flattened, release
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import check_float32, check_integer
-from gcodec.wire.params import Parameters
+from gcodec.wire.params import Parameters, Scalars
 from gcodec.wire.primitives import (
     FLOATS,
     INTEGERS,
@@ -127,7 +128,7 @@ class Codec(Parameters):
 
     # --- Methods for users
 
-    def quantize(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Symbols:
+    def quantize(self, x: TensorLike, *, seed: int = 0, prior: Symbols | None = None) -> Symbols:
         """Turn a gradient into integers, and the few scalars that the payload stores verbatim.
 
         Parameters
@@ -160,8 +161,8 @@ class Codec(Parameters):
 
     def quantize_residual(
         self,
-        x: Any,
-        residual: Any,
+        x: TensorLike,
+        residual: TensorLike,
         *,
         decay: float = 1.0,
         seed: int = 0,
@@ -203,8 +204,9 @@ class Codec(Parameters):
             decay = check_float32("decay", decay)
             self._check_prior(prior)
             codec, values = self._bound_to(tensor), tensor.values
-            shape = tuple(residual.shape) if hasattr(residual, "shape") else np.shape(residual)
-            kept = inspect(residual, "residual").target("float32", shape)
+            target = inspect(residual, "residual")
+            shape = target.description()[1]
+            kept = target.target("float32", shape)
             if kept.size != values.size:
                 raise ParameterError.of("residual.shape", shape, f"of {values.size} elements")
             if not sources.is_flat(kept):
@@ -226,7 +228,7 @@ class Codec(Parameters):
                 kept[:] = left
             return symbols
 
-    def dequantize(self, symbols: Symbols, shape: Any) -> np.ndarray:
+    def dequantize(self, symbols: Symbols, shape: ShapeLike) -> np.ndarray:
         """Return the float32 array of `shape` that the symbols represent.
 
         Raises
@@ -254,7 +256,7 @@ class Codec(Parameters):
             self._check_symbols(symbols)
             return self._pack(symbols).resolved()
 
-    def unpack(self, payload: Payload, shape: Any) -> Symbols:
+    def unpack(self, payload: Payload, shape: ShapeLike) -> Symbols:
         """Read the symbols of a tensor of `shape`.
 
         Raises
@@ -270,7 +272,7 @@ class Codec(Parameters):
         with one_wait():
             return payload.codec._with_shape(sizes)._unpack(payload, n)
 
-    def encode(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
+    def encode(self, x: TensorLike, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
         """Quantize and pack; see `quantize`."""
         source = inspect(x, "x")
         with source.context():
@@ -285,8 +287,8 @@ class Codec(Parameters):
 
     def decode(
         self,
-        payload: Payload | bytes | bytearray | memoryview | np.ndarray,
-        shape: Any,
+        payload: Payload | BytesLike,
+        shape: ShapeLike,
         *,
         nbits: int | None = None,
         **scalars: Any,
@@ -433,7 +435,7 @@ class Codec(Parameters):
         """Return a codec that finds NaN and Inf itself and refuses them, if it can choose to."""
         return self
 
-    def _with_shape(self: _Self, shape: Any) -> _Self:
+    def _with_shape(self: _Self, shape: ShapeLike) -> _Self:
         """Return the codec bound to a shape, given as a tuple of sizes or an integer."""
         if not self.uses_shape:
             return self
@@ -547,7 +549,7 @@ class Codec(Parameters):
         is_short = self._is_sparse and payload.nbits < n >> 3
         return self._decode_sparse(payload, n) if is_short and device_of(beside) is None else None
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int | None:
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: Scalars) -> int | None:
         """Return the number of bits of bare bytes; None if these do not determine it.
 
         The end of a string is found by decoding it.
@@ -867,7 +869,7 @@ class Codec(Parameters):
         return payload._replace(data=data)
 
     def _bare_payload(
-        self, data: Any, n: int, nbits: int | None, scalars: Mapping[str, Any]
+        self, data: BytesLike, n: int, nbits: int | None, scalars: Scalars
     ) -> Payload:
         """Make a payload of bare bytes and the caller's scalars."""
         kinds = {field.name: field.kind for field in self.message_fields()}
@@ -884,8 +886,9 @@ class Codec(Parameters):
             raise ParameterError(
                 f"{name}: must be given, as {name}=…, since the bytes do not state {name}"
             )
+        flat: Any = data
         try:
-            flat = np.frombuffer(data, np.uint8) if device_of(data) is None else data
+            flat = np.frombuffer(flat, np.uint8) if device_of(flat) is None else flat
         except (TypeError, ValueError, BufferError) as error:
             kind = type(data).__name__
             raise TypeError(f"payload is of type {kind}: must be bytes-like") from error
@@ -898,10 +901,10 @@ class Codec(Parameters):
         return Payload(codec, values, flat, _check_nbits("nbits", nbits))
 
 
-def _check_nbits(name: str, nbits: Any) -> int:
+def _check_nbits(name: str, nbits: object) -> int:
     """Return a number of bits as an int, or raise `ParameterError`."""
     return check_integer(name, nbits, 0, (1 << 64) - 1, "a non-negative integer")
 
 
-CodecLike: TypeAlias = str | Mapping[str, Any] | Codec
+CodecLike: TypeAlias = str | Mapping[str, object] | Codec
 """A codec, or the spec of one; see `gcodec.parse`."""

@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gcodec.codec import Codec, Provided, provide, registered, with_id
+from gcodec.codec import Codec, CodecLike, Provided, provide, registered, with_id
 from gcodec.errors import Unsupported
 from gcodec.wire.params import parse_spec
 
@@ -74,7 +73,7 @@ provide(
 provide([Provided(16, "patch", f"{__name__}.patch", needs_base=True)])
 
 
-def parse(spec: str | Mapping[str, Any] | Codec) -> Codec:
+def parse(spec: CodecLike) -> Codec:
     """Make a codec from its spec.
 
     Parameters
@@ -103,7 +102,7 @@ def parse(spec: str | Mapping[str, Any] | Codec) -> Codec:
     return parse_spec("codec", spec, Codec, registered(with_base=True))
 
 
-def parse_encoder(spec: str | Mapping[str, Any] | Codec) -> Codec:
+def parse_encoder(spec: CodecLike) -> Codec:
     """Make a codec that encodes a tensor by itself; see `parse`.
 
     Raises

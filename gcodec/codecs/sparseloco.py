@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -56,7 +56,7 @@ from gcodec.runtime.deferred import fetch, require
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Float64, Integer
-from gcodec.wire.params import param
+from gcodec.wire.params import Scalars, param
 from gcodec.wire.seek import Blocks, SeekTable
 
 _CODES = ("none", "huffman")
@@ -535,7 +535,7 @@ class SparseLoCo(SparseCodec):
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._opened(payload, n)[2].blocks(log2_block)
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> None:
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: Scalars) -> None:
         return None
 
 

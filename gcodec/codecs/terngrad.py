@@ -38,6 +38,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 
 from gcodec.arrays.nonfinite import check_finite, check_top
+from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import inspect
 from gcodec.codec import Codec, register
 from gcodec.entropy import tabled
@@ -170,7 +171,7 @@ class TernGrad(Codec):
         """Return the number of coded symbols: bytes of five codes, or single codes."""
         return n if self.packing == "context" else ternary.packed_nbytes(n, "base3")
 
-    def scale_of(self, x: Any) -> float:
+    def scale_of(self, x: TensorLike) -> float:
         """Return the scale that the codec computes for a tensor.
 
         Parameters
@@ -187,7 +188,7 @@ class TernGrad(Codec):
 
     def quantize(
         self,
-        x: Any,
+        x: TensorLike,
         *,
         seed: int = 0,
         prior: TernarySymbols | None = None,
@@ -227,7 +228,7 @@ class TernGrad(Codec):
 
     def encode(
         self,
-        x: Any,
+        x: TensorLike,
         *,
         seed: int = 0,
         prior: TernarySymbols | None = None,

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.log_histogram import add_residual_with_histogram
 from gcodec.payload import Payload
 from gcodec.wire.kinds import Choice, Float32
-from gcodec.wire.params import param
+from gcodec.wire.params import Scalars, param
 from gcodec.wire.seek import Blocks
 
 
@@ -209,5 +209,5 @@ class TopK(SparseCodec):
         yield from values(walk, k, self.value)
         yield from positions(walk, self.index, k, n)
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> None:
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: Scalars) -> None:
         return None

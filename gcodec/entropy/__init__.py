@@ -14,7 +14,6 @@ Bits.from01('010011000000001010')
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from gcodec.entropy.bits import Bits
 from gcodec.entropy.code import Code
@@ -45,7 +44,7 @@ CODES: dict[str, type[Code]] = {
 }
 
 
-def parse(spec: str | Mapping[str, Any] | Code) -> Code:
+def parse(spec: str | Mapping[str, object] | Code) -> Code:
     """Return the code of a spec.
 
     Parameters

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.arrays.protocols import BytesLike
 from gcodec.errors import Corrupt, ParameterError, Truncated, brief
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.wire.kinds import check_integer
@@ -45,7 +46,7 @@ class Bits:
 
     __slots__ = ("_data", "_nbits")
 
-    def __init__(self, data: Any, nbits: int | None = None) -> None:
+    def __init__(self, data: BytesLike, nbits: int | None = None) -> None:
         array = _bytes_of(data)
         if nbits is None:
             nbits = 8 * array.size
@@ -143,7 +144,7 @@ def as_bits(bits: Any) -> tuple[np.ndarray, int]:
     return array, 8 * array.size
 
 
-def _owned(data: Any, nbits: int) -> Bits:
+def _owned(data: memoryview | np.ndarray, nbits: int) -> Bits:
     """Return `Bits` of memory that no other code writes to, without a copy."""
     array = np.frombuffer(data, np.uint8)
     array.flags.writeable = False

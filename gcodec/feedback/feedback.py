@@ -21,6 +21,7 @@ from gcodec.arrays.nonfinite import (
     check_nonfinite,
     with_policy,
 )
+from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import Source, Tensor, inspect
 from gcodec.codec import Codec, CodecLike, Symbols
 from gcodec.codecs import parse_encoder
@@ -218,7 +219,7 @@ class Feedback:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _tensors=Tensors(state["_tensors"]))
 
-    def compress(self, name: str, grad: Any, *, key: bytes | None = None) -> bytes:
+    def compress(self, name: str, grad: TensorLike, *, key: bytes | None = None) -> bytes:
         """Compress one step's gradient of one tensor.
 
         Parameters
@@ -257,7 +258,7 @@ class Feedback:
                 return frame, symbols
 
     def compress_many(
-        self, grads: Mapping[str, Any], *, group_below: int = 4096, key: bytes | None = None
+        self, grads: Mapping[str, TensorLike], *, group_below: int = 4096, key: bytes | None = None
     ) -> bytes:
         """Compress one step's gradients of many tensors as one message.
 
@@ -365,24 +366,25 @@ class Feedback:
     def _run_groups(
         self,
         tensors: Tensors,
-        grads: Mapping[str, Any],
+        grads: Mapping[str, TensorLike],
         grouped: dict[int, tuple[Codec, list[str]]],
         key: bytes | None,
     ) -> list[GroupStep]:
         """Run a step of each of the `_grouped` codecs, without finishing it."""
         return [
-            self._run_group(tensors, codec, {name: grads[name] for name in names}, key)
+            self._run_group(tensors, codec, {name: np.asarray(grads[name]) for name in names}, key)
             for codec, names in grouped.values()
         ]
 
     def _grouped(
-        self, grads: Mapping[str, Any], group_below: int
+        self, grads: Mapping[str, TensorLike], group_below: int
     ) -> dict[int, tuple[Codec, list[str]]]:
         """Return the codecs of groups, and the names of the tensors in them."""
         grouped: dict[int, tuple[Codec, list[str]]] = {}
         for name, grad in grads.items():
-            is_plain = type(grad) is np.ndarray and grad.dtype == np.float32
-            if is_plain and 0 < grad.size < group_below:
+            if type(grad) is not np.ndarray or grad.dtype != np.float32:
+                continue
+            if 0 < grad.size < group_below:
                 codec = self.codec
                 if isinstance(codec, Policy):
                     codec = codec.codec(name, grad.shape, "float32")
@@ -683,12 +685,12 @@ class Transaction:
         self.feedback = feedback
         self._before: dict[str, Memory] = {}
 
-    def compress(self, name: str, grad: Any, *, key: bytes | None = None) -> bytes:
+    def compress(self, name: str, grad: TensorLike, *, key: bytes | None = None) -> bytes:
         """Compress as `Feedback.compress` does; the first call for a name records its memory."""
         return self.compress_known(name, grad, key=key)[0]
 
     def compress_known(
-        self, name: str, grad: Any, *, key: bytes | None = None
+        self, name: str, grad: TensorLike, *, key: bytes | None = None
     ) -> tuple[bytes, Symbols]:
         """Compress as `compress` does, and also return the symbols in the frame."""
         encode_name(name)
@@ -697,14 +699,16 @@ class Transaction:
         return self.feedback._compress(name, inspect(grad, "grad"), key)
 
     def compress_many(
-        self, grads: Mapping[str, Any], *, group_below: int = 4096, key: bytes | None = None
+        self, grads: Mapping[str, TensorLike], *, group_below: int = 4096, key: bytes | None = None
     ) -> bytes:
         """Compress as `Feedback.compress_many` does, and record the memory of new names."""
         for name in grads:
             self.record(name)
         return self.feedback.compress_many(grads, group_below=group_below, key=key)
 
-    def compress_resident(self, grads: Mapping[str, Any], key: bytes | None) -> dict[str, bytes]:
+    def compress_resident(
+        self, grads: Mapping[str, TensorLike], key: bytes | None
+    ) -> dict[str, bytes]:
         """Compress tensors of one device, all or none of them; the host waits once."""
         for name in grads:
             self.record(name)
@@ -718,7 +722,7 @@ class Transaction:
         return {name: frame for name, (frame, _, _) in results.items()}
 
     def compress_shared(
-        self, grads: Mapping[str, Any], group_below: int, key: bytes | None
+        self, grads: Mapping[str, TensorLike], group_below: int, key: bytes | None
     ) -> list[GroupStep]:
         """Compress the tensors that share frames, and no others; see `Feedback.compress_many`."""
         for name in grads:

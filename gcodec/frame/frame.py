@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from gcodec.arrays.large_bytes import LEAST_NBYTES, Observed, joined
+from gcodec.arrays.protocols import BytesLike, TensorLike
 from gcodec.arrays.source import byte_view, inspect, is_flat, outlet, shares_memory
 from gcodec.codec import Codec, Symbols
 from gcodec.codecs import by_id
@@ -368,7 +369,7 @@ class Frame(_Secret):
         payload = Payload(codec, scalars, payload_data, head.nbits, seek)
         return cls(codec, dtype, head.shape, payload, name, key), reader.at
 
-    def decode(self, *, like: Any = None, out: Any = None) -> Any:
+    def decode(self, *, like: TensorLike | None = None, out: TensorLike | None = None) -> Any:
         """Decode the tensor; see `gcodec.decode`."""
         if like is not None and out is not None:
             raise ParameterError("like and out: pass only one of them")
@@ -463,7 +464,7 @@ class Frame(_Secret):
             allowed = f"one of {', '.join(FLOATS)}; use decode for integers and booleans"
             raise ParameterError.of("frame.dtype", self.dtype, allowed)
 
-    def decode_add(self, acc: Any, scale: float = 1.0) -> None:
+    def decode_add(self, acc: TensorLike, scale: float = 1.0) -> None:
         """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
         self.check_floats()
         scale = check_number("scale", scale)
@@ -514,5 +515,5 @@ def _check_crc(reader: Reader, checksum: bytes, part: str) -> None:
         raise Corrupt(f"the {part}'s checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)
 
 
-FrameLike: TypeAlias = Frame | bytes | bytearray | memoryview
+FrameLike: TypeAlias = "Frame | BytesLike"
 """A frame, or the bytes of one."""

@@ -17,6 +17,7 @@ from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, Unsupported
 from gcodec.payload import Payload
 from gcodec.wire import primitives
+from gcodec.wire.params import Scalars
 from gcodec.wire.primitives import Reader, leb128
 from gcodec.wire.seek import Section
 
@@ -145,7 +146,7 @@ class Header:
         """Size of the payload."""
         return -(-self.nbits // 8)
 
-    def codec_and_scalars(self, dtype: str = "float32") -> tuple[Codec, dict[str, Any]]:
+    def codec_and_scalars(self, dtype: str = "float32") -> tuple[Codec, Scalars]:
         """Return the codec of the message, and the scalars of the message.
 
         Parameters

@@ -10,6 +10,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from gcodec.arrays.protocols import BytesLike
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.wire.primitives import TAG_NBYTES
 
@@ -18,7 +19,7 @@ _TILE = 1 << 18  # bytes that stay in a cache
 _LINE = 64  # bytes of a cache line
 
 
-def crc32c(data: Any) -> bytes:
+def crc32c(data: BytesLike) -> bytes:
     """Return the CRC-32C of bytes or an array, as the frame stores it."""
     # The library takes bytes and NumPy arrays, but no memoryview.
     array = np.frombuffer(data, np.uint8) if isinstance(data, memoryview) else data

@@ -41,10 +41,11 @@ array([ 0.492, -2.   ,  0.   ,  0.881], dtype=float32)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
+from gcodec.arrays.protocols import ShapeLike, TensorLike
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.codecs.blockwise.layout import Layout
 from gcodec.errors import Corrupt, ParameterError
@@ -71,7 +72,7 @@ _DEFAULTS = {"dynamic8": 4096, "nf4": 64, "fp4": 64}
 
 
 def encode(
-    x: Any, kind: Kind = "nf4", *, blocksize: int | None = None, nested: bool = False
+    x: TensorLike, kind: Kind = "nf4", *, blocksize: int | None = None, nested: bool = False
 ) -> dict[str, np.ndarray]:
     """Quantize a tensor as ``quantize_4bit`` or ``quantize_blockwise`` does.
 
@@ -108,10 +109,10 @@ def encode(
 
 
 def decode(
-    message: Mapping[str, Any],
+    message: Mapping[str, object],
     kind: Kind = "nf4",
     *,
-    shape: Any,
+    shape: ShapeLike,
     blocksize: int | None = None,
     dtype: str = "float32",
     limits: Limits | None = None,
@@ -148,10 +149,10 @@ def decode(
 
 
 def to_frame(
-    message: Mapping[str, Any],
+    message: Mapping[str, object],
     kind: Kind = "nf4",
     *,
-    shape: Any,
+    shape: ShapeLike,
     blocksize: int | None = None,
     name: str | None = None,
     limits: Limits | None = None,
@@ -219,7 +220,11 @@ def _parts(codec: Blockwise, data: np.ndarray, shape: tuple[int, ...]) -> dict[s
 
 
 def _read(
-    message: Mapping[str, Any], kind: str, shape: Any, blocksize: int | None, limits: Limits | None
+    message: Mapping[str, object],
+    kind: str,
+    shape: ShapeLike,
+    blocksize: int | None,
+    limits: Limits | None,
 ) -> tuple[Blockwise, np.ndarray, tuple[int, ...]]:
     """Return the codec of a message, its payload, and the shape of the tensor."""
     require_mapping("message", message)
@@ -244,7 +249,7 @@ def _read(
 
 
 def _array(
-    message: Mapping[str, Any], name: str, dtype: type[np.generic], size: int
+    message: Mapping[str, object], name: str, dtype: type[np.generic], size: int
 ) -> np.ndarray:
     """Return the (size,) array of a message."""
     array = part_of(message, name)

@@ -49,11 +49,12 @@ True
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from gcodec.arrays.nonfinite import check_finite
+from gcodec.arrays.protocols import BytesLike, ShapeLike, TensorLike
 from gcodec.codecs.sign import Sign, SignSymbols
 from gcodec.codecs.topk import TopK, exact_payload
 from gcodec.errors import Corrupt, ParameterError, Truncated
@@ -122,7 +123,7 @@ class XorShift128Plus:
 
 
 def encode(
-    x: Any,
+    x: TensorLike,
     compressor: Compressor,
     *,
     k: float | None = None,
@@ -201,9 +202,9 @@ def encode(
 
 
 def decode(
-    data: Any,
+    data: BytesLike,
     compressor: Compressor,
-    shape: Any,
+    shape: ShapeLike,
     *,
     k: float | None = None,
     partition: Partition = "linear",
@@ -261,9 +262,9 @@ def decode(
 
 
 def to_frame(
-    data: Any,
+    data: BytesLike,
     compressor: Literal["onebit", "topk"],
-    shape: Any,
+    shape: ShapeLike,
     *,
     name: str | None = None,
     limits: Limits | None = None,
@@ -341,7 +342,7 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
 # --- arguments -----------------------------------------------------------------------------------
 
 
-def _checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], int]:
+def _checked_shape(shape: ShapeLike, limits: Limits | None) -> tuple[tuple[int, ...], int]:
     sizes, n = checked_shape(shape, limits)
     if not 1 <= n <= _MAX_WORD:
         raise ParameterError.of("shape", shape, f"of 1 to {_MAX_WORD} elements")

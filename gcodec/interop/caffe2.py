@@ -46,6 +46,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.arrays.protocols import TensorLike
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.interop.objects import host_tensor, object_bytes, size_error
 from gcodec.kernels.quantize import fused_rows
@@ -58,7 +59,7 @@ ScaleDtype = Literal["float32", "float16"]
 _MAX_COLUMNS = 2**31 - 1
 
 
-def encode(x: Any, *, bits: int = 8, scale_dtype: ScaleDtype | None = None) -> np.ndarray:
+def encode(x: TensorLike, *, bits: int = 8, scale_dtype: ScaleDtype | None = None) -> np.ndarray:
     """Quantize a matrix to fused rows.
 
     Parameters

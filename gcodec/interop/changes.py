@@ -9,6 +9,7 @@ import numpy as np
 
 from gcodec import api
 from gcodec.arrays.bit_patterns import bits_of
+from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import NUMPY_DTYPES, inspect
 from gcodec.entropy.positions import rise
 from gcodec.errors import Corrupt, ParameterError, Unsupported, brief
@@ -60,7 +61,7 @@ class Changed(NamedTuple):
     old: Pattern
 
 
-def pattern_of(x: Any, name: str, peer: str) -> Pattern:
+def pattern_of(x: TensorLike, name: str, peer: str) -> Pattern:
     """Return the bit patterns of an array on the host.
 
     Raises

@@ -38,11 +38,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from gcodec.arrays.nonfinite import check_finite
+from gcodec.arrays.protocols import TensorLike
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame, FrameLike
@@ -67,7 +67,7 @@ _MOST = 1 << 30  # groups
 
 
 def encode(
-    x: Any, *, bits: int = 8, groups: int, partitions: tuple[int, int] | None = None
+    x: TensorLike, *, bits: int = 8, groups: int, partitions: tuple[int, int] | None = None
 ) -> dict[str, np.ndarray]:
     """Quantize a tensor as ``quantize`` and ``swizzle_quant`` do.
 
@@ -107,7 +107,7 @@ def encode(
 
 
 def decode(
-    message: Mapping[str, Any],
+    message: Mapping[str, object],
     *,
     bits: int = 8,
     partitions: tuple[int, int] | None = None,
@@ -141,7 +141,7 @@ def decode(
 
 
 def to_frame(
-    message: Mapping[str, Any],
+    message: Mapping[str, object],
     *,
     bits: int = 8,
     partitions: tuple[int, int] | None = None,
@@ -233,7 +233,7 @@ def _message(
 
 
 def _read(
-    message: Mapping[str, Any],
+    message: Mapping[str, object],
     bits: int,
     partitions: tuple[int, int] | None,
     limits: Limits | None,

@@ -39,6 +39,7 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.arrays.protocols import TensorLike
 from gcodec.errors import Corrupt
 from gcodec.frame import Frame, FrameLike
 from gcodec.interop import tiles
@@ -47,7 +48,7 @@ from gcodec.limits import Limits
 from gcodec.wire.primitives import FLOATS
 
 
-def encode(x: Any, k: int = 32, chunk: int = 64) -> dict[str, Any]:
+def encode(x: TensorLike, k: int = 32, chunk: int = 64) -> dict[str, Any]:
     """Compress a parameter to a message of DeMo.
 
     Parameters
@@ -77,7 +78,7 @@ def encode(x: Any, k: int = 32, chunk: int = 64) -> dict[str, Any]:
 
 
 def decode(
-    message: Mapping[str, Any], *, dtype: str = "float32", limits: Limits | None = None
+    message: Mapping[str, object], *, dtype: str = "float32", limits: Limits | None = None
 ) -> np.ndarray:
     """Decode a message of DeMo.
 
@@ -110,7 +111,7 @@ def decode(
 
 
 def to_frame(
-    message: Mapping[str, Any], *, name: str | None = None, limits: Limits | None = None
+    message: Mapping[str, object], *, name: str | None = None, limits: Limits | None = None
 ) -> Frame:
     """Put a message into a frame of ``dct8:layout=tiles`` that decodes to the same values.
 
@@ -176,7 +177,7 @@ def _message(sent: tiles.Coefficients) -> dict[str, Any]:
     }
 
 
-def _read(message: Mapping[str, Any], limits: Limits | None) -> tiles.Coefficients:
+def _read(message: Mapping[str, object], limits: Limits | None) -> tiles.Coefficients:
     """Return the coefficients of a message, with positions in its order."""
     positions = part_of(message, "sparse_idx")
     sizes, size = part_of(message, "xshape"), part_of(message, "totalk")

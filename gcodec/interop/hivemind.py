@@ -38,6 +38,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from gcodec.arrays.protocols import BytesLike, TensorLike
 from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.codecs.raw import Raw
@@ -89,7 +90,9 @@ class _Message(NamedTuple):
     compression: str
 
 
-def encode(x: Any, compression: Compression = "NONE", *, requires_grad: bool = False) -> bytes:
+def encode(
+    x: TensorLike, compression: Compression = "NONE", *, requires_grad: bool = False
+) -> bytes:
     """Serialize a tensor as ``serialize_torch_tensor`` does.
 
     Parameters
@@ -132,7 +135,7 @@ def encode(x: Any, compression: Compression = "NONE", *, requires_grad: bool = F
     return _written(data, tensor.shape, tensor.dtype, compression, requires_grad)
 
 
-def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
+def decode(message: BytesLike, *, limits: Limits | None = None) -> np.ndarray:
     """Return the tensor of a message, as ``deserialize_torch_tensor`` does.
 
     Parameters
@@ -158,7 +161,9 @@ def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
     return flat.reshape(read.shape)
 
 
-def to_frame(message: Any, *, name: str | None = None, limits: Limits | None = None) -> Frame:
+def to_frame(
+    message: BytesLike, *, name: str | None = None, limits: Limits | None = None
+) -> Frame:
     """Convert a message of dtype float32 to a frame of ``raw`` or `blockwise`.
 
     See `decode` for the parameters and errors; `name` is that of the tensor.
@@ -337,7 +342,7 @@ def _tagged(field: int, data: bytes) -> bytes:
     return bytes([field << 3 | _BYTES]) + leb128(len(data)) + data if data else b""
 
 
-def _read(message: Any, limits: Limits | None) -> _Message:
+def _read(message: BytesLike, limits: Limits | None) -> _Message:
     """Read a message, whose buffer is not checked."""
     limits = Limits.or_default(limits)
     reader, fields = Reader(object_bytes(message, "message").data), dict[int, Any]()

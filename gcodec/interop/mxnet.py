@@ -24,10 +24,11 @@ True
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
+from gcodec.arrays.protocols import BytesLike, ShapeLike, TensorLike
 from gcodec.codecs.mxnet.one_bit import MXNet1Bit
 from gcodec.codecs.mxnet.two_bit import MXNet2Bit
 from gcodec.errors import ParameterError
@@ -49,7 +50,13 @@ Type = Literal["2bit", "1bit"]
 _MAX_ELEMENTS = 2**31 - 1  # MXNet counts elements in 32 bits
 
 
-def encode(x: Any, *, type: Type = "2bit", threshold: float = 0.5, residual: Any = None) -> bytes:
+def encode(
+    x: TensorLike,
+    *,
+    type: Type = "2bit",
+    threshold: float = 0.5,
+    residual: TensorLike | None = None,
+) -> bytes:
     """Compress a gradient as a worker does before a push.
 
     Parameters
@@ -94,8 +101,8 @@ def encode(x: Any, *, type: Type = "2bit", threshold: float = 0.5, residual: Any
 
 
 def decode(
-    data: Any,
-    shape: Any,
+    data: BytesLike,
+    shape: ShapeLike,
     *,
     type: Type = "2bit",
     threshold: float = 0.5,
@@ -137,8 +144,8 @@ def decode(
 
 
 def to_frame(
-    data: Any,
-    shape: Any,
+    data: BytesLike,
+    shape: ShapeLike,
     *,
     type: Type = "2bit",
     threshold: float = 0.5,
@@ -207,7 +214,12 @@ def _codec(type: object, threshold: object, server: bool) -> MXNet2Bit | MXNet1B
 
 
 def _payload(
-    data: Any, shape: Any, type: object, threshold: object, server: bool, limits: Limits | None
+    data: BytesLike,
+    shape: ShapeLike,
+    type: object,
+    threshold: object,
+    server: bool,
+    limits: Limits | None,
 ) -> tuple[tuple[int, ...], Payload]:
     sizes, n = checked_shape(shape, limits)
     codec, packed = _codec(type, threshold, server), object_bytes(data)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gcodec.arrays.frameworks import FAILURES, first_line
+from gcodec.arrays.protocols import BytesLike, ShapeLike, TensorLike
 from gcodec.arrays.source import Tensor, byte_buffer, byte_view, inspect, outlet, possible_shape
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
@@ -21,7 +22,7 @@ from gcodec.wire.primitives import FLOATS, ITEMSIZE
 _Codec = TypeVar("_Codec", bound=Codec)
 
 
-def host_tensor(x: Any, peer: str, dtypes: tuple[str, ...] | None = None) -> Tensor:
+def host_tensor(x: TensorLike, peer: str, dtypes: tuple[str, ...] | None = None) -> Tensor:
     """Take in an array on the host.
 
     Parameters
@@ -54,7 +55,7 @@ def check_dtype(dtype: str) -> None:
 
 
 def checked_shape(
-    shape: Any, limits: Limits | None, dtype: str = "float32"
+    shape: ShapeLike, limits: Limits | None, dtype: str = "float32"
 ) -> tuple[tuple[int, ...], int]:
     """Return the caller's shape as a tuple, and its number of elements.
 
@@ -88,7 +89,7 @@ def result_of(
     return np.asarray(outlet(values.reshape(-1), dtype)).reshape(shape)
 
 
-def object_bytes(data: Any, name: str = "data") -> np.ndarray:
+def object_bytes(data: BytesLike, name: str = "data") -> np.ndarray:
     """View the memory of a bytes-like object or a tensor as a (n,) uint8 array.
 
     Raises
@@ -107,7 +108,7 @@ def require_mapping(name: str, value: object) -> None:
         )
 
 
-def part_of(message: Mapping[str, Any], name: str) -> np.ndarray:
+def part_of(message: Mapping[str, object], name: str) -> np.ndarray:
     """Return an array of a message, which may be a tensor on the host, or a sequence of numbers.
 
     Raises

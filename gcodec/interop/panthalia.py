@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.arrays.protocols import BytesLike, TensorLike
 from gcodec.codecs.dct8 import chunks, transform
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.interop.objects import (
@@ -66,7 +67,7 @@ _TENSORS: dict[str, tuple[int, type[np.generic]]] = {
 }
 
 
-def encode(x: Any, chunk: Any = 64, k: int = 32) -> dict[str, np.ndarray]:
+def encode(x: TensorLike, chunk: Any = 64, k: int = 32) -> dict[str, np.ndarray]:
     """Compress a tensor to a message of Panthalia.
 
     Parameters
@@ -131,7 +132,7 @@ def to_safetensors(message: Mapping[str, np.ndarray]) -> bytes:
     return bytes(save({name: np.asarray(tensor, order="C") for name, tensor in tensors}))
 
 
-def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
+def decode(message: BytesLike, *, limits: Limits | None = None) -> np.ndarray:
     """Decode a message of Panthalia.
 
     Parameters
@@ -204,7 +205,7 @@ def _basis(n: int) -> np.ndarray:
     return np.asarray(rows * np.float32(math.sqrt(2 / n)), np.float32)
 
 
-def _loaded(data: Any) -> dict[str, np.ndarray]:
+def _loaded(data: BytesLike) -> dict[str, np.ndarray]:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 

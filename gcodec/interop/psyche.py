@@ -53,6 +53,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
+from gcodec.arrays.protocols import BytesLike, TensorLike
 from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.frame import Frame, FrameLike
@@ -81,7 +82,7 @@ class _Tensor(NamedTuple):
     data: bytes
 
 
-def encode(x: Any, k: int = 8, chunk: int = 64, *, value: Value = "full") -> bytes:
+def encode(x: TensorLike, k: int = 8, chunk: int = 64, *, value: Value = "full") -> bytes:
     """Compress a parameter to a message of Psyche.
 
     Parameters
@@ -254,7 +255,7 @@ def _index_dtype(size: int) -> np.dtype[Any]:
     return np.dtype(f"<u{nbytes}")
 
 
-def _read(data: Any, limits: Limits | None) -> tiles.Coefficients:
+def _read(data: BytesLike, limits: Limits | None) -> tiles.Coefficients:
     """Return the coefficients of a message, with positions in its order."""
     reader = _Reader(object_bytes(data).data)
     index, value, shape, size = reader.message()

@@ -52,6 +52,7 @@ import numpy as np
 
 from gcodec.arrays.frameworks import FAILURES, first_line
 from gcodec.arrays.nonfinite import check_finite
+from gcodec.arrays.protocols import ShapeLike, TensorLike
 from gcodec.codecs.sparseloco import SparseLoCo, SparseLoCoSymbols, Tiles, binned, select
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame, FrameLike
@@ -74,7 +75,7 @@ _DTYPE = "float32"
 
 
 def encode(
-    x: Any, k: int = 64, chunk: int = 64, *, bins: int | None = 4, sigmas: float = 6.0
+    x: TensorLike, k: int = 64, chunk: int = 64, *, bins: int | None = 4, sigmas: float = 6.0
 ) -> dict[str, Any]:
     """Compress a tensor to a message of Templar.
 
@@ -124,7 +125,11 @@ def encode(
 
 
 def decode(
-    message: Mapping[str, Any], shape: Any, *, chunk: int = 64, limits: Limits | None = None
+    message: Mapping[str, object],
+    shape: ShapeLike,
+    *,
+    chunk: int = 64,
+    limits: Limits | None = None,
 ) -> np.ndarray:
     """Decode a message of Templar.
 
@@ -164,8 +169,8 @@ def decode(
 
 
 def to_frame(
-    message: Mapping[str, Any],
-    shape: Any,
+    message: Mapping[str, object],
+    shape: ShapeLike,
     *,
     chunk: int = 64,
     name: str | None = None,
@@ -273,7 +278,7 @@ def _numbers(parameters: Any) -> np.ndarray:
 
 
 def _opened(
-    message: Mapping[str, Any], shape: tuple[int, ...], chunk: int
+    message: Mapping[str, object], shape: tuple[int, ...], chunk: int
 ) -> tuple[Tiles, np.ndarray, np.ndarray]:
     """Return the tiles, the positions in the order of the tiles, and the values of a message."""
     _check_chunk(chunk)

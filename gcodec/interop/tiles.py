@@ -6,11 +6,12 @@ DeMo and Psyche send them. Their messages and Templar's have tiles with the same
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.arrays.nonfinite import check_finite
+from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codecs.dct8 import DCT8, DCT8Symbols, levels, transform
 from gcodec.codecs.dct8.chunks import Chunks
@@ -67,7 +68,7 @@ def size_of_tile(shape: tuple[int, ...]) -> int:
     return math.prod(shape[len(leading_of(shape)) :])
 
 
-def largest(x: Any, peer: str, k: int, chunk: int) -> Coefficients:
+def largest(x: TensorLike, peer: str, k: int, chunk: int) -> Coefficients:
     """Return the k coefficients of largest magnitude in each tile of a tensor.
 
     Parameters

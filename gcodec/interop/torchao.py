@@ -34,10 +34,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
+from gcodec.arrays.protocols import TensorLike
 from gcodec.codecs.microscale import Microscale
 from gcodec.codecs.microscale.payload import check_elements, check_scales
 from gcodec.errors import Corrupt, ParameterError
@@ -64,7 +64,7 @@ _DATA_DTYPES = {"mxfp8e4m3": "float8_e4m3fn", "mxfp8e5m2": "float8_e5m2"}
 
 
 def encode(
-    x: Any,
+    x: TensorLike,
     format: str = "mxfp8e4m3",
     scale: str = "floor",
     *,
@@ -111,7 +111,7 @@ def encode(
     return _arrays(codec.quantize(tensor.values).data, tensor.shape, fmt, tensor_scale)
 
 
-def tensor_scale_of(x: Any) -> float:
+def tensor_scale_of(x: TensorLike) -> float:
     """Return torchao's ``per_tensor_amax_to_scale``: the largest magnitude over 448·6.
 
     Raises
@@ -128,7 +128,7 @@ def tensor_scale_of(x: Any) -> float:
 
 
 def decode(
-    arrays: Mapping[str, Any],
+    arrays: Mapping[str, TensorLike],
     format: str = "mxfp8e4m3",
     scale: str = "floor",
     dtype: str = "float32",
@@ -173,7 +173,7 @@ def decode(
 
 
 def to_frame(
-    arrays: Mapping[str, Any],
+    arrays: Mapping[str, TensorLike],
     format: str = "mxfp8e4m3",
     scale: str = "floor",
     *,
@@ -252,7 +252,7 @@ def _arrays(
 
 
 def _checked(
-    arrays: Mapping[str, Any], fmt: BlockFormat, limits: Limits | None
+    arrays: Mapping[str, TensorLike], fmt: BlockFormat, limits: Limits | None
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], float]:
     """Return scales and data, flat, the shape of the tensor, and the scale of the tensor."""
     require_mapping("arrays", arrays)
@@ -279,7 +279,7 @@ def _checked(
     return flat, elements, shape, tensor_scale
 
 
-def _bytes_of(arrays: Mapping[str, Any], key: str, dtype: str) -> np.ndarray:
+def _bytes_of(arrays: Mapping[str, TensorLike], key: str, dtype: str) -> np.ndarray:
     """Return a C-contiguous array as uint8; it may have an equivalent dtype."""
     array = part_of(arrays, key)
     if array.dtype != np.uint8 and array.dtype.name != dtype:
@@ -287,7 +287,7 @@ def _bytes_of(arrays: Mapping[str, Any], key: str, dtype: str) -> np.ndarray:
     return np.asarray(array, order="C").view(np.uint8)
 
 
-def _tensor_scale(arrays: Mapping[str, Any]) -> float:
+def _tensor_scale(arrays: Mapping[str, TensorLike]) -> float:
     """Return the scale of the tensor, or 1 if there is none."""
     if "tensor_scale" not in arrays:
         return 1.0

@@ -32,10 +32,11 @@ array([[ 1.   , -0.5  ,  0.098]], dtype=float32)
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.arrays.protocols import BytesLike, ShapeLike, TensorLike
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame, FrameLike
@@ -79,7 +80,7 @@ class _Rows(NamedTuple):
 _CODEC = Blockwise.from_mapping({"kind": "fp8", "block": 0})
 
 
-def encode(x: Any, *, ranks: int = 1) -> np.ndarray:
+def encode(x: TensorLike, *, ranks: int = 1) -> np.ndarray:
     """Quantize a tensor as ``fused_quantize_into_fp8`` does.
 
     Parameters
@@ -106,8 +107,8 @@ def encode(x: Any, *, ranks: int = 1) -> np.ndarray:
 
 
 def decode(
-    message: Any,
-    shape: Any,
+    message: BytesLike,
+    shape: ShapeLike,
     *,
     ranks: int = 1,
     dtype: str = "float32",
@@ -142,8 +143,8 @@ def decode(
 
 
 def to_frame(
-    message: Any,
-    shape: Any,
+    message: BytesLike,
+    shape: ShapeLike,
     *,
     ranks: int = 1,
     name: str | None = None,
@@ -183,7 +184,7 @@ def from_frame(frame: FrameLike, *, ranks: int = 1, limits: Limits | None = None
     return _message(codec.unpack(opened.payload, opened.shape).data, rows)
 
 
-def _sizes(shape: Any, ranks: int, limits: Limits | None) -> tuple[tuple[int, ...], _Rows]:
+def _sizes(shape: ShapeLike, ranks: int, limits: Limits | None) -> tuple[tuple[int, ...], _Rows]:
     sizes, _ = checked_shape(shape, limits)
     return sizes, _Rows.of(sizes, ranks)
 
@@ -197,7 +198,7 @@ def _message(data: np.ndarray, rows: _Rows) -> np.ndarray:
     return table.reshape(-1)
 
 
-def _payload(message: Any, rows: _Rows) -> np.ndarray:
+def _payload(message: BytesLike, rows: _Rows) -> np.ndarray:
     """Return the payload of a message, or raise `FormatError`."""
     data = object_bytes(message, "message")
     count, columns = rows.shape

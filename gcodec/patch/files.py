@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -114,7 +114,7 @@ def decoded(frame: Frame, find: Callable[[str], np.ndarray | None], title: str) 
     return patched
 
 
-def shortest_frame(array: Any, base: Any, name: str) -> bytes:
+def shortest_frame(array: np.ndarray, base: np.ndarray | None, name: str) -> bytes:
     """Return a tensor as a patch, or as a frame of ``lossless`` if that is shorter.
 
     Parameters

@@ -153,7 +153,7 @@ class PatchStore:
         """Return the steps that have a file, in increasing order."""
         return self._files().steps
 
-    def publish(self, step: int, tree: Any) -> None:
+    def publish(self, step: int, tree: object) -> None:
         """Add the tensors of a step.
 
         The store keeps a copy of the tensors in memory, as the base of the next patch.
@@ -184,7 +184,7 @@ class PatchStore:
             with contextlib.suppress(OSError):  # the next step deletes these files
                 self._prune()
 
-    def _publish(self, step: int, tree: Any, descriptor: int | None) -> dict[str, np.ndarray]:
+    def _publish(self, step: int, tree: object, descriptor: int | None) -> dict[str, np.ndarray]:
         """Write the files of a step, and return its tensors by name; see `_locked`."""
         files = self._files()
         last = files.steps[-1] if files.steps else _NO_BASE
@@ -234,7 +234,7 @@ class PatchStore:
         """
         return self._retried(step, None)
 
-    def catch_up(self, tree: Any, step: int, to: int | None = None) -> Snapshot:
+    def catch_up(self, tree: object, step: int, to: int | None = None) -> Snapshot:
         """Return the tensors of a later step, given those of a step.
 
         Only the patches in between are read. If one of them has been deleted or is damaged, an
@@ -377,7 +377,7 @@ class PatchStore:
         return _Files(anchors, patches)
 
 
-def _named(tree: Any) -> dict[str, np.ndarray]:
+def _named(tree: object) -> dict[str, np.ndarray]:
     """Return the tensors of a tree by their names in files of the store."""
     _, tensors = take_apart({"step": _NO_BASE, "tree": tree})
     return {name: inspect(x, name).on_host() for name, x in tensors}

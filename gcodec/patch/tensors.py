@@ -8,6 +8,7 @@ import numpy as np
 
 from gcodec.arrays.bit_patterns import bits_of, dtype_beside
 from gcodec.arrays.frameworks import library_of
+from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import Source, Tensor, inspect, is_flat
 from gcodec.codecs.patch import Patch
 from gcodec.errors import ParameterError
@@ -24,7 +25,7 @@ __all__ = ["apply_patch", "encode_patch"]
 
 
 def encode_patch(
-    new: Any, base: Any, *, name: str | None = None, key: bytes | None = None
+    new: TensorLike, base: TensorLike, *, name: str | None = None, key: bytes | None = None
 ) -> bytes:
     """Encode the exact difference of two tensors as a frame.
 
@@ -195,13 +196,13 @@ def _values_of(bits: Array, frame: Frame) -> Array:
     return bits.view(dtype_beside(bits, frame.dtype)).reshape(frame.shape)
 
 
-def _float8_of(x: Any) -> str | None:
+def _float8_of(x: object) -> str | None:
     """Return the name of the dtype of an array of floats of 8 bits, or None for other arrays."""
     name = _dtype_of(x).rpartition(".")[2]
     return name if name.startswith("float8_") else None
 
 
-def _dtype_of(x: Any) -> str:
+def _dtype_of(x: object) -> str:
     """Return the dtype of an array as its library prints it; the type of other objects."""
     return str(getattr(x, "dtype", type(x).__name__))
 
@@ -222,7 +223,7 @@ def _bits(tensor: Tensor) -> Array:
     return bits_of(tensor.values, tensor.dtype)
 
 
-def _target(out: Any, frame: Frame, base: Source) -> Array:
+def _target(out: TensorLike, frame: Frame, base: Source) -> Array:
     source = inspect(out, "out")
     _check_beside(source, base)
     return source.target(frame.dtype, frame.shape)

@@ -11,11 +11,12 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
 
 from gcodec.arrays.large_bytes import joined
+from gcodec.arrays.protocols import TensorLike
 from gcodec.codecs import topk
 from gcodec.codecs.sign import Sign
 from gcodec.errors import Corrupt, FormatError, GcodecError, ParameterError
@@ -84,7 +85,7 @@ def all_gather_mean(communicator: Communicator, frames: Sequence[bytes]) -> list
 
 def two_phase_mean(
     communicator: Communicator,
-    gradients: Mapping[str, Any],
+    gradients: Mapping[str, TensorLike],
     worker: Feedback,
     server: Feedback,
     *,
@@ -146,7 +147,7 @@ def two_phase_mean(
 @contextlib.contextmanager
 def two_phase(
     communicator: Communicator,
-    gradients: Mapping[str, Any],
+    gradients: Mapping[str, TensorLike],
     worker: Feedback,
     server: Feedback,
     *,

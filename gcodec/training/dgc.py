@@ -10,6 +10,7 @@ import numpy as np
 
 from gcodec.api import encode
 from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.arrays.protocols import TensorLike
 from gcodec.codecs.topk import TopK
 from gcodec.entropy import positions as position_coding
 from gcodec.entropy import values as value_coding
@@ -112,7 +113,7 @@ class DGC:
         epoch = check_integer("epoch", epoch, 0, _MAX_COUNT, "a number of epochs")
         return math.pow(self.density, (min(epoch, self.warmup) + 1) / (self.warmup + 1))
 
-    def average(self, gradients: Mapping[str, Any], epoch: int) -> dict[str, np.ndarray]:
+    def average(self, gradients: Mapping[str, TensorLike], epoch: int) -> dict[str, np.ndarray]:
         """Take one step on all workers, and average the elements that they send.
 
         All workers must call this method together.
@@ -145,7 +146,7 @@ class DGC:
         self._keep(steps)
         return dict(zip(gradients, means, strict=True))
 
-    def compress(self, gradients: Mapping[str, Any], epoch: int) -> list[bytes]:
+    def compress(self, gradients: Mapping[str, TensorLike], epoch: int) -> list[bytes]:
         """Take one step on this worker alone; return the frame of each tensor. See `average`.
 
         If the step raises, no state has changed.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.arrays.protocols import TensorLike
 from gcodec.codecs.sign import Sign
 from gcodec.errors import ParameterError
 from gcodec.feedback import Feedback
@@ -119,7 +120,7 @@ class OneBitAdam:
     def step(
         self,
         parameters: Mapping[str, np.ndarray],
-        gradients: Mapping[str, Any],
+        gradients: Mapping[str, TensorLike],
         rate: float | None = None,
     ) -> None:
         """Take one step on all workers, which must call this method together.

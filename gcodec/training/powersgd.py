@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import size_of
 from gcodec.errors import ParameterError
 from gcodec.feedback import derive_seed
@@ -80,7 +81,7 @@ class PowerSGD:
         self._momentum: dict[str, np.ndarray] = {}
         self._digest = b""  # of loaded momenta, until a step has compared them
 
-    def average(self, gradients: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def average(self, gradients: Mapping[str, TensorLike]) -> dict[str, np.ndarray]:
         """Average one step's gradients of all workers, which must call this method together.
 
         Parameters
@@ -108,7 +109,7 @@ class PowerSGD:
         return means
 
     def _average(
-        self, gradients: Mapping[str, Any]
+        self, gradients: Mapping[str, TensorLike]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return the means, and the new residual and start of each factored tensor."""
         arrays = state.as_float32(gradients, self._momentum | self._residual)
@@ -161,7 +162,10 @@ class PowerSGD:
         return rows
 
     def step(
-        self, parameters: Mapping[str, np.ndarray], gradients: Mapping[str, Any], rate: float
+        self,
+        parameters: Mapping[str, np.ndarray],
+        gradients: Mapping[str, TensorLike],
+        rate: float,
     ) -> None:
         """Average the gradients, and take a step with momentum.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import inspect
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.reduce import all_finite
@@ -16,7 +17,7 @@ from gcodec.wire.primitives import encode_name
 
 
 def as_float32(
-    gradients: Mapping[str, Any], previous: Mapping[str, np.ndarray]
+    gradients: Mapping[str, TensorLike], previous: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Convert gradients to float32 arrays.
 
@@ -49,7 +50,7 @@ def as_float32(
 
 
 def writable_parameters(
-    parameters: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray]
+    parameters: Mapping[str, np.ndarray], gradients: Mapping[str, TensorLike]
 ) -> dict[str, np.ndarray]:
     """Return the parameters, checked to be writable float32 arrays that match the gradients.
 
@@ -64,7 +65,9 @@ def writable_parameters(
         allowed = f"the names {list(parameters)}, in this order"
         raise ParameterError.of("gradients", list(gradients), allowed)
     return {
-        name: inspect(parameters[name], name).target("float32", np.shape(gradient))
+        name: inspect(parameters[name], name).target(
+            "float32", inspect(gradient, name).description()[1]
+        )
         for name, gradient in gradients.items()
     }
 

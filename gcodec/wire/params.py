@@ -14,13 +14,16 @@ import functools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported, brief, suggestion
 from gcodec.wire.kinds import Float32, Integer, Kind
 from gcodec.wire.primitives import Reader
 
 _P = TypeVar("_P", bound="Parameters")
+
+Scalars: TypeAlias = dict[str, Any]
+"""The scalars of a message by name; `Parameters.message_fields` says of which kinds they are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,13 +271,13 @@ class Parameters:
         """Return the names of parameters, such as "auto", whose values each message determines."""
         return [d.name for d in self.declared() if getattr(self, d.attribute) in d.kind.unsent]
 
-    def of_message(self: _P, scalars: Mapping[str, Any]) -> _P:
+    def of_message(self: _P, scalars: Scalars) -> _P:
         """Return a copy with the parameters of a message that has these scalars."""
         _, in_all, in_some = self._declared_by_place()
         values = {d.attribute: scalars[d.name] for d in in_all + in_some if d.name in scalars}
         return self.replaced(**values) if values else self
 
-    def write_scalars(self, scalars: Mapping[str, Any]) -> bytes:
+    def write_scalars(self, scalars: Scalars) -> bytes:
         """Return the header bytes of a message's scalars."""
         sent, left_out = [*self.message_fields()], self._left_out()
         while sent and sent[-1].name in left_out:
@@ -283,7 +286,7 @@ class Parameters:
             sent.pop()
         return b"".join([f.kind.write(scalars[f.name]) for f in sent])
 
-    def read_scalars(self, data: memoryview) -> dict[str, Any]:
+    def read_scalars(self, data: memoryview) -> Scalars:
         """Read header bytes of `write_scalars`; omitted scalars have their default."""
         scalars = {item.field.name: item.value for item in self.scalars_in(data)}
         for name, value in self._left_out().items():
@@ -297,7 +300,7 @@ class Parameters:
 
     @classmethod
     @functools.cache
-    def _left_out(cls) -> dict[str, Any]:
+    def _left_out(cls) -> Scalars:
         """Return the optional scalars, by name, with their values in messages without them."""
         return {d.name: d.left_out for d in cls.declared() if d.left_out is not None}
 

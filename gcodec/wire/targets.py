@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from gcodec.errors import ParameterError
 from gcodec.runtime.deferred import Deferred
 from gcodec.wire.kinds import Choice, Float32, Integer
-from gcodec.wire.params import Field, Parameters, param
+from gcodec.wire.params import Field, Parameters, Scalars, param
 
 _P = TypeVar("_P", bound=Parameters)
 
@@ -51,7 +50,7 @@ def transform(doc: str) -> Any:
     return param(kind, "auto", doc, in_message=True, left_out="none")
 
 
-def of_message(codec: _P, values: Mapping[str, Any], **untargeted: Any) -> _P:
+def of_message(codec: _P, values: Scalars, **untargeted: Any) -> _P:
     """Return the codec of a message: with its step and transform, and without targets.
 
     `untargeted` contains the values of the parameters of targets where there is no target.

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -46,7 +46,7 @@ from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.payload import Payload
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Integer, Sizes
-from gcodec.wire.params import param
+from gcodec.wire.params import Scalars, param
 
 __all__ = ["DCT8", "DCT8Symbols"]
 
@@ -246,5 +246,5 @@ class DCT8(Codec):
         k = min(self.k, cut.size)
         return describe.payload_fields(walk, cut.count, cut.size, k, self.values, self.index)
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> None:
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: Scalars) -> None:
         return None

@@ -41,7 +41,7 @@ cosine transform", IEEE Trans. Computers 23, 1974.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -88,7 +88,7 @@ from gcodec.runtime.memory import Drainable, drainable, empty_beside
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire import targets
 from gcodec.wire.kinds import Choice, binary32
-from gcodec.wire.params import Field, param
+from gcodec.wire.params import Field, Scalars, param
 from gcodec.wire.seek import Blocks, SeekTable
 
 _NMSE = 0.02
@@ -164,7 +164,7 @@ class ECSQ(Codec):
         """Return the fields of the centroids, which stochastic rounding does not have."""
         return targets.CENTROIDS if self.rounding == "nearest" else ()
 
-    def of_message(self, values: Mapping[str, Any]) -> ECSQ:
+    def of_message(self, values: Scalars) -> ECSQ:
         """Return the codec of a message: with its step and transform, and without targets."""
         return targets.of_message(self, values, nmse=_NMSE, bits=0.0, strict="no")
 
@@ -439,7 +439,7 @@ class ECSQ(Codec):
         """Return the message of levels, whose symbols are released if a `Drainable` has them."""
         symbols = levels.symbols if held is None else held
         reconstruction.check_centroids(levels.centroids)
-        scalars: dict[str, Any] = {
+        scalars: Scalars = {
             field.name: map_deferred(lambda centroids, k=k: int(centroids[k]), levels.centroids)
             for k, field in enumerate(self.scalar_fields())
         }
@@ -544,7 +544,7 @@ class ECSQ(Codec):
             yield from context_string(walk, "level", n, describe, self._has_trellis)
         walk.finish()
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: Scalars) -> int:
         return 8 * data.size
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:

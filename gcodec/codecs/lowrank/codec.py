@@ -26,8 +26,8 @@ information transmission in the case of continuous signals", IRE Trans. Informat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import numpy as np
 
@@ -49,7 +49,7 @@ from gcodec.runtime.memory import empty_beside
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire import targets
 from gcodec.wire.kinds import Integer
-from gcodec.wire.params import Field, param
+from gcodec.wire.params import Field, Scalars, param
 from gcodec.wire.seek import Blocks, SeekTable
 
 _NMSE = 0.1
@@ -110,7 +110,7 @@ class LowRank(Codec):
         """Return the fields of the centroids of a message of ecsq alone."""
         return targets.CENTROIDS if self.rank in (0, "auto") else ()
 
-    def of_message(self, values: Mapping[str, Any]) -> LowRank:
+    def of_message(self, values: Scalars) -> LowRank:
         """Return the codec of a message: with its step and transform, and without targets."""
         return targets.of_message(self, values, nmse=_NMSE, bits=0.0)
 
@@ -311,7 +311,7 @@ class LowRank(Codec):
         else:
             yield from describe.fields(payload, self._bound_shape(n), walk)
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: Scalars) -> int:
         return 8 * data.size
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:

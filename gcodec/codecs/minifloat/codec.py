@@ -64,7 +64,7 @@ from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import Drainable, drainable, empty_beside
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
-from gcodec.wire.params import param
+from gcodec.wire.params import Scalars, param
 from gcodec.wire.seek import Blocks
 
 _CO3 = MiniFloat("e2m1", "ieee")
@@ -327,7 +327,7 @@ class MiniFloatCodec(Codec):
         factors = symbols.factors
         if device_of(factors) is not None:
             array_of(written.data)[: factors.size] = factors
-        scalars: dict[str, Any]
+        scalars: Scalars
         scalars = {"scale": symbols.scale, "table": map_deferred(_table_name, book)}
         # Parameters that are still on the device are set together with the payload.
         on_host = {key: value for key, value in scalars.items() if type(value) is not Deferred}

@@ -56,7 +56,7 @@ from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import drainable, empty_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
-from gcodec.wire.params import Field, param
+from gcodec.wire.params import Field, Scalars, param
 from gcodec.wire.primitives import FLOATS
 from gcodec.wire.seek import Blocks
 
@@ -269,7 +269,7 @@ class MXNet2Bit(Codec):
             return _shortest(codes, dense, n, shape, self.index)
         return dense
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int | None:
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: Scalars) -> int | None:
         return None if self.form == "sparse" else super()._bare_nbits(n, data, scalars)
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:

@@ -61,7 +61,7 @@ from gcodec.runtime.device import device_of, host
 from gcodec.runtime.memory import Drainable, clear, drainable, empty_beside
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Integer
-from gcodec.wire.params import Field, param
+from gcodec.wire.params import Field, Scalars, param
 from gcodec.wire.seek import Blocks, SeekTable
 
 _RICE = Field("rice", Integer(0, level_codes.MOST_RICE), "Rice parameter of the levels")
@@ -360,7 +360,7 @@ class QSGD(Codec):
         code = level_codes.run_level_code(self.code, self.s, payload.scalars)
         return RunLevelString(self._span(payload, scale), code)
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int | None:
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: Scalars) -> int | None:
         if self.form == "sparse":
             return None
         payload = Payload(self, scalars, data, 8 * data.size)

@@ -8,7 +8,7 @@ scales of rows and columns. They are dense, have tables, and require symbols tha
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,7 @@ from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.memory import Drainable, contents, empty_beside, limited, restored
+from gcodec.wire.params import Scalars
 from gcodec.wire.seek import LOG2_BLOCK, MIN_ELEMENTS, SeekTable
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Plan(NamedTuple):
 
     form: str
     code: str
-    scalars: Mapping[str, Any]
+    scalars: Scalars
     table: Table | None = None
     nbits: int | Deferred = 0
 

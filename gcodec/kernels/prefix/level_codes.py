@@ -7,7 +7,7 @@ element; the sparse form has a run–level pair for each nonzero level.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class Plan(NamedTuple):
 
     form: str
     code: str
-    scalars: dict[str, Any]
+    scalars: dict[str, int]
     nbits: int
 
 
