@@ -243,22 +243,22 @@ def kernels() -> list[Kernel]:
     return list(by_name.values())
 
 
-def inline(function: Callable[..., Any]) -> Any:
+def inline(function: Callable[..., Any]) -> Inline:
     """Declare a helper that Numba inlines into the calling kernels and helpers."""
     return Inline(function)
 
 
-def subroutine(function: Callable[..., Any]) -> Any:
+def subroutine(function: Callable[..., Any]) -> Subroutine:
     """Declare a helper with loops of its own, whose inlining would make compilation slow."""
     return Subroutine(function)
 
 
-def intrinsic(function: Callable[..., Any]) -> Any:
+def intrinsic(function: Callable[..., Any]) -> Intrinsic:
     """Declare an LLVM code generator that kernels call; see `numba.extending.intrinsic`."""
     return Intrinsic(function)
 
 
-def named_intrinsic(function: Callable[..., Any], names: Sequence[str]) -> Any:
+def named_intrinsic(function: Callable[..., Any], names: Sequence[str]) -> Intrinsic:
     """Declare an LLVM code generator (typing context, *argument types) of named arguments.
 
     Numba requires the names of the parameters, which a starred parameter hides.
@@ -269,7 +269,7 @@ def named_intrinsic(function: Callable[..., Any], names: Sequence[str]) -> Any:
     return intrinsic(function)
 
 
-def calling(signature: str) -> Any:
+def calling(signature: str) -> Intrinsic:
     """Declare the call (address, *arguments) of a kernel that only an argument determines.
 
     A kernel that calls one of several others then needs no variant for each of them.

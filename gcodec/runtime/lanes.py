@@ -9,11 +9,23 @@ one step. A block checks no index; the surrounding loop keeps it inside its arra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gcodec.runtime import processor
 from gcodec.runtime.jit import intrinsic, named_intrinsic
 from gcodec.runtime.memory import emit_prefetch
+
+if TYPE_CHECKING:
+    from llvmlite import ir
+
+    from gcodec.runtime.jit import Intrinsic
+
+Builder: TypeAlias = "ir.IRBuilder"
+"""Appends instructions to the generated code."""
+Value: TypeAlias = "ir.Value"
+"""What a generated instruction computes, or a constant of the generated code."""
+ValueType: TypeAlias = "ir.Type"
+"""The type of a `Value`."""
 
 BLOCK = 32  # elements
 ROUNDED = ("float32", "bfloat16", "float16")  # dtypes to which `Emitter.rounded` rounds lanes
@@ -29,14 +41,14 @@ _LINE = 16  # float32 elements in a cache line
 _ONE_OF_FOUR = "llvm.x86.avx.vpermilvar.ps.256"
 
 
-def block(*names: str, apart: bool = False) -> Callable[[Callable[[Emitter], None]], Any]:
+def block(*names: str, apart: bool = False) -> Callable[[Callable[[Emitter], None]], Intrinsic]:
     """Declare a block: a function of the named arguments that kernels call.
 
     The decorated function emits the code of the block through an `Emitter`. The code is inlined
     into the kernel; or, with `apart`, it is a separate function, whose loop can use all registers.
     """
 
-    def decorate(generate: Callable[[Emitter], None]) -> Any:
+    def decorate(generate: Callable[[Emitter], None]) -> Intrinsic:
         def typed(typing_context: Any, *arguments: Any) -> Any:
             from numba.core import types
 
@@ -64,7 +76,7 @@ def block(*names: str, apart: bool = False) -> Callable[[Callable[[Emitter], Non
     return decorate
 
 
-def _function(builder: Any, name: str, values: list[Any]) -> Any:
+def _function(builder: Builder, name: str, values: list[Value]) -> Builder:
     """Return the builder of a new function with parameters like `values`, never inlined."""
     from llvmlite import ir
 
@@ -85,19 +97,19 @@ class Emitter:
         Values of the arguments, by name; for an array, the address of its first element.
     """
 
-    def __init__(self, builder: Any, args: dict[str, Any]) -> None:
+    def __init__(self, builder: Builder, args: dict[str, Value]) -> None:
         self.builder = builder
         self.args = args
 
-    def address(self, array: str, index: str) -> Any:
+    def address(self, array: str, index: str) -> Value:
         """Emit the address of the element of an array argument at an index argument."""
         return self.builder.gep(self.args[array], [self.args[index]])
 
-    def element(self, pointer: Any, ahead: int) -> Any:
+    def element(self, pointer: Value, ahead: int) -> Value:
         """Emit the address `ahead` elements after a pointer."""
         return self.builder.gep(pointer, [integer(32)(ahead)])
 
-    def splat(self, value: Any, count: int = BLOCK) -> Any:
+    def splat(self, value: Value, count: int = BLOCK) -> Value:
         """Emit a vector whose lanes all have one value."""
         from llvmlite import ir
 
@@ -105,7 +117,7 @@ class Emitter:
         first = self.builder.insert_element(kind(ir.Undefined), value, integer(32)(0))
         return self.picked(first, [0] * count)
 
-    def filled(self, kind: Any, values: Iterable[Any]) -> Any:
+    def filled(self, kind: ValueType, values: Iterable[Value]) -> Value:
         """Emit the vector of some values, as many as it has lanes."""
         from llvmlite import ir
 
@@ -114,16 +126,16 @@ class Emitter:
             vector = self.builder.insert_element(vector, value, integer(32)(k))
         return vector
 
-    def picked(self, vector: Any, places: Sequence[int]) -> Any:
+    def picked(self, vector: Value, places: Sequence[int]) -> Value:
         """Emit the vector of the lanes at some places of another one."""
         order = lanes(32, len(places))([*places])
         return self.builder.shuffle_vector(vector, vector, order)
 
-    def load(self, pointer: Any, kind: Any, align: int = 4) -> Any:
+    def load(self, pointer: Value, kind: ValueType, align: int = 4) -> Value:
         """Emit the load of a vector."""
         return self.builder.load(self.builder.bitcast(pointer, kind.as_pointer()), align=align)
 
-    def store(self, value: Any, pointer: Any, align: int = 4, streaming: bool = False) -> None:
+    def store(self, value: Value, pointer: Value, align: int = 4, streaming: bool = False) -> None:
         """Emit the store of a vector; a streaming store bypasses the cache.
 
         Its pointer is a multiple of `STREAMED` bytes, in place of `align` bytes.
@@ -135,7 +147,7 @@ class Emitter:
             one = builder.module.add_metadata([integer(32)(1)])
             instruction.set_metadata("nontemporal", one)
 
-    def store_as(self, values: Any, pointer: Any) -> None:
+    def store_as(self, values: Value, pointer: Value) -> None:
         """Emit the store of decoded values, for which a kernel has the arguments "store", "scale".
 
         `WRITE` stores them, `STREAM` stores them past the cache, to a multiple of `STREAMED`
@@ -159,7 +171,7 @@ class Emitter:
                     with writing:
                         self.store(values, pointer)
 
-    def rounded(self, values: Any) -> Any:
+    def rounded(self, values: Value) -> Value:
         """Emit float32 lanes, rounded to the dtype that the argument "rounds" is the index of.
 
         See `ROUNDED`. No lane may be NaN, which could become another NaN or a zero.
@@ -168,10 +180,10 @@ class Emitter:
 
         builder, word = self.builder, lanes(32, values.type.count)
 
-        def constant(number: int) -> Any:
+        def constant(number: int) -> Value:
             return word([number] * word.count)
 
-        def is_index(name: str) -> Any:
+        def is_index(name: str) -> Value:
             index = self.args["rounds"]
             return builder.icmp_signed("==", index, index.type(ROUNDED.index(name)))
 
@@ -187,27 +199,27 @@ class Emitter:
         half = builder.fptrunc(values, ir.VectorType(ir.HalfType(), word.count))
         return builder.select(is_index("float16"), builder.fpext(half, values.type), nearest)
 
-    def larger(self, one: Any, other: Any) -> Any:
+    def larger(self, one: Value, other: Value) -> Value:
         """Emit the maxima of lanes of floats or signed integers; `other` if a float is NaN."""
         return self._chosen(">", one, other)
 
-    def smaller(self, one: Any, other: Any) -> Any:
+    def smaller(self, one: Value, other: Value) -> Value:
         """Emit the minima of lanes of floats or signed integers; `other` if a float is NaN."""
         return self._chosen("<", one, other)
 
-    def _chosen(self, relation: str, one: Any, other: Any) -> Any:
+    def _chosen(self, relation: str, one: Value, other: Value) -> Value:
         from llvmlite import ir
 
         is_integer = isinstance(one.type.element, ir.IntType)
         compared = self.builder.icmp_signed if is_integer else self.builder.fcmp_ordered
         return self.builder.select(compared(relation, one, other), one, other)
 
-    def magnitude_bits(self, x: Any) -> Any:
+    def magnitude_bits(self, x: Value) -> Value:
         """Emit the bit patterns of the absolute values of float32 lanes."""
         bits = self.builder.bitcast(x, lanes(32, x.type.count))
         return self.builder.and_(bits, bits.type([SIGN - 1] * x.type.count))
 
-    def looked_up(self, table: Any, places: Any) -> Any:
+    def looked_up(self, table: Value, places: Value) -> Value:
         """Emit the look-up of 64 bytes in a table of 64 bytes, at places below 64."""
         builder, kind = self.builder, places.type
         if compiles_for("avx512vbmi"):  # LLVM has no portable instruction for it
@@ -232,7 +244,7 @@ class Emitter:
         ]
         return self.gathered(table, indices, kind)
 
-    def looked_up_floats(self, table: Any, places: Any, entries: int = 0) -> Any:
+    def looked_up_floats(self, table: Value, places: Value, entries: int = 0) -> Value:
         """Emit the look-up of 32 places in a table of `floats_in_registers()` float32.
 
         With AVX-512, the table may have another power of two of `entries`, from 64 to 256.
@@ -252,7 +264,7 @@ class Emitter:
             looked_up.append(self._of_parts(values, part, len(registers) * count // len(values)))
         return self.joined(looked_up)
 
-    def _of_parts(self, values: list[Any], places: Any, size: int) -> Any:
+    def _of_parts(self, values: list[Value], places: Value, size: int) -> Value:
         """Emit the look-up in a table, given those in its parts of `size` entries."""
         builder, kind = self.builder, places.type
         while len(values) > 1:
@@ -263,7 +275,7 @@ class Emitter:
             size *= 2
         return values[0]
 
-    def one_of_eight_at(self, pointer: Any, places: Any, *, repeats: bool = False) -> Any:
+    def one_of_eight_at(self, pointer: Value, places: Value, *, repeats: bool = False) -> Value:
         """Emit the selection from 8 float32 in memory by 32-bit lanes below 8.
 
         The selection takes less time if the 8 numbers are two times 4, as `repeats` says.
@@ -276,14 +288,14 @@ class Emitter:
         numbers = [self.splat(builder.load(self.element(pointer, k)), count) for k in range(8)]
         return self._selected(numbers, places)
 
-    def one_of_eight(self, values: list[float], places: Any) -> Any:
+    def one_of_eight(self, values: list[float], places: Value) -> Value:
         """Emit the selection from 8 float32 constants by the lowest 3 bits of 32-bit lanes."""
         if compiles_for("avx2"):
             return self.permuted(floats(8)(values), places)
         kind = floats(places.type.count)
         return self._selected([kind([value] * kind.count) for value in values], places)
 
-    def permuted(self, table: Any, places: Any, name: str = _ONE_TABLE) -> Any:
+    def permuted(self, table: Value, places: Value, name: str = _ONE_TABLE) -> Value:
         """Emit the selection from the float32 of a register by 32-bit lanes, for AVX2.
 
         LLVM has no portable instruction for it.
@@ -291,7 +303,7 @@ class Emitter:
         parts = self.parts(places, table.type.count)
         return self.joined([self._call(name, table.type, [table, part]) for part in parts])
 
-    def _selected(self, numbers: list[Any], places: Any) -> Any:
+    def _selected(self, numbers: list[Value], places: Value) -> Value:
         """Emit the selection from 8 vectors by the lowest 3 bits of lanes."""
         builder, kind = self.builder, places.type
         none = kind([0] * kind.count)
@@ -302,12 +314,12 @@ class Emitter:
             numbers = [builder.select(is_set, second, first) for first, second in pairs]
         return numbers[0]
 
-    def parts(self, vector: Any, count: int) -> list[Any]:
+    def parts(self, vector: Value, count: int) -> list[Value]:
         """Emit the parts of `count` lanes of a vector, in order."""
         firsts = range(0, vector.type.count, count)
         return [self.picked(vector, range(first, first + count)) for first in firsts]
 
-    def joined(self, parts: list[Any]) -> Any:
+    def joined(self, parts: list[Value]) -> Value:
         """Emit the vector of the lanes of equally long parts, whose number is a power of two."""
         while len(parts) > 1:
             count = 2 * parts[0].type.count
@@ -316,7 +328,7 @@ class Emitter:
             parts = [self.builder.shuffle_vector(a, b, order) for a, b in pairs]
         return parts[0]
 
-    def indices(self, places: Any) -> list[Any]:
+    def indices(self, places: Value) -> list[Value]:
         """Emit an even number of 32-bit lanes as a list of 64-bit words."""
         builder, word, words = self.builder, integer(64), []
         pairs = builder.bitcast(places, lanes(64, places.type.count // 2))
@@ -325,12 +337,12 @@ class Emitter:
             words += [builder.and_(both, word(0xFFFFFFFF)), builder.lshr(both, word(32))]
         return words
 
-    def gathered(self, table: Any, indices: list[Any], kind: Any) -> Any:
+    def gathered(self, table: Value, indices: list[Value], kind: ValueType) -> Value:
         """Emit a vector of entries of a table; gather instructions would be no faster."""
         builder = self.builder
         return self.filled(kind, (builder.load(builder.gep(table, [at])) for at in indices))
 
-    def one_of_four(self, values: list[Any], places: Any) -> Any:
+    def one_of_four(self, values: list[Value], places: Value) -> Value:
         """Emit the selection from 4 float32 values by the lowest 2 bits of 32 lanes."""
         builder = self.builder
         if not compiles_for("avx"):
@@ -344,23 +356,23 @@ class Emitter:
             return builder.select(second, upper, lower)
         return self.permuted(self.filled(floats(8), 2 * values), places, _ONE_OF_FOUR)
 
-    def first_highest(self, mask: Any) -> Any:
+    def first_highest(self, mask: Value) -> Value:
         """Emit the bits of a mask; the first lane is the highest bit of the first byte."""
         # The bitcast makes the first lane the lowest bit.
         bits = self.builder.bitcast(mask, integer(mask.type.count))
         return self.builder.bswap(self.builder.bitreverse(bits))
 
-    def fetch(self, pointer: Any, ahead: int = AHEAD) -> None:
+    def fetch(self, pointer: Value, ahead: int = AHEAD) -> None:
         """Emit prefetches of the cache lines of a later block of float32 elements."""
         for line in range(ahead, ahead + BLOCK, _LINE):
             emit_prefetch(self.builder, self.element(pointer, line))
 
     def loop(
         self,
-        before: list[Any],
-        going: Callable[[list[Any]], Any],
-        body: Callable[[list[Any]], list[Any]],
-    ) -> list[Any]:
+        before: list[Value],
+        going: Callable[[list[Value]], Value],
+        body: Callable[[list[Value]], list[Value]],
+    ) -> list[Value]:
         """Emit a loop over values, and return their final values.
 
         Parameters
@@ -394,25 +406,25 @@ class Emitter:
         nothing = ir.FunctionType(ir.VoidType(), [])
         self.builder.asm(nothing, "", "~{memory}", [], side_effect=True)
 
-    def reduced(self, name: str, value: Any) -> Any:
+    def reduced(self, name: str, value: Value) -> Value:
         """Emit the reduction of a vector of integers to one number, by "smin" or "smax"."""
         kind = value.type
         intrinsic_name = f"llvm.vector.reduce.{name}.v{kind.count}i{kind.element.width}"
         return self._call(intrinsic_name, kind.element, [value])
 
-    def fused(self, a: Any, b: Any, c: Any) -> Any:
+    def fused(self, a: Value, b: Value, c: Value) -> Value:
         """Emit a fused multiply-add of float32 vectors, as `words.fused` does."""
         return self._call(f"llvm.fma.v{a.type.count}f32", a.type, [a, b, c])
 
-    def call(self, name: str, value: Any) -> Any:
+    def call(self, name: str, value: Value) -> Value:
         """Emit an LLVM intrinsic of one vector of float64, such as ``llvm.rint``."""
         return self._call(f"{name}.v{value.type.count}f64", value.type, [value])
 
-    def x86(self, name: str, kind: Any, values: list[Any]) -> Any:
+    def x86(self, name: str, kind: ValueType, values: list[Value]) -> Value:
         """Emit an instruction of x86 without a portable equivalent, such as ``avx2.permps``."""
         return self._call(f"llvm.x86.{name}", kind, values)
 
-    def _call(self, name: str, kind: Any, values: list[Any]) -> Any:
+    def _call(self, name: str, kind: ValueType, values: list[Value]) -> Value:
         """Emit a call of an LLVM intrinsic that returns a value of type `kind`."""
         from llvmlite import ir
         from numba.core import cgutils
@@ -437,33 +449,33 @@ def floats_in_registers() -> int:
     return 64 if compiles_for("avx512f") else 16 if compiles_for("avx2") else 0
 
 
-def integer(bits: int) -> Any:
+def integer(bits: int) -> ValueType:
     """Return the type of an integer."""
     from llvmlite import ir
 
     return ir.IntType(bits)
 
 
-def lanes(bits: int, count: int = BLOCK) -> Any:
+def lanes(bits: int, count: int = BLOCK) -> ValueType:
     """Return the type of a vector of integers."""
     from llvmlite import ir
 
     return ir.VectorType(ir.IntType(bits), count)
 
 
-def constants(kind: Any) -> Callable[[int], Any]:
+def constants(kind: ValueType) -> Callable[[int], Value]:
     """Return a function that makes a vector of 32-bit lanes with one number."""
     return lambda value: kind([value & 0xFFFFFFFF] * kind.count)
 
 
-def floats(count: int = BLOCK) -> Any:
+def floats(count: int = BLOCK) -> ValueType:
     """Return the type of a vector of float32."""
     from llvmlite import ir
 
     return ir.VectorType(ir.FloatType(), count)
 
 
-def doubles(count: int = BLOCK) -> Any:
+def doubles(count: int = BLOCK) -> ValueType:
     """Return the type of a vector of float64."""
     from llvmlite import ir
 

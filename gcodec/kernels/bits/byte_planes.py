@@ -12,7 +12,6 @@ each group of 4096 elements has a number of them.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from gcodec.kernels.numeric.words import (
 )
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
+from gcodec.runtime.jit import Kernel, Subroutine, factory, inline, kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
 
 FLOAT_SHIFTS = {2: 7, 4: 23, 8: 52}  # lowest bit of the first plane, by the bytes of a float
@@ -115,7 +114,7 @@ def orders() -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def taking_first(itemsize: int, shift: int) -> Any:
+def taking_first(itemsize: int, shift: int) -> Subroutine:
     """Make the subroutine (bits, escape, out) that writes the first plane.
 
     A byte of 0 is replaced by `escape` unless all bits of its element are 0.
@@ -136,7 +135,7 @@ def taking_first(itemsize: int, shift: int) -> Any:
 
 
 @functools.cache
-def taking_others(itemsize: int, shift: int) -> Any:
+def taking_others(itemsize: int, shift: int) -> Subroutine:
     """Make the subroutine (bits, stride, out) of `take_others`."""
     word, planes = np.dtype(f"uint{8 * itemsize}").type, itemsize - 1
     low = (1 << shift) - 1
@@ -191,7 +190,7 @@ def _coded_counted(itemsize: int) -> Kernel:
 
 
 @functools.cache
-def taking_coded(itemsize: int, shift: int) -> Any:
+def taking_coded(itemsize: int, shift: int) -> Subroutine:
     """Make the subroutine that writes the other planes of a group without its zeros."""
     take, planes = taking_others(itemsize, shift), itemsize - 1
 
@@ -261,7 +260,7 @@ def _others_counted(itemsize: int, shift: int) -> Kernel:
 
 
 @functools.cache
-def joining(itemsize: int, shift: int) -> Any:
+def joining(itemsize: int, shift: int) -> Subroutine:
     """Make the subroutine that joins planes; see `take_others`.
 
     (first, others, stride, out, streaming): with `streaming`, `out` is aligned to a vector.
@@ -314,7 +313,7 @@ def joining(itemsize: int, shift: int) -> Any:
 
 
 @functools.cache
-def joining_coded(itemsize: int, shift: int) -> Any:
+def joining_coded(itemsize: int, shift: int) -> Subroutine:
     """Make the subroutine that joins the planes of a group without its zeros."""
     join, planes = joining(itemsize, shift), itemsize - 1
     zero = np.dtype(f"uint{8 * itemsize}").type(0)

@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from gcodec.kernels.numeric.arithmetic import copy_block
 from gcodec.runtime.cover import cover, head_of, store_of, streams
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import ADD, BLOCK, SIGN, STREAM, Emitter, block, fence, floats, lanes
+from gcodec.runtime.jit import Intrinsic, Kernel, factory, kernel
+from gcodec.runtime.lanes import (
+    ADD,
+    BLOCK,
+    SIGN,
+    STREAM,
+    Emitter,
+    Value,
+    block,
+    fence,
+    floats,
+    lanes,
+)
 from gcodec.runtime.memory import aligned_empty
 
 
@@ -220,7 +231,7 @@ def _adding(code: LevelCode, streaming: bool) -> Kernel:
     return add_strings
 
 
-def _added_blocks(code: LevelCode) -> Any:
+def _added_blocks(code: LevelCode) -> Intrinsic:
     """Make the block that adds 32 elements of two strings, from the bytes `at` and `after`.
 
     The accumulator is in the first-level cache, so the block with the fewest instructions is the
@@ -231,7 +242,7 @@ def _added_blocks(code: LevelCode) -> Any:
         32 - code.width - code.left_shift(k) + 8 * (k // code.per_byte % 4) for k in range(BLOCK)
     ]
 
-    def values(e: Emitter, at: str, level: str, zero: str) -> Any:
+    def values(e: Emitter, at: str, level: str, zero: str) -> Value:
         """Emit the values of a string."""
         builder, kind = e.builder, lanes(32)
         words = e.load(e.address("data", at), lanes(32, BLOCK * code.width // 32), align=1)
@@ -278,7 +289,7 @@ def _loop(code: LevelCode) -> Kernel:
     return dequantize_blocks
 
 
-def _block(code: LevelCode) -> Any:
+def _block(code: LevelCode) -> Intrinsic:
     """Make the block that decodes 32 elements of `out` from i, from the bytes from `at`."""
 
     @block("data", "at", "shift", "level", "store", "scale", "out", "i")
@@ -289,7 +300,7 @@ def _block(code: LevelCode) -> Any:
     return dequantize_block
 
 
-def _fields_on_top(e: Emitter, code: LevelCode) -> Any:
+def _fields_on_top(e: Emitter, code: LevelCode) -> Value:
     """Emit the fields of a block, each in the top bits of its lane."""
     count = BLOCK // code.per_byte
     packed = e.load(e.address("data", "at"), lanes(8, count), align=1)
@@ -300,7 +311,7 @@ def _fields_on_top(e: Emitter, code: LevelCode) -> Any:
     return e.builder.shl(spread, lanes(32)([code.left_shift(k) for k in range(BLOCK)]))
 
 
-def _levels(e: Emitter, code: LevelCode, fields: Any) -> Any:
+def _levels(e: Emitter, code: LevelCode, fields: Value) -> Value:
     """Emit the bit patterns of the values of fields."""
     builder = e.builder
     vector = lanes(32)

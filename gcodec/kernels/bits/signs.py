@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.kernels.bits.pack import FieldLayout
 from gcodec.kernels.numeric.reduce import COLUMN, LANES, TILE, add_lanes, emit_column, fold
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, kernel
-from gcodec.runtime.lanes import Emitter, block, doubles, floats
+from gcodec.runtime.jit import Intrinsic, Kernel, kernel
+from gcodec.runtime.lanes import Emitter, Value, block, doubles, floats
 from gcodec.runtime.memory import empty_beside
 
 SIGNS = FieldLayout(width=1)
@@ -46,7 +44,7 @@ def quantize(x: np.ndarray, squares: bool) -> tuple[np.ndarray, float]:
     return out, fold(sums)
 
 
-def _column(squares: bool) -> Any:
+def _column(squares: bool) -> Intrinsic:
     """Make the block that processes a column of a tile of x from i.
 
     It stores the signs, and the sums to lanes from t.
@@ -57,7 +55,7 @@ def _column(squares: bool) -> Any:
         builder = e.builder
         target = e.address("out", "at")
 
-        def terms(x: Any, row: int) -> list[Any]:
+        def terms(x: Value, row: int) -> list[Value]:
             negative = builder.fcmp_ordered("<", x, floats(COLUMN)([0.0] * COLUMN))
             e.store(e.first_highest(negative), e.element(target, row * LANES // 8), 1)
             if squares:

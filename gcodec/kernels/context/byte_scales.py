@@ -40,7 +40,7 @@ from gcodec.kernels.numeric.byte_counts import (
 )
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
+from gcodec.runtime.jit import Kernel, Subroutine, factory, inline, kernel, subroutine
 from gcodec.runtime.lanes import STREAMED, fence
 
 _LAST, _BYTE = np.uint8(CLASSES - 1), 255
@@ -276,7 +276,7 @@ def _raised(byte, by):
 
 
 @functools.cache
-def _moving(move: Any) -> Any:
+def _moving(move: Any) -> Subroutine:
     """Make the subroutine that lowers or raises up to TILE bytes from element `start` on."""
 
     @inline
@@ -373,7 +373,7 @@ def _fit_scales(
 
 
 @functools.cache
-def taking_part(itemsize: int, shift: int) -> Any:
+def taking_part(itemsize: int, shift: int) -> Subroutine:
     """Make the subroutine that writes up to TILE bytes of the first plane, perhaps lowered."""
     take_first = taking_first(itemsize, shift)
 

@@ -11,7 +11,6 @@ A symbol is twice the magnitude of a level, plus 1 if the level is negative.
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel, subroutine
-from gcodec.runtime.lanes import Emitter, block, lanes
+from gcodec.runtime.lanes import Emitter, Value, block, lanes
 
 CLASSES = 64
 CENTER = 64  # the scale of a column whose mean is that of all elements
@@ -233,10 +232,10 @@ def _store_row(e: Emitter) -> None:
     words = [e.args[name] for name in ("one", "two", "three", "four")]
     columns = builder.bitcast(e.filled(lanes(64, _VECTOR // 8), words), kind)
 
-    def smaller(a: Any, b: Any) -> Any:
+    def smaller(a: Value, b: Value) -> Value:
         return builder.select(builder.icmp_unsigned("<", a, b), a, b)
 
-    def larger(a: Any, b: Any) -> Any:
+    def larger(a: Value, b: Value) -> Value:
         return builder.select(builder.icmp_unsigned(">", a, b), a, b)
 
     lower, last = e.splat(e.args["lower"], _VECTOR), kind([int(_LAST)] * _VECTOR)

@@ -8,13 +8,11 @@ coded run is symbol t of lane l.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import Emitter, block, floats, lanes
+from gcodec.runtime.jit import Intrinsic, Kernel, factory, kernel
+from gcodec.runtime.lanes import Emitter, Value, block, floats, lanes
 
 LOG2_RUN = 16
 RUN = 1 << LOG2_RUN  # elements; a multiple of every number of lanes
@@ -56,7 +54,7 @@ def positions_of(turns: np.ndarray, n: int, lanes: int) -> np.ndarray:
     return start + moved
 
 
-def _tile(dtype: str, rows: int, inverse: bool) -> Any:
+def _tile(dtype: str, rows: int, inverse: bool) -> Intrinsic:
     """Make the block that transposes _DEPTH turns of `rows` lanes, or transposes them back."""
 
     @block("source", "lane", "length", "target", "turn", "lanes")
@@ -64,14 +62,14 @@ def _tile(dtype: str, rows: int, inverse: bool) -> Any:
         builder = e.builder
         vector = floats(_DEPTH) if dtype == "float32" else lanes(8, _DEPTH)
 
-        def row_pointer(array: str, first: str, step: str, k: int) -> Any:
+        def row_pointer(array: str, first: str, step: str, k: int) -> Value:
             index = builder.mul(e.args[step], e.args[step].type(k))
             return builder.gep(e.args[array], [builder.add(e.args[first], index)])
 
-        def lane(k: int) -> Any:
+        def lane(k: int) -> Value:
             return row_pointer("target" if inverse else "source", "lane", "length", k)
 
-        def turn(k: int) -> Any:
+        def turn(k: int) -> Value:
             array = "source" if inverse else "target"
             row = row_pointer(array, "turn", "lanes", k * _DEPTH // rows)
             return e.element(row, k * _DEPTH % rows)

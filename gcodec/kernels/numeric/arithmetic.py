@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import inline, kernel
-from gcodec.runtime.lanes import BLOCK, STREAMED, Emitter, block, fence, floats
+from gcodec.runtime.jit import Intrinsic, inline, kernel
+from gcodec.runtime.lanes import BLOCK, STREAMED, Emitter, Value, block, fence, floats
 from gcodec.runtime.memory import emit_prefetch, empty_beside, float_bits, magnitude_bits
 from gcodec.runtime.reuse import scratch
 
@@ -249,7 +249,7 @@ def _correct(x, residual, decay, out):
 # multiple of STREAMED bytes; see `_bypasses_cache`.
 
 
-def _sums_block(streaming: bool) -> Any:
+def _sums_block(streaming: bool) -> Intrinsic:
     """Make the block of `_correct_past_cache`, or one whose sums stay in the cache."""
     saves = ("saves",) if streaming else ()
 
@@ -261,7 +261,7 @@ def _sums_block(streaming: bool) -> Any:
         """
         builder, decay = e.builder, e.splat(e.args["decay"])
 
-        def sums(i: Any) -> Any:
+        def sums(i: Value) -> Value:
             source, place = (builder.gep(e.args[name], [i]) for name in ("x", "residual"))
             e.fetch(source)
             e.fetch(place)
@@ -279,7 +279,7 @@ def _sums_block(streaming: bool) -> Any:
     return add_range
 
 
-def _emit_stores(e: Emitter, total: Any, target: Any, former: Any, backup: Any) -> None:
+def _emit_stores(e: Emitter, total: Value, target: Value, former: Value, backup: Value) -> None:
     """Emit the stores of a sum and, if the argument "saves" is true, of the former residual.
 
     One of the two goes past the cache.
@@ -325,7 +325,7 @@ def _correct_past_cache(x, residual, decay, left, backup, bucket, keys):
 # `left` if there is none, is written past the cache, and a `fence` must follow the last call.
 
 
-def _copy_block(stream: bool) -> Any:
+def _copy_block(stream: bool) -> Intrinsic:
     """Make the block that copies 32 elements of `source` from j on to `target` from i on."""
 
     @block("source", "j", "target", "i")
@@ -413,7 +413,7 @@ def _column_sums(e: Emitter) -> None:
     source, target, kept = (e.address(name, "i") for name in ("residual", "left", "backup"))
     ahead = e.address("residual", "next")
 
-    def total(x: Any, row: int) -> Any:
+    def total(x: Value, row: int) -> Value:
         emit_prefetch(builder, e.element(ahead, row * COLUMN))
         former = e.load(e.element(source, row * LANES), floats(COLUMN))
         total = builder.fadd(x, builder.fmul(decay, former))

@@ -8,14 +8,12 @@ array into segments does not change it. Source: Salmon et al., "Parallel random 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.runtime import pool
 from gcodec.runtime.jit import kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
+from gcodec.runtime.lanes import BLOCK, Builder, Emitter, Value, ValueType, block, lanes
 from gcodec.runtime.memory import aligned_empty
 
 ROUNDING = 0  # stream of stochastic rounding
@@ -59,7 +57,7 @@ def words(seed: int, start: int, count: int, stream: int = ROUNDING) -> np.ndarr
     return out[lead : lead + count]
 
 
-def emit_words(e: Emitter, *, blocks: int = 1, stream: Any = None) -> list[Any]:
+def emit_words(e: Emitter, *, blocks: int = 1, stream: Value = None) -> list[Value]:
     """Emit the words of `blocks` blocks of 32 elements, each as 32-bit lanes.
 
     Parameters
@@ -98,7 +96,7 @@ def emit_words(e: Emitter, *, blocks: int = 1, stream: Any = None) -> list[Any]:
     return [_in_order(builder, state, halved=rounds) for state in states]
 
 
-def _round(e: Emitter, state: tuple[Any, ...], k0: Any, k1: Any) -> tuple[Any, ...]:
+def _round(e: Emitter, state: tuple[Value, ...], k0: Value, k1: Value) -> tuple[Value, ...]:
     """Emit one round of Philox."""
     c0, c1, c2, c3 = state
     p0, p1 = _product(e, c0, _MULTIPLY[0]), _product(e, c2, _MULTIPLY[1])
@@ -107,7 +105,7 @@ def _round(e: Emitter, state: tuple[Any, ...], k0: Any, k1: Any) -> tuple[Any, .
     return c0, p1, c2, p0
 
 
-def _in_order(builder: Any, state: tuple[Any, ...], *, halved: bool) -> Any:
+def _in_order(builder: Builder, state: tuple[Value, ...], *, halved: bool) -> Value:
     """Emit the words of eight counters in the order of elements."""
     c0, c1, c2, c3 = (builder.bitcast(c, lanes(32, 16)) for c in state)
     upper, lower = _interleaved(builder, c0, c1, 0), _interleaved(builder, c2, c3, 0)
@@ -119,17 +117,17 @@ def _in_order(builder: Any, state: tuple[Any, ...], *, halved: bool) -> Any:
     return builder.shuffle_vector(even, odd, lanes(32)(order))
 
 
-def _product(e: Emitter, word: Any, factor: int) -> Any:
+def _product(e: Emitter, word: Value, factor: int) -> Value:
     """Emit the 64 bits of the lower half of `word` times a constant."""
     low, constant = (_constant(word.type, value) for value in (_MASK, factor))
     return e.builder.mul(e.builder.and_(word, low), constant)
 
 
-def _upper(e: Emitter, product: Any) -> Any:
+def _upper(e: Emitter, product: Value) -> Value:
     return e.builder.lshr(product, _constant(product.type, 32))
 
 
-def _xor(e: Emitter, a: Any, b: Any) -> Any:
+def _xor(e: Emitter, a: Value, b: Value) -> Value:
     """Emit a xor b; a scalar is broadcast to the lanes of a vector."""
     if a.type != b.type:
         scalar, vector = (a, b) if hasattr(b.type, "count") else (b, a)
@@ -137,11 +135,11 @@ def _xor(e: Emitter, a: Any, b: Any) -> Any:
     return e.builder.xor(a, b)
 
 
-def _constant(kind: Any, value: int) -> Any:
+def _constant(kind: ValueType, value: int) -> Value:
     return kind([value] * kind.count) if hasattr(kind, "count") else kind(value)
 
 
-def _interleaved(builder: Any, a: Any, b: Any, first: int) -> Any:
+def _interleaved(builder: Builder, a: Value, b: Value, first: int) -> Value:
     """Emit, for each 128 bits, words `first` and `first` + 2 of a, then of b."""
     order = [at + 4 * q + k for q in range(4) for at in (0, 16) for k in (first, first + 2)]
     return builder.shuffle_vector(a, b, lanes(32, 16)(order))

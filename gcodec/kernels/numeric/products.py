@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from gcodec.kernels.numeric.arithmetic import copy_block
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import kernel
-from gcodec.runtime.lanes import ADD, BLOCK, WRITE, Emitter, block, floats
+from gcodec.runtime.jit import Intrinsic, kernel
+from gcodec.runtime.lanes import ADD, BLOCK, WRITE, Emitter, Value, block, floats
 from gcodec.runtime.memory import aligned_empty
 
 VALUE_NBITS, FACTOR_NBITS = 24, 16
@@ -156,7 +155,7 @@ def _fill_tiles(q, ranks, k, tiles):
                     tiles[at + t] = q[start + t] if first + t < k else np.float32(0)
 
 
-def _tile_of(rows: int) -> Any:
+def _tile_of(rows: int) -> Intrinsic:
     """Make the block that multiplies `rows` rows of a left factor by 32 columns of a right one.
 
     The sums stay in registers.
@@ -173,17 +172,17 @@ def _tile_of(rows: int) -> Any:
             targets.append(builder.gep(targets[-1], [e.args["stride"]]))
         tile = e.address("right", "tile")
 
-        def terms(j: Any) -> list[Any]:
+        def terms(j: Value) -> list[Value]:
             columns = e.load(builder.gep(tile, [builder.mul(j, size)]), floats())
             numbers = [e.splat(builder.load(builder.gep(source, [j]))) for source in sources]
             return [builder.fmul(number, columns) for number in numbers]
 
-        def following(current: list[Any]) -> list[Any]:
+        def following(current: list[Value]) -> list[Value]:
             j, *sums = current
             added = zip(sums, terms(j), strict=True)
             return [builder.add(j, one), *(builder.fadd(total, term) for total, term in added)]
 
-        def going(current: list[Any]) -> Any:
+        def going(current: list[Value]) -> Value:
             return builder.icmp_signed("<", current[0], ranks)
 
         _, *sums = e.loop([one, *terms(zero)], going, following)

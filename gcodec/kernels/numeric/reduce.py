@@ -9,15 +9,15 @@ device that fuses multiplication and addition computes the same bits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.runtime import pool
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import inline, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block, doubles, floats, lanes
+from gcodec.runtime.jit import Intrinsic, inline, kernel
+from gcodec.runtime.lanes import BLOCK, Emitter, Value, block, doubles, floats, lanes
 from gcodec.runtime.memory import emit_prefetch, magnitude_bits
 
 TILE = 4096
@@ -112,7 +112,7 @@ def key_of(pattern):
     return np.int32(pattern ^ np.int32(np.int32(pattern >> np.int32(31)) & 0x7FFFFFFF))
 
 
-def emit_range(e: Emitter, values: Callable[[Any], Any], place: Any) -> None:
+def emit_range(e: Emitter, values: Callable[[Value], Value], place: Value) -> None:
     """Emit the least and the greatest key of the elements from "i" to "stop", 32 or a multiple.
 
     `values` emits the 32 float32 elements from an index on. The keys go to two int32 at `place`.
@@ -120,7 +120,7 @@ def emit_range(e: Emitter, values: Callable[[Any], Any], place: Any) -> None:
     builder, kind = e.builder, lanes(32)
     word, stop = e.args["i"].type, e.args["stop"]
 
-    def body(state: list[Any]) -> list[Any]:
+    def body(state: list[Value]) -> list[Value]:
         i, least, greatest = state
         bits = builder.bitcast(values(i), kind)
         negative = builder.ashr(bits, kind([31] * BLOCK))
@@ -183,7 +183,7 @@ def add_lanes(lanes):
     return lanes[0]
 
 
-def emit_column(e: Emitter, terms: Callable[[Any, int], list[Any]]) -> list[Any]:
+def emit_column(e: Emitter, terms: Callable[[Value, int], list[Value]]) -> list[Value]:
     """Emit sums over the rows of a whole tile, for COLUMN lanes from element i of x on.
 
     Parameters
@@ -195,7 +195,7 @@ def emit_column(e: Emitter, terms: Callable[[Any, int], list[Any]]) -> list[Any]
         Gets the float32 vector and the number of a row, and returns float64 vectors to sum.
     """
     source, ahead = e.address("x", "i"), e.address("x", "next")
-    totals: list[Any] = []
+    totals: list[Value] = []
     for row in range(TILE // LANES):
         emit_prefetch(e.builder, e.element(ahead, row * COLUMN))
         vectors = terms(e.load(e.element(source, row * LANES), floats(COLUMN)), row)
@@ -205,7 +205,7 @@ def emit_column(e: Emitter, terms: Callable[[Any, int], list[Any]]) -> list[Any]
     return totals
 
 
-def emit_moments(e: Emitter, value: Callable[[Any, int], Any]) -> None:
+def emit_moments(e: Emitter, value: Callable[[Value, int], Value]) -> None:
     """Emit the sums of a column of values and their squares, to lanes from t; raise `largest`.
 
     `value` gets the float32 vector of x and the number of a row, and returns the vector of values.
@@ -214,7 +214,7 @@ def emit_moments(e: Emitter, value: Callable[[Any, int], Any]) -> None:
     at = e.args["largest"]
     top = [e.load(at, lanes(32, COLUMN))]
 
-    def terms(x: Any, row: int) -> list[Any]:
+    def terms(x: Value, row: int) -> list[Value]:
         x = value(x, row)
         bits = e.magnitude_bits(x)
         top[0] = e.larger(bits, top[0])
@@ -268,7 +268,7 @@ def _tile_moments(x, scratch, top, sums, squares):
     return finish_moments(x, scratch, top, sums, squares)
 
 
-def _squares_block(add: bool) -> Any:
+def _squares_block(add: bool) -> Intrinsic:
     """Make the block that writes or adds squares of 32 elements of x from i to lanes from t."""
 
     @block("x", "i", "lanes", "t")
@@ -301,7 +301,7 @@ def _fold_lanes(e: Emitter) -> None:
     e.store(sums[0], first, 8)
 
 
-def bucket_squares(bucket: int) -> Any:
+def bucket_squares(bucket: int) -> Intrinsic:
     """Make the block that writes the sum of squares of `bucket` elements of x from i to a lane.
 
     `bucket` is a power of two from 32 to TILE. All sums stay in registers. The values should be in
@@ -313,7 +313,7 @@ def bucket_squares(bucket: int) -> Any:
     def squares(e: Emitter) -> None:
         builder, source = e.builder, e.address("x", "i")
 
-        def column(first: int) -> Any:
+        def column(first: int) -> Value:
             total = None
             for row in range(0, bucket, across):
                 values = e.load(e.element(source, row + first), floats(COLUMN))
@@ -322,7 +322,7 @@ def bucket_squares(bucket: int) -> Any:
                 total = square if total is None else builder.fadd(total, square)
             return total
 
-        def added(first: int, step: int) -> Any:
+        def added(first: int, step: int) -> Value:
             """Add up every `step`-th column from `first` on, in the order of the tree."""
             if step * COLUMN == across:
                 return column(first * COLUMN)

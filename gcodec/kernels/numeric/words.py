@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.runtime.jit import inline, intrinsic, named_intrinsic, subroutine
-from gcodec.runtime.lanes import compiles_for, integer
+from gcodec.runtime.jit import Intrinsic, inline, intrinsic, named_intrinsic, subroutine
+from gcodec.runtime.lanes import Builder, Value, compiles_for, integer
 
 MOST_PUT = 56  # bits of one `put`
 
@@ -63,7 +63,7 @@ def _word_at(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     return builder.bitcast(builder.gep(data, [args[1]]), integer(64).as_pointer())
 
 
-def _bit_operation(name: str, instruction: str, *flags: bool) -> Any:
+def _bit_operation(name: str, instruction: str, *flags: bool) -> Intrinsic:
     """Make an intrinsic that applies an LLVM instruction to an unsigned integer."""
 
     def operation(typing_context: Any, word: Any) -> Any:
@@ -151,7 +151,7 @@ def high_product(typing_context: Any, a: Any, b: Any) -> Any:
     return types.uint64(a, b), generate
 
 
-def _mask_of(name: str, names: tuple[str, ...], compare: Callable[..., Any]) -> Any:
+def _mask_of(name: str, names: tuple[str, ...], compare: Callable[..., Value]) -> Intrinsic:
     """Make an intrinsic (*arrays, at, *numbers) that compares 64 elements from `at` on.
 
     `compare` gets the builder, a vector of integers for the elements of each array, and one for
@@ -172,7 +172,7 @@ def _mask_of(name: str, names: tuple[str, ...], compare: Callable[..., Any]) -> 
             pointer = builder.gep(context.make_array(kind)(context, builder, array).data, [at])
             return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=nbytes)
 
-        def splat(builder: Any, number: Any) -> Any:
+        def splat(builder: Builder, number: Value) -> Value:
             kind = ir.VectorType(number.type, 64)
             first = builder.insert_element(kind(ir.Undefined), number, lane(0))
             return builder.shuffle_vector(first, first, ir.VectorType(lane, 64)([0] * 64))
@@ -218,7 +218,9 @@ The array, the mask and the level have the same unsigned type.
 """
 
 
-def _putting(name: str, merge: Callable[[Any, Any, Any, Any, Any], Any]) -> Any:
+def _putting(
+    name: str, merge: Callable[[Builder, Value, Value, Value, Value], Value]
+) -> Intrinsic:
     """Make an intrinsic (out, at, acc, have, bits, nbits) that appends up to 56 bits.
 
     `acc` contains the last `have` < 8 bits in its highest ones. The intrinsic merges the new bits
@@ -250,12 +252,12 @@ def _putting(name: str, merge: Callable[[Any, Any, Any, Any, Any], Any]) -> Any:
     return intrinsic(put)
 
 
-def _merge_low(builder: Any, acc: Any, bits: Any, have: Any, total: Any) -> Any:
+def _merge_low(builder: Builder, acc: Value, bits: Value, have: Value, total: Value) -> Value:
     # If `have` and `nbits` are 0, the bits are 0 as well.
     return builder.or_(acc, builder.shl(bits, builder.and_(builder.neg(total), acc.type(63))))
 
 
-def _merge_high(builder: Any, acc: Any, bits: Any, have: Any, total: Any) -> Any:
+def _merge_high(builder: Builder, acc: Value, bits: Value, have: Value, total: Value) -> Value:
     return builder.or_(acc, builder.lshr(bits, have))
 
 

@@ -10,12 +10,13 @@ state of all of them in registers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.kernels.prefix.table_code import Look
-from gcodec.runtime.lanes import Emitter, block, integer
+from gcodec.runtime.jit import Intrinsic
+from gcodec.runtime.lanes import Emitter, Value, block, integer
 
 ENTRIES = 5  # strings that are read in turn
 TAKEN = 56  # bits that all lookups in one loaded word may need
@@ -52,10 +53,12 @@ class SideWork(NamedTuple):
 
     steps: int
     names: tuple[str, ...]
-    emit: Callable[[Emitter, Any], None]
+    emit: Callable[[Emitter, Value], None]
 
 
-def looking(count: int, look: Look, targets: dict[str, int], side: SideWork | None = None) -> Any:
+def looking(
+    count: int, look: Look, targets: dict[str, int], side: SideWork | None = None
+) -> Intrinsic:
     """Make the block that looks up words in `count` strings, from number `first` on.
 
     The arguments of the block are the bytes of the strings, the table, the state, `first`, and the

@@ -8,7 +8,7 @@ tables.
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from gcodec.kernels.prefix.codewords import (
     family_of,
 )
 from gcodec.kernels.prefix.table_code import LOOKS, Look, TableCode
-from gcodec.runtime.jit import Kernel, factory, inline, kernel
+from gcodec.runtime.jit import Inline, Kernel, factory, inline, kernel
 
 Mapping = Literal["plain", "zigzag", "signed"]
 
@@ -131,7 +131,7 @@ def split(code, symbol):
 
 
 @functools.cache
-def reading(family: Family) -> Any:
+def reading(family: Family) -> Inline:
     """Make the inline function that decodes one symbol by its rule.
 
     (code, data, at, end) -> (symbol, next bit, or TRUNCATED or CORRUPT)

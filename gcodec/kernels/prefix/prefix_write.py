@@ -38,8 +38,8 @@ from gcodec.kernels.prefix.table_code import (
     byte_tables,
     pair_table,
 )
-from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
-from gcodec.runtime.lanes import BLOCK, Emitter, block, integer, lanes
+from gcodec.runtime.jit import Intrinsic, Kernel, Subroutine, factory, inline, kernel, subroutine
+from gcodec.runtime.lanes import BLOCK, Emitter, Value, block, integer, lanes
 from gcodec.runtime.memory import emit_prefetch
 
 _TWO, _FOUR, _SIX, _EIGHT, _SIXTEEN, _HALF = (np.uint64(k) for k in (2, 4, 6, 8, 16, 32))
@@ -111,7 +111,7 @@ def narrowed(symbols: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def spelling(family: Family) -> Any:
+def spelling(family: Family) -> Subroutine:
     """Make the subroutine that puts the word of one symbol by its rule.
 
     (code, symbol, out, acc, have, at) -> (acc, have, at, missing): if `out` lacks room, the
@@ -147,7 +147,7 @@ def spelling(family: Family) -> Any:
     return spell
 
 
-def places_block(digit: int, together: int) -> Any:
+def places_block(digit: int, together: int) -> Intrinsic:
     """Make the block that finds the table places of groups among 32 symbols from i.
 
     Each place is the number whose digits are the `together` symbols of a group. Two words follow
@@ -321,7 +321,7 @@ def _join_words(e: Emitter) -> None:
     four = [builder.zext(builder.load(e.element(pointer, k)), word) for k in range(4)]
     entries = [builder.load(builder.gep(groups, [digit])) for digit in four]
 
-    def concatenated(left: Any, right: Any, counts: Any) -> Any:
+    def concatenated(left: Value, right: Value, counts: Value) -> Value:
         return builder.or_(left, builder.lshr(right, builder.and_(counts, word(63))))
 
     # The lowest byte of the sums is the number of bits: at most 4 * NONE.

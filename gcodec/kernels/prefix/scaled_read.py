@@ -6,8 +6,6 @@ memory busy. The loop overlaps both.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.kernels.bits.coded_mask import CodedMask
@@ -32,7 +30,7 @@ from gcodec.kernels.quantize.levels import Scale, factoring, streams
 from gcodec.runtime import cover, pool
 from gcodec.runtime.device import device_of
 from gcodec.runtime.jit import inline, kernel
-from gcodec.runtime.lanes import Emitter, block, fence, floats, lanes
+from gcodec.runtime.lanes import Emitter, Value, block, fence, floats, lanes
 
 LINE = 16  # elements of a cache line of values
 _MOST = 127  # largest level that an int8 holds
@@ -112,7 +110,7 @@ def read(
     pool.run(task, out.size, block_size)
 
 
-def _emit_line(e: Emitter, step: Any) -> None:
+def _emit_line(e: Emitter, step: Value) -> None:
     """Emit the step that writes a line of values."""
     builder, whole = e.builder, step.type
     first = builder.mul(step, whole(LINE))

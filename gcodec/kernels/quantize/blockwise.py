@@ -7,7 +7,7 @@ code of 8 bits, or two of 4, the first in the high half.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,13 +20,14 @@ from gcodec.kernels.quantize.value_table import Cells, ValueTable
 from gcodec.runtime import pool
 from gcodec.runtime.cover import store_of, streams
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, inline, kernel
+from gcodec.runtime.jit import Intrinsic, Kernel, factory, inline, kernel
 from gcodec.runtime.lanes import (
     ADD,
     AHEAD,
     BLOCK,
     STREAM,
     Emitter,
+    Value,
     block,
     compiles_for,
     fence,
@@ -313,7 +314,7 @@ def nearest(numbers: np.ndarray, cells: Cells) -> np.ndarray:
 # --- blocks --------------------------------------------------------------------------------------
 
 
-def _quantize_block(method: str, leave: bool) -> Any:
+def _quantize_block(method: str, leave: bool) -> Intrinsic:
     """Make the block that writes the codes of 32 elements of x from i on, from byte `at` on.
 
     With `leave`, x is replaced by the quantization errors; `size` is the scale of the block, and
@@ -331,7 +332,7 @@ def _quantize_block(method: str, leave: bool) -> Any:
         e.fetch(source)
         highest = 7 if method in _NARROW else 127
 
-        def half(first: int) -> Any:
+        def half(first: int) -> Value:
             x = e.load(e.element(source, first), floats(HALF))
             shifted = builder.fsub(x, e.splat(e.args["shift"], HALF))
             r = builder.fmul(shifted, e.splat(e.args["factor"], HALF))
@@ -355,7 +356,7 @@ def _quantize_block(method: str, leave: bool) -> Any:
     return codes
 
 
-def _emit_number(e: Emitter, method: str, codes: Any) -> Any:
+def _emit_number(e: Emitter, method: str, codes: Value) -> Value:
     """Emit the numbers of 16 lanes, given what `emit_half` of `_quantize_block` emits."""
     builder, kind = e.builder, codes.type
     if method in ("int4", "int8"):
@@ -368,7 +369,7 @@ def _emit_number(e: Emitter, method: str, codes: Any) -> Any:
     return e.gathered(e.args["values"], e.indices(codes), floats(HALF))
 
 
-def _emit_tree(e: Emitter, r: Any, highest: int) -> Any:
+def _emit_tree(e: Emitter, r: Value, highest: int) -> Value:
     """Emit the numbers of bounds below lanes, found by four comparisons; see `ValueTable`."""
     builder, kind = e.builder, lanes(32, r.type.count)
     table = builder.bitcast(e.args["entries"], floats(1).element.as_pointer())
@@ -380,7 +381,7 @@ def _emit_tree(e: Emitter, r: Any, highest: int) -> Any:
     return places
 
 
-def _emit_ordered(e: Emitter, places: Any) -> Any:
+def _emit_ordered(e: Emitter, places: Value) -> Value:
     """Emit the codes of places in a tree, a byte each."""
     table = e.element(e.args["entries"], 32)
     if compiles_for("avx2"):
@@ -390,7 +391,7 @@ def _emit_ordered(e: Emitter, places: Any) -> Any:
     return e.gathered(bytes_of, indices, lanes(8))
 
 
-def _emit_cells(e: Emitter, r: Any, highest: int) -> Any:
+def _emit_cells(e: Emitter, r: Value, highest: int) -> Value:
     """Emit the codes of lanes, whose lowest 8 bits matter, from cells; see `Cells.packed`."""
     builder, kind = e.builder, lanes(32, r.type.count)
     first, count = (
@@ -411,7 +412,7 @@ def _emit_cells(e: Emitter, r: Any, highest: int) -> Any:
     return builder.add(builder.lshr(entries, kind([_CELL] * kind.count)), difference)
 
 
-def _emit_integers(e: Emitter, r: Any, highest: int) -> Any:
+def _emit_integers(e: Emitter, r: Value, highest: int) -> Value:
     """Emit lanes rounded to integers of few bits, to nearest with ties to even.
 
     The lowest bits of the results have them in two's complement.
@@ -422,14 +423,14 @@ def _emit_integers(e: Emitter, r: Any, highest: int) -> Any:
     return builder.bitcast(builder.fadd(r, far), lanes(32, kind.count))
 
 
-def _emit_fp8(e: Emitter, r: Any, highest: int) -> Any:
+def _emit_fp8(e: Emitter, r: Value, highest: int) -> Value:
     """Emit numbers whose lowest 8 bits are the codes of OCP's E4M3."""
     codes = emit_codes(e, BlockFormat.of("mxfp8e4m3"), r, None, limited=True)
     sign = e.builder.lshr(e.builder.bitcast(r, codes.type), codes.type([24] * HALF))
     return e.builder.or_(codes, e.builder.and_(sign, codes.type([0x80] * HALF)))
 
 
-def _dequantize_block(per_byte: int, divides: bool, *, may_round: bool = False) -> Any:
+def _dequantize_block(per_byte: int, divides: bool, *, may_round: bool = False) -> Intrinsic:
     """Make the block that decodes the codes from byte `at` to 32 elements of `out` from i on."""
     rounds = ("rounds",) if may_round else ()
 

@@ -8,9 +8,8 @@ when there are fewer bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from gcodec.runtime.lanes import BLOCK, Emitter, compiles_for, lanes
+from gcodec.runtime.lanes import BLOCK, Emitter, Value, compiles_for, lanes
 
 HALF = BLOCK // 2  # elements whose numbers stay in registers
 
@@ -19,14 +18,14 @@ IN_WHOLE = [8 * quarter + k for quarter in (0, 2, 1, 3) for k in range(8)]
 _GROUPS = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
-def narrow_halves(e: Emitter, half: Callable[[int], Any]) -> Any:
+def narrow_halves(e: Emitter, half: Callable[[int], Value]) -> Value:
     """Emit both halves of a block, and their low bytes, whose groups are not in order.
 
     `half` emits the codes of 16 elements, given the first one.
     """
     builder = e.builder
 
-    def narrowed(first: int) -> Any:
+    def narrowed(first: int) -> Value:
         return e.picked(builder.trunc(half(first), lanes(16, HALF)), IN_HALF)
 
     one = narrowed(0)
@@ -35,7 +34,7 @@ def narrow_halves(e: Emitter, half: Callable[[int], Any]) -> Any:
     return e.picked(builder.trunc(joined, lanes(8)), IN_WHOLE)
 
 
-def pair_codes(e: Emitter, codes: Any, *, first_high: bool = False) -> Any:
+def pair_codes(e: Emitter, codes: Value, *, first_high: bool = False) -> Value:
     """Emit bytes of two codes below 16 each, from bytes of one each.
 
     The first code takes the low half, or the high half with `first_high`.
@@ -52,7 +51,7 @@ def pair_codes(e: Emitter, codes: Any, *, first_high: bool = False) -> Any:
     return e.builder.trunc(joined, lanes(8, HALF))
 
 
-def load_codes(e: Emitter, source: Any, per_byte: int, *, first_high: bool = False) -> Any:
+def load_codes(e: Emitter, source: Value, per_byte: int, *, first_high: bool = False) -> Value:
     """Emit bytes of one code each, from bytes of one, or of two as `pair_codes` joins them."""
     if per_byte == 1:
         return e.load(source, lanes(8), align=1)
@@ -66,13 +65,13 @@ def load_codes(e: Emitter, source: Any, per_byte: int, *, first_high: bool = Fal
     return builder.bitcast(builder.and_(spread, wide([0x0F0F] * HALF)), lanes(8))
 
 
-def sorted_groups(e: Emitter, codes: Any) -> Any:
+def sorted_groups(e: Emitter, codes: Value) -> Value:
     """Emit the groups of 16 or 32 bytes in order."""
     group = codes.type.count // 8  # bytes
     order = [group * _GROUPS.index(at) + k for at in range(8) for k in range(group)]
     return e.picked(codes, order)
 
 
-def store_sorted(e: Emitter, codes: Any) -> None:
+def store_sorted(e: Emitter, codes: Value) -> None:
     """Emit the reordering of the groups of 16 or 32 bytes, and the store to byte `at` of `out`."""
     e.store(sorted_groups(e, codes), e.address("out", "at"), align=1)

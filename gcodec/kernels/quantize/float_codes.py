@@ -10,19 +10,17 @@ element.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.block_format import BlockFormat
-from gcodec.runtime.lanes import SIGN, Emitter, compiles_for, constants, floats, lanes
+from gcodec.runtime.lanes import SIGN, Emitter, Value, compiles_for, constants, floats, lanes
 
 _MANTISSA = 23  # of float32: bits of the mantissa
 _ONE = 127 << _MANTISSA  # bits of the number 1
 
 
-def emit_codes(e: Emitter, fmt: BlockFormat, r: Any, random: Any, *, limited: bool) -> Any:
+def emit_codes(e: Emitter, fmt: BlockFormat, r: Value, random: Value, *, limited: bool) -> Value:
     """Emit numbers whose lowest 8 bits are the codes of magnitudes.
 
     `r` has the scaled elements, and `random` the random words, or None. Magnitudes are `limited`
@@ -62,7 +60,7 @@ def emit_codes(e: Emitter, fmt: BlockFormat, r: Any, random: Any, *, limited: bo
     return builder.add(code, builder.lshr(power, constant(cut)))
 
 
-def emit_values(e: Emitter, fmt: BlockFormat, codes: Any) -> Any:
+def emit_values(e: Emitter, fmt: BlockFormat, codes: Value) -> Value:
     """Emit the numbers of codes, 32-bit lanes whose upper bits do not matter."""
     builder, kind, constant = e.builder, codes.type, constants(codes.type)
     real, cut = floats(kind.count), _MANTISSA - fmt.mantissa
@@ -89,7 +87,7 @@ def emit_values(e: Emitter, fmt: BlockFormat, codes: Any) -> Any:
     return builder.bitcast(bits, real)
 
 
-def emit_magnitudes(e: Emitter, fmt: BlockFormat, placed: Any) -> Any:
+def emit_magnitudes(e: Emitter, fmt: BlockFormat, placed: Value) -> Value:
     """Emit the magnitudes of codes that lie where float32 has its exponent and mantissa."""
     builder, constant, real = e.builder, constants(placed.type), floats(placed.type.count)
     normal = builder.add(placed, constant(_ONE - (fmt.bias << _MANTISSA)))

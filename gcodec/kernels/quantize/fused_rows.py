@@ -7,8 +7,6 @@ order of FBGEMM's AVX2 kernels.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError
@@ -16,8 +14,8 @@ from gcodec.kernels.numeric.convert import half_to_single, single_to_half
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, emit_range, key_of
 from gcodec.kernels.numeric.words import fused, load_word, store_word
 from gcodec.runtime import pool
-from gcodec.runtime.jit import Kernel, factory, inline, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block, floats, lanes
+from gcodec.runtime.jit import Intrinsic, Kernel, factory, inline, kernel
+from gcodec.runtime.lanes import BLOCK, Emitter, Value, block, floats, lanes
 from gcodec.runtime.memory import bits_float, float_bits
 
 # Bits of a code, and whether scale and bias are float16.
@@ -154,13 +152,13 @@ def _read_scale_bias(row, at, half):
 def _range_blocks(e: Emitter) -> None:
     """Write the least and the greatest key of the elements from i to stop, 32 or a multiple."""
 
-    def values(i: Any) -> Any:
+    def values(i: Value) -> Value:
         return e.load(e.builder.gep(e.args["x"], [i]), floats())
 
     emit_range(e, values, e.args["ends"])
 
 
-def _codes_block(bits: int) -> Any:
+def _codes_block(bits: int) -> Intrinsic:
     """Make the block that quantizes 32 elements of x from i to the bytes of `out` from `at` on."""
     levels = float(2**bits - 1)
 
@@ -186,7 +184,7 @@ def _codes_block(bits: int) -> Any:
     return codes_block
 
 
-def _values_block(bits: int) -> Any:
+def _values_block(bits: int) -> Intrinsic:
     """Make the block that decodes the 32 codes from byte `at` on to elements of `out` from i."""
 
     @block("data", "at", "scale", "bias", "out", "i")

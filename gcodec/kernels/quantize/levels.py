@@ -21,7 +21,7 @@ from gcodec.kernels.numeric.convert import round_to
 from gcodec.kernels.numeric.philox import COUNTER_SPAN, emit_words, words
 from gcodec.runtime import cover
 from gcodec.runtime.device import device_of, dispatched
-from gcodec.runtime.jit import Kernel, factory, inline, kernel
+from gcodec.runtime.jit import Inline, Intrinsic, Kernel, factory, inline, kernel
 from gcodec.runtime.lanes import (
     ADD,
     AHEAD,
@@ -30,6 +30,8 @@ from gcodec.runtime.lanes import (
     SIGN,
     STREAM,
     Emitter,
+    Value,
+    ValueType,
     block,
     fence,
     floats,
@@ -257,7 +259,7 @@ def _dequantize_part(
 # --- blocks --------------------------------------------------------------------------------------
 
 
-def _emit_factors(e: Emitter) -> Any:
+def _emit_factors(e: Emitter) -> Value:
     """Emit the factors of 32 elements."""
     if "numbers" in e.args:
         return e.load(e.args["numbers"], floats())
@@ -271,7 +273,7 @@ def _emit_factors(e: Emitter) -> Any:
 
 def quantize_block(
     bits: int, blocks: int, factors: Factors, ahead: int = AHEAD, *, leave: bool = False
-) -> Any:
+) -> Intrinsic:
     """Make the block that quantizes 32·blocks elements of x from i, or `start` of the tensor, on.
 
     It prefetches the elements that lie `ahead` elements further on. With `leave`, x is replaced
@@ -297,7 +299,7 @@ def quantize_block(
     return levels_of
 
 
-def _emit_left(e: Emitter, x: Any, level: Any, steps: Any) -> Any:
+def _emit_left(e: Emitter, x: Value, level: Value, steps: Value) -> Value:
     """Emit x − x̂ for 32 values; a value of level 0 stays as it is."""
     builder, word = e.builder, lanes(32)
     sign = builder.and_(builder.bitcast(x, word), word([SIGN] * BLOCK))
@@ -307,7 +309,7 @@ def _emit_left(e: Emitter, x: Any, level: Any, steps: Any) -> Any:
     return builder.select(is_zero, x, builder.fsub(x, value))
 
 
-def _emit_levels(e: Emitter, x: Any, halves: Any) -> Any:
+def _emit_levels(e: Emitter, x: Value, halves: Value) -> Value:
     """Emit the levels of 32 values, given their random words, halved."""
     builder, word = e.builder, lanes(32)
     size = builder.bitcast(e.magnitude_bits(x), floats())
@@ -322,7 +324,7 @@ def _emit_levels(e: Emitter, x: Any, halves: Any) -> Any:
     return builder.select(builder.icmp_signed("<", level, top), level, top)
 
 
-def _emit_symbols(e: Emitter, x: Any, level: Any, kind: Any) -> Any:
+def _emit_symbols(e: Emitter, x: Value, level: Value, kind: ValueType) -> Value:
     """Emit the symbols of 32 values, given their levels."""
     builder, word = e.builder, lanes(32)
     one = word([1] * BLOCK)
@@ -333,7 +335,7 @@ def _emit_symbols(e: Emitter, x: Any, level: Any, kind: Any) -> Any:
     return builder.add(symbols, builder.sext(negative_zero, symbols.type))
 
 
-def _dequantize_block(bits: int, factors: Factors) -> Any:
+def _dequantize_block(bits: int, factors: Factors) -> Intrinsic:
     """Make the block that dequantizes 32 symbols from `at` to elements of `out` from i on."""
 
     @block("symbols", "at", *_FACTORS[factors], "store", "scale", "out", "i")
@@ -356,7 +358,7 @@ def _dequantize_block(bits: int, factors: Factors) -> Any:
 
 
 @functools.cache
-def factoring(up: bool) -> Any:
+def factoring(up: bool) -> Inline:
     """Make the helper (norm, s) -> factor, which quantizes if `up`; 0 for a tiny norm."""
 
     @inline
@@ -370,7 +372,7 @@ def factoring(up: bool) -> Any:
 
 
 @functools.cache
-def _spreading(up: bool) -> Any:
+def _spreading(up: bool) -> Inline:
     """Make the helper that writes the factor of each element of a block.
 
     (numbers, norms, bucket, start, s, b) -> (end of the elements for which the factors hold,

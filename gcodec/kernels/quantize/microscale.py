@@ -40,13 +40,14 @@ from gcodec.runtime import pool
 from gcodec.runtime.cover import store_of, streams
 from gcodec.runtime.deferred import binary32
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, kernel
+from gcodec.runtime.jit import Intrinsic, Kernel, factory, kernel
 from gcodec.runtime.lanes import (
     ADD,
     BLOCK,
     ROUNDED,
     STREAM,
     Emitter,
+    Value,
     block,
     fence,
     floats,
@@ -363,7 +364,7 @@ def _numbers(quantization: Quantization) -> tuple[Any, ...]:
 # --- blocks from values to codes -----------------------------------------------------------------
 
 
-def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
+def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Intrinsic:
     """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
 
     Their blocks have the numbers from b on, and their codes begin at byte `at` of `out`.
@@ -378,10 +379,10 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
         if stochastic:
             (halves,) = emit_words(e)
 
-        def number(name: str, k: int) -> Any:
+        def number(name: str, k: int) -> Value:
             return builder.load(e.element(e.address(name, "b"), k if fmt.is_two_level else 0))
 
-        def half(first: int) -> Any:
+        def half(first: int) -> Value:
             k = first // HALF
             x = e.load(e.element(source, first), floats(HALF))
             own = None if halves is None else e.picked(halves, range(first, first + HALF))
@@ -419,7 +420,7 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
 # --- blocks from codes to values -----------------------------------------------------------------
 
 
-def _dequantize_block(fmt: BlockFormat) -> Any:
+def _dequantize_block(fmt: BlockFormat) -> Intrinsic:
     """Make the block that decodes the codes from byte `at` to 32 elements of `out` from i on."""
 
     @block("scales", "b", "codes", "at", "factors", "store", "scale", "out", "i")

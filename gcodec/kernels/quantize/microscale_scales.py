@@ -6,14 +6,21 @@ gets a mark in place of its scale.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.block_format import BLOCK_SIZES
-from gcodec.runtime.jit import Kernel, calling, factory, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block, compiles_for, constants, floats, lanes
+from gcodec.runtime.jit import Intrinsic, Kernel, calling, factory, kernel
+from gcodec.runtime.lanes import (
+    BLOCK,
+    Emitter,
+    Value,
+    block,
+    compiles_for,
+    constants,
+    floats,
+    lanes,
+)
 
 GROUPS = 8  # elements whose magnitudes are compared at once, lanes of a vector
 _MANTISSA = 23  # of float32: bits of the mantissa
@@ -31,7 +38,7 @@ _REDUCTION = (
 )
 
 
-def _tops_block(size: int) -> Any:
+def _tops_block(size: int) -> Intrinsic:
     """Make the block that finds the largest magnitudes of 32 elements of x from i on, as bits.
 
     `parts` gets those of eight groups of elements, whose blocks, of `size` elements, are those
@@ -56,7 +63,7 @@ def _tops_block(size: int) -> Any:
     return tops
 
 
-def _parts_address(e: Emitter, size: int) -> Any:
+def _parts_address(e: Emitter, size: int) -> Value:
     """Emit the address of the parts of block b, which is even where a vector has two blocks."""
     per_block = GROUPS * size // BLOCK
     return e.builder.gep(
@@ -64,7 +71,7 @@ def _parts_address(e: Emitter, size: int) -> Any:
     )
 
 
-def _reduced(e: Emitter, vectors: list[Any], steps: tuple[Any, ...]) -> list[Any]:
+def _reduced(e: Emitter, vectors: list[Value], steps: tuple[Value, ...]) -> list[Value]:
     """Emit steps of the reduction of vectors to half as many, each."""
     builder, order = e.builder, lanes(32, GROUPS)
     for places, away in steps:
@@ -79,7 +86,7 @@ def _reduced(e: Emitter, vectors: list[Any], steps: tuple[Any, ...]) -> list[Any
     return vectors
 
 
-def _emit_tops(e: Emitter, size: int) -> Any:
+def _emit_tops(e: Emitter, size: int) -> Value:
     """Emit the largest magnitudes of 32 blocks from b on, as bits, and their store to `tops`."""
     source = _parts_address(e, size)  # of one vector for 32 elements
     vectors = [e.load(e.element(source, k * GROUPS), lanes(32, GROUPS)) for k in range(size)]
@@ -88,7 +95,7 @@ def _emit_tops(e: Emitter, size: int) -> Any:
     return tops
 
 
-def _store_scales(e: Emitter, codes: Any, tops: Any, mark: int) -> None:
+def _store_scales(e: Emitter, codes: Value, tops: Value, mark: int) -> None:
     """Emit the stores of 32 scales, or of marks where blocks are not finite, and of all tops."""
     builder, kind = e.builder, tops.type
     largest = e.load(e.args["largest"], kind)
@@ -104,7 +111,7 @@ _SCALE_NAMES = (
 )
 
 
-def _power_block(uniform: bool) -> Any:
+def _power_block(uniform: bool) -> Intrinsic:
     """Make the block that finds the scales of 32 blocks of 32 elements from b on, powers of two.
 
     `bytes`, `sizes` and `factors` get the bytes, the scales, and what elements are multiplied by.
@@ -139,7 +146,7 @@ def _power_block(uniform: bool) -> Any:
     return powers
 
 
-def _e4m3_block(size: int) -> Any:
+def _e4m3_block(size: int) -> Intrinsic:
     """Make the block that finds the scales of 32 blocks of `size` from b on, e4m3 numbers.
 
     `divisor` is the scale of the tensor, and `reciprocal` its reciprocal; see `_power_block`.
@@ -166,7 +173,7 @@ def _e4m3_block(size: int) -> Any:
     return numbers
 
 
-def _emit_sixths(e: Emitter, x: Any) -> Any:
+def _emit_sixths(e: Emitter, x: Value) -> Value:
     """Emit the float32 quotients of finite lanes, not negative, and 6.
 
     A division takes longer than a product and its correction by the remainder, which is equal
@@ -181,7 +188,7 @@ def _emit_sixths(e: Emitter, x: Any) -> Any:
     return e.fused(e.fused(near, minus_six, x), sixth, near)
 
 
-def _emit_factors(e: Emitter, codes: Any, scales: Any) -> Any:
+def _emit_factors(e: Emitter, codes: Value, scales: Value) -> Value:
     """Emit the quotients of the argument "reciprocal" and e4m3 numbers, with codes from 8 on.
 
     The quotients are normal numbers, so the exponents of scales do not change their mantissas.

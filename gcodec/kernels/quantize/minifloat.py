@@ -33,7 +33,7 @@ from gcodec.kernels.quantize.float_codes import emit_codes, emit_magnitudes, emi
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat, nearest_codes
 from gcodec.runtime import cover, pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, inline, kernel
+from gcodec.runtime.jit import Intrinsic, Kernel, factory, inline, kernel
 from gcodec.runtime.lanes import (
     ADD,
     BLOCK,
@@ -41,6 +41,7 @@ from gcodec.runtime.lanes import (
     STREAM,
     STREAMED,
     Emitter,
+    Value,
     block,
     constants,
     fence,
@@ -341,7 +342,7 @@ def least_middles(fmt: MiniFloat) -> np.ndarray:
 # --- blocks from values to codes -----------------------------------------------------------------
 
 
-def _quantize_block(fmt: MiniFloat, leave: bool) -> Any:
+def _quantize_block(fmt: MiniFloat, leave: bool) -> Intrinsic:
     """Make the block that quantizes 32 elements of x from i to bytes of `out` from `at` on.
 
     It raises HALF elements of `tops` from `slot` on to the bits of the largest magnitudes. With
@@ -353,12 +354,12 @@ def _quantize_block(fmt: MiniFloat, leave: bool) -> Any:
     def codes(e: Emitter) -> None:
         builder, word = e.builder, lanes(32, HALF)
         source, residual = (e.address(name, "i") for name in ("x", "residual"))
-        largest: list[Any] = []
+        largest: list[Value] = []
         e.fetch(source)
         if leave:
             e.fetch(residual)
 
-        def half(first: int) -> Any:
+        def half(first: int) -> Value:
             x = e.load(e.element(source, first), floats(HALF))
             if leave:
                 former = e.load(e.element(residual, first), floats(HALF))
@@ -387,12 +388,12 @@ def _quantize_block(fmt: MiniFloat, leave: bool) -> Any:
     return codes
 
 
-def _emit_code(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
+def _emit_code(e: Emitter, fmt: MiniFloat, bits: Value) -> tuple[Value, Value]:
     """Emit the codes of magnitudes, given as bits, and whether they are not 0."""
     return _by_steps(e, fmt, bits) if fmt.top <= MOST_STEPS else _by_division(e, fmt, bits)
 
 
-def _by_steps(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
+def _by_steps(e: Emitter, fmt: MiniFloat, bits: Value) -> tuple[Value, Value]:
     builder, kind = e.builder, bits.type
     steps = [e.splat(e.args[name], kind.count) for name in _STEPS[: fmt.top]]
     above = [builder.icmp_signed(">", bits, step) for step in steps]
@@ -402,7 +403,7 @@ def _by_steps(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
     return code, above[0]
 
 
-def _by_division(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
+def _by_division(e: Emitter, fmt: MiniFloat, bits: Value) -> tuple[Value, Value]:
     builder, constant, count = e.builder, constants(bits.type), bits.type.count
     r = builder.fdiv(builder.bitcast(bits, floats(count)), e.splat(e.args["divisor"], count))
     code = builder.and_(emit_codes(e, fmt.elements, r, None, limited=True), constant(0xFF))
@@ -413,7 +414,7 @@ def _by_division(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
 # --- blocks from codes to values -----------------------------------------------------------------
 
 
-def _dequantize_block(fmt: MiniFloat) -> Any:
+def _dequantize_block(fmt: MiniFloat) -> Intrinsic:
     """Make the block that decodes the codes from byte `at` to 32 elements of `out` from i on."""
 
     @block("codes", "at", "delta", "store", "scale", "out", "i")

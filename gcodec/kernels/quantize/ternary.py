@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from gcodec.runtime import pool
 from gcodec.runtime.cover import cover
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import AHEAD, BLOCK, SIGN, Emitter, block, floats, lanes
+from gcodec.runtime.lanes import AHEAD, BLOCK, SIGN, Builder, Emitter, Value, block, floats, lanes
 from gcodec.runtime.memory import aligned_empty
 
 Pack = Literal["chapter", "terngrad", "base3"]
@@ -177,7 +177,7 @@ def pad_digits_error(at: int) -> Corrupt:
 # --- blocks --------------------------------------------------------------------------------------
 
 
-def _ternary_block(emit_codes: Callable[[Emitter, Any], Any], leave: bool = False) -> Any:
+def _ternary_block(emit_codes: Callable[[Emitter, Value], Value], leave: bool = False) -> Value:
     """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
 
     `emit_codes` takes 32-bit lanes, which are 0 or have the sign of the element that is sent.
@@ -213,7 +213,7 @@ def _ternary_block(emit_codes: Callable[[Emitter, Any], Any], leave: bool = Fals
     return ternary
 
 
-def _emit_codes(e: Emitter, signed: Any, zero: int, plus: int, minus: int) -> Any:
+def _emit_codes(e: Emitter, signed: Value, zero: int, plus: int, minus: int) -> Value:
     """Emit a code in a byte for each lane; the even groups of four precede the odd ones."""
     builder, code = e.builder, lanes(8)
     halves = IN_HALF + [HALF + k for k in IN_HALF]
@@ -226,7 +226,7 @@ def _emit_codes(e: Emitter, signed: Any, zero: int, plus: int, minus: int) -> An
     return builder.select(negative, code([minus] * BLOCK), other)
 
 
-def _saturated(builder: Any, values: Any, bits: int) -> Any:
+def _saturated(builder: Builder, values: Value, bits: int) -> Value:
     """Emit signed lanes, limited to a width in bits."""
     kind = values.type
     high, low = kind([2 ** (bits - 1) - 1] * kind.count), kind([-(2 ** (bits - 1))] * kind.count)
@@ -235,16 +235,16 @@ def _saturated(builder: Any, values: Any, bits: int) -> Any:
     return builder.trunc(values, lanes(bits))
 
 
-def _one_per_byte(zero: int, plus: int, minus: int) -> Callable[[Emitter, Any], Any]:
+def _one_per_byte(zero: int, plus: int, minus: int) -> Callable[[Emitter, Value], Value]:
     """Make the emitter of a byte for each element, in order: these codes for 0, + and −."""
 
-    def emit(e: Emitter, signed: Any) -> Any:
+    def emit(e: Emitter, signed: Value) -> Value:
         return sorted_groups(e, _emit_codes(e, signed, zero, plus, minus))
 
     return emit
 
 
-def _four_per_byte(e: Emitter, signed: Any) -> Any:
+def _four_per_byte(e: Emitter, signed: Value) -> Value:
     """Emit a byte for four elements, the first lowest: 00 for 0, 01 for +, 10 for −."""
     builder = e.builder
     # One multiplication collects the four codes in the bytes of a word in its top byte.

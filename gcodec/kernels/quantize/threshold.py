@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -17,8 +16,8 @@ from gcodec.kernels.bits.pack import FieldLayout, check_padding
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.runtime.cover import cover, head_of, streams
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats, lanes
+from gcodec.runtime.jit import Intrinsic, Kernel, factory, kernel
+from gcodec.runtime.lanes import BLOCK, Emitter, Value, block, fence, floats, lanes
 from gcodec.runtime.memory import empty_beside
 
 TWO_BIT = FieldLayout(width=2, align=4)
@@ -100,7 +99,7 @@ def code_error() -> Corrupt:
     return Corrupt("a field of two bits holds the invalid code 01")
 
 
-def _quantize_block(rule: Callable[..., tuple[Any, Any]], stream: bool) -> Any:
+def _quantize_block(rule: Callable[..., tuple[Value, Value]], stream: bool) -> Intrinsic:
     """Make the block quantizer for a rule, which emits the comparison and the packing.
 
     The block takes 32 elements of x from i, and of before and after from j: v = x + decay·before,
@@ -124,7 +123,7 @@ def _quantize_block(rule: Callable[..., tuple[Any, Any]], stream: bool) -> Any:
     return quantize
 
 
-def _rule_2bit(e: Emitter, v: Any, threshold: Any, level: Any) -> tuple[Any, Any]:
+def _rule_2bit(e: Emitter, v: Value, threshold: Value, level: Value) -> tuple[Value, Value]:
     """Emit code 3 and step = level for v ≥ threshold, 2 and −level for v ≤ −threshold, else 0."""
     builder, code = e.builder, lanes(8)
     up = builder.fcmp_ordered(">=", v, threshold)
@@ -140,7 +139,7 @@ def _rule_2bit(e: Emitter, v: Any, threshold: Any, level: Any) -> tuple[Any, Any
     return step, builder.trunc(top, lanes(8, BLOCK // 4))
 
 
-def _rule_1bit(e: Emitter, v: Any, threshold: Any, level: Any) -> tuple[Any, Any]:
+def _rule_1bit(e: Emitter, v: Value, threshold: Value, level: Value) -> tuple[Value, Value]:
     """Emit code 1 and step = level for v > threshold, else code 0 and step = −level."""
     up = e.builder.fcmp_ordered(">", v, threshold)
     return e.builder.select(up, level, e.builder.fneg(level)), e.first_highest(up)

@@ -17,7 +17,7 @@ Source: G. D. Forney, "The Viterbi algorithm", Proc. IEEE 61, 1973.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from gcodec.kernels.quantize.trellis import EVEN, MOST, NEXT, ODD
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel, subroutine
-from gcodec.runtime.lanes import Emitter, block, constants, floats, lanes
+from gcodec.runtime.lanes import Emitter, Value, block, constants, floats, lanes
 
 ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
 
@@ -248,7 +248,7 @@ def _advance(e: Emitter) -> None:
     while len(rows) < STATES:
         rows.append(builder.gep(rows[-1], [pitch]))
 
-    def one_turn(state: list[Any]) -> list[Any]:
+    def one_turn(state: list[Value]) -> list[Value]:
         at, *costs = state
         first = builder.gep(e.args["metrics"], [at])
         cosets = [e.load(e.element(first, APART * k), real) for k in range(len(_COSETS))]
@@ -284,7 +284,7 @@ def _trace_back(e: Emitter) -> None:
     builder, number, word = e.builder, lanes(32, WIDTH), lanes(8, WIDTH)
     constant = constants(number)
 
-    def one_turn(state: list[Any]) -> list[Any]:
+    def one_turn(state: list[Value]) -> list[Value]:
         at, s = state
         place = builder.gep(e.args["decisions"], [at])
         decided = builder.zext(e.load(place, word, 1), number)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -28,12 +27,13 @@ from gcodec.kernels.numeric.reduce import INFINITY_BITS, key_of
 from gcodec.runtime import pool
 from gcodec.runtime.cover import store_of, streams
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, calling, factory, inline, kernel, subroutine
+from gcodec.runtime.jit import Intrinsic, Kernel, calling, factory, inline, kernel, subroutine
 from gcodec.runtime.lanes import (
     ADD,
     BLOCK,
     STREAM,
     Emitter,
+    Value,
     block,
     doubles,
     fence,
@@ -255,7 +255,7 @@ def _end_of(low, high, levels):
     return high, levels, step
 
 
-def _numbers(e: Emitter, name: str, count: int, first: int = 0) -> list[Any]:
+def _numbers(e: Emitter, name: str, count: int, first: int = 0) -> list[Value]:
     """Emit the loads of the three numbers of some lanes from an array."""
     places = [e.element(e.args[name], k * BLOCK + first) for k in range(3)]
     return [e.load(place, doubles(count), 8) for place in places]
@@ -264,7 +264,7 @@ def _numbers(e: Emitter, name: str, count: int, first: int = 0) -> list[Any]:
 # --- quantize ------------------------------------------------------------------------------------
 
 
-def _decoded(e: Emitter, codes: Any, first: int = 0) -> Any:
+def _decoded(e: Emitter, codes: Value, first: int = 0) -> Value:
     """Emit the values of codes, given as float64, of the lanes from `first` on.
 
     For each lane, `ends` has the end from which levels are counted, its code, and the step.
@@ -275,7 +275,7 @@ def _decoded(e: Emitter, codes: Any, first: int = 0) -> Any:
     return e.builder.fptrunc(exact, floats(count))
 
 
-def _quantize_block(stochastic: bool, leave: bool) -> Any:
+def _quantize_block(stochastic: bool, leave: bool) -> Intrinsic:
     """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
 
     A code takes a byte. `numbers` has the low, the factor and the last code of each lane, and
@@ -298,7 +298,7 @@ def _quantize_block(stochastic: bool, leave: bool) -> Any:
             if leave:
                 e.store(e.builder.fsub(x, e.rounded(_decoded(e, codes, first))), place)
 
-    def codes_of(e: Emitter, x: Any, halves: Any, first: int) -> Any:
+    def codes_of(e: Emitter, x: Value, halves: Value, first: int) -> Value:
         """Emit the codes of some lanes as float64, given the random words of all, halved."""
         builder, word = e.builder, lanes(32, count)
         low, factor, last = _numbers(e, "numbers", count, first)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -59,8 +59,8 @@ from gcodec.kernels.rans.rans_vector import (
     vector_width,
     word_orders,
 )
-from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
-from gcodec.runtime.lanes import Emitter, block, integer
+from gcodec.runtime.jit import Intrinsic, Kernel, factory, inline, kernel, subroutine
+from gcodec.runtime.lanes import Emitter, Value, block, integer
 from gcodec.runtime.lanes import lanes as vector
 
 _ONE, _FOUR, _EIGHT, _SIXTEEN = (np.uint64(k) for k in (1, 4, 8, 16))
@@ -253,7 +253,7 @@ def _reader(
 ) -> Kernel:
     head, group_nbytes = STATE_NBYTES * lanes, 2 * lanes
     read_head, read_whole, read_singles = _scalar_loops(classed, lanes, trellis)
-    read_groups = no_groups
+    read_groups: Callable[..., None] | Intrinsic = no_groups
     if width:
         read_groups = _reading_groups(classed, trellis, compact, ways, width)
 
@@ -337,7 +337,9 @@ def _reader(
     return read_blocks
 
 
-def _reading_groups(classed: bool, trellis: bool, compact: bool, ways: int, width: int) -> Any:
+def _reading_groups(
+    classed: bool, trellis: bool, compact: bool, ways: int, width: int
+) -> Intrinsic:
     """Make the block that reads groups of several rANS blocks in turn.
 
     `cursors` holds four int64 for each rANS block: AT, the byte of its next word, from 0 on;
@@ -375,14 +377,14 @@ def _reading_groups(classed: bool, trellis: bool, compact: bool, ways: int, widt
             last.append(limits)
         size, count = len(before) // ways, HALF // width  # vectors of a half group
 
-        def going(current: list[Any]) -> Any:
+        def going(current: list[Value]) -> Value:
             inside = integer(1)(1)
             for way, limits in enumerate(last):
                 for value, limit in zip(current[size * way :], limits, strict=False):
                     inside = builder.and_(inside, builder.icmp_signed("<=", value, limit))
             return inside
 
-        def compact_entries(slot: Any, path: Any, order: list[int], models: Any) -> Any:
+        def compact_entries(slot: Value, path: Value, order: list[int], models: Value) -> Value:
             """Emit `ReadTables.entries` for the lanes of a vector."""
             if classed:
                 half = e.load(models, vector(8, HALF), 1)
@@ -394,7 +396,7 @@ def _reading_groups(classed: bool, trellis: bool, compact: bool, ways: int, widt
                 slot = builder.or_(slot, builder.shl(other, above))
             return e.gathered(table, e.indices(slot), slot.type)
 
-        def pairs_of(slot: Any, order: list[int], models: Any, target: Any) -> Any:
+        def pairs_of(slot: Value, order: list[int], models: Value, target: Value) -> Value:
             """Emit the symbols of the lanes of a vector, and return their `ReadTables.pairs`."""
             indices = []
             for index, lane in zip(e.indices(slot), order, strict=True):
@@ -408,7 +410,7 @@ def _reading_groups(classed: bool, trellis: bool, compact: bool, ways: int, widt
                 indices.append(builder.or_(builder.zext(symbol, word), above))
             return e.gathered(table, indices, slot.type)
 
-        def take(current: list[Any], along: list[Any], models: Any, target: Any) -> None:
+        def take(current: list[Value], along: list[Value], models: Value, target: Value) -> None:
             """Emit the decoding of 16 symbols to 16 bytes; replace the states and paths."""
             symbols = []
             for k, (x, order) in enumerate(zip(current, ORDERS[width], strict=True)):
@@ -433,7 +435,7 @@ def _reading_groups(classed: bool, trellis: bool, compact: bool, ways: int, widt
             if compact:
                 e.store(builder.trunc(packed(e, symbols), vector(8, HALF)), target, 1)
 
-        def group(current: list[Any]) -> list[Any]:
+        def group(current: list[Value]) -> list[Value]:
             then = list(current)
             for half in range(2):
                 for way in range(0, size * ways, size):
@@ -464,8 +466,8 @@ def _reading_groups(classed: bool, trellis: bool, compact: bool, ways: int, widt
 
 
 def _refill(
-    e: Emitter, states: list[Any], data: Any, at: Any, expand: Any
-) -> tuple[Any, list[Any]]:
+    e: Emitter, states: list[Value], data: Value, at: Value, expand: Value
+) -> tuple[Value, list[Value]]:
     """Emit that lanes below 2^16 take the words from byte `at` on; return the byte after them."""
     builder, halves = e.builder, vector(16, HALF)
     needs = [builder.icmp_unsigned("<", x, spread(x, 1 << 16)) for x in states]

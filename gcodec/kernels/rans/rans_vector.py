@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.runtime.jit import checked
-from gcodec.runtime.lanes import Emitter, compiles_for, integer, lanes
+from gcodec.runtime.lanes import Emitter, Value, compiles_for, integer, lanes
 from gcodec.runtime.memory import aligned_empty
 
 LANES = 32
@@ -68,12 +68,12 @@ def word_orders(lanes_of: Callable[[int], list[int]]) -> np.ndarray:
     return table
 
 
-def spread(like: Any, value: int) -> Any:
+def spread(like: Value, value: int) -> Value:
     """Return a vector of the type of `like` with a number in each lane."""
     return like.type([value] * like.type.count)
 
 
-def load_states(e: Emitter, pointer: Any, width: int) -> list[Any]:
+def load_states(e: Emitter, pointer: Value, width: int) -> list[Value]:
     """Emit loads of 32 states as vectors, those of the first half group first."""
     vectors = []
     for half in range(0, LANES, HALF):
@@ -83,7 +83,7 @@ def load_states(e: Emitter, pointer: Any, width: int) -> list[Any]:
     return vectors
 
 
-def store_states(e: Emitter, vectors: list[Any], pointer: Any, width: int) -> None:
+def store_states(e: Emitter, vectors: list[Value], pointer: Value, width: int) -> None:
     """Emit stores of the vectors of `load_states`, in the order of lanes."""
     count = HALF // width
     order = sorted(range(HALF), key=list(itertools.chain(*ORDERS[width])).__getitem__)
@@ -93,14 +93,14 @@ def store_states(e: Emitter, vectors: list[Any], pointer: Any, width: int) -> No
         e.store(both, e.element(pointer, HALF * half))
 
 
-def packed(e: Emitter, vectors: list[Any]) -> Any:
+def packed(e: Emitter, vectors: list[Value]) -> Value:
     """Emit the lower halves of 16 lanes of numbers below 2^16, in order."""
     if len(vectors) == 1:
         return e.builder.trunc(vectors[0], lanes(16, HALF))
     return e.x86("avx2.packusdw", lanes(16, HALF), vectors)
 
 
-def members_of(e: Emitter, masks: list[Any]) -> tuple[Any, Any, Any]:
+def members_of(e: Emitter, masks: list[Value]) -> tuple[Value, Value, Value]:
     """Emit the lanes of two masks: bits of lanes 0 to 7, of 8 to 15, and all bits twice."""
     builder, word = e.builder, integer(64)
     wide = [builder.sext(mask, lanes(32, 8)) for mask in masks]
@@ -110,7 +110,7 @@ def members_of(e: Emitter, masks: list[Any]) -> tuple[Any, Any, Any]:
     return builder.and_(bits, word(0xFF)), builder.lshr(bits, word(24)), bits
 
 
-def shuffled(e: Emitter, words: Any, table: Any, members: list[Any]) -> Any:
+def shuffled(e: Emitter, words: Value, table: Value, members: list[Value]) -> Value:
     """Emit 32 bytes of words, each half reordered by the row of `table` for its set of lanes."""
     builder = e.builder
     rows = (builder.gep(table, [builder.shl(lane_set, lane_set.type(4))]) for lane_set in members)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -38,8 +37,8 @@ from gcodec.kernels.rans.rans_vector import (
     vector_width,
     word_orders,
 )
-from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
-from gcodec.runtime.lanes import Emitter, block, floats, integer
+from gcodec.runtime.jit import Intrinsic, Kernel, factory, kernel, subroutine
+from gcodec.runtime.lanes import Emitter, Value, block, floats, integer
 from gcodec.runtime.lanes import lanes as vector
 
 _ONE, _FOUR, _SIXTEEN, _NBITS = (np.uint64(k) for k in (1, 4, 16, 32))
@@ -202,7 +201,7 @@ def _writer(classed: bool, lanes: int, width: int) -> Kernel:
     return write_block
 
 
-def _writing_groups(width: int) -> Any:
+def _writing_groups(width: int) -> Intrinsic:
     """Make the block that writes groups of symbols, the last group first.
 
     `cursor` holds four int64: AT, the number of free words of `out`; PLACE, the number of symbols
@@ -222,14 +221,14 @@ def _writing_groups(width: int) -> Any:
         above = builder.sub(spread(shift, 32), shift)
         total = builder.shl(spread(shift, 1), shift)
 
-        def going(current: list[Any]) -> Any:
+        def going(current: list[Value]) -> Value:
             room, more = (
                 builder.icmp_signed(">=", value, limit)
                 for value, limit in zip(current, limits, strict=False)
             )
             return builder.and_(room, more)
 
-        def put(x: Any, order: list[int], source: Any) -> tuple[Any, Any, Any]:
+        def put(x: Value, order: list[int], source: Value) -> tuple[Value, Value, Value]:
             """Emit the coding of a vector: states, mask of lanes without a word, words."""
             splat = functools.partial(spread, x)
             gathered = []
@@ -257,7 +256,7 @@ def _writing_groups(width: int) -> Any:
             x = builder.add(builder.shl(quotient, shift), start)
             return builder.add(x, remainder), keep, low
 
-        def group(current: list[Any]) -> list[Any]:
+        def group(current: list[Value]) -> list[Value]:
             at, place, *x = current
             place = builder.sub(place, word(LANES))
             for half in (1, 0):
@@ -289,7 +288,7 @@ def _writing_groups(width: int) -> Any:
     return write_groups
 
 
-def _store_words(e: Emitter, words: Any, keep: Any, out: Any, at: Any) -> Any:
+def _store_words(e: Emitter, words: Value, keep: Value, out: Value, at: Value) -> Value:
     """Emit stores, before `at`, of the words of the lanes outside a mask; return their begin."""
     builder, kind = e.builder, words.type
     drop = builder.not_(keep)

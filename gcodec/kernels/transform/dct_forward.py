@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from gcodec.kernels.numeric.arithmetic import copy_block
 from gcodec.kernels.transform.dct_inverse import Sizes
-from gcodec.runtime.jit import kernel, subroutine
-from gcodec.runtime.lanes import BLOCK, Emitter, block, compiles_for, floats, lanes
+from gcodec.runtime.jit import Intrinsic, kernel, subroutine
+from gcodec.runtime.lanes import BLOCK, Emitter, Value, block, compiles_for, floats, lanes
 from gcodec.runtime.memory import aligned_empty
 
 SKIPPED = -1  # folds of an axis that is not transformed
@@ -103,10 +102,10 @@ def _fold(e: Emitter) -> None:
     source, panel = e.address("source", "at"), e.args["panel"]
     last, kind = builder.sub(e.args["n"], word(1)), floats()
 
-    def is_below(current: list[Any]) -> Any:
+    def is_below(current: list[Value]) -> Value:
         return builder.icmp_signed("<", builder.add(current[0], current[0]), last)
 
-    def fold(current: list[Any]) -> list[Any]:
+    def fold(current: list[Value]) -> list[Value]:
         pair = current[0], builder.sub(last, current[0])
         low, high = (
             e.load(builder.gep(source, [builder.mul(j, e.args["pitch"])]), kind) for j in pair
@@ -119,7 +118,7 @@ def _fold(e: Emitter) -> None:
     e.loop([word(0)], is_below, fold)
 
 
-def _summing(together: int) -> Any:
+def _summing(together: int) -> Intrinsic:
     """Make the block that sums the products of the rows of a panel for some coefficients."""
 
     @block("panel", "first", "count", "table", "entry", "out", "to", "pitch")
@@ -129,10 +128,10 @@ def _summing(together: int) -> Any:
         # 8 or 16 sums stay in registers, with the elements of a row and an entry.
         kind = floats(BLOCK if compiles_for("avx512f") else BLOCK // 2)
 
-        def is_below(current: list[Any]) -> Any:
+        def is_below(current: list[Value]) -> Value:
             return builder.icmp_signed("<", current[0], e.args["count"])
 
-        def add(current: list[Any]) -> list[Any]:
+        def add(current: list[Value]) -> list[Value]:
             number, source, entries, *sums = current
             values = e.load(source, kind)
             for k in range(together):
@@ -163,10 +162,10 @@ def _transpose_squares(e: Emitter) -> None:
     builder, word = e.builder, e.args["count"].type
     out_step = builder.mul(e.args["out_pitch"], word(_SIDE))
 
-    def is_below(current: list[Any]) -> Any:
+    def is_below(current: list[Value]) -> Value:
         return builder.icmp_signed("<", current[0], e.args["count"])
 
-    def move(current: list[Any]) -> list[Any]:
+    def move(current: list[Value]) -> list[Value]:
         number, source, target = current
         places = [source]
         for _ in range(1, _SIDE):
@@ -181,7 +180,7 @@ def _transpose_squares(e: Emitter) -> None:
     e.loop([word(0), e.address("source", "at"), e.address("out", "to")], is_below, move)
 
 
-def _columns(e: Emitter, rows: list[Any]) -> list[Any]:
+def _columns(e: Emitter, rows: list[Value]) -> list[Value]:
     """Emit the columns of 8 rows of 8 elements, given the addresses of the rows."""
     kind, half = floats(_SIDE // 2), _SIDE // 2
     columns = []
@@ -202,7 +201,7 @@ def _columns(e: Emitter, rows: list[Any]) -> list[Any]:
     return columns
 
 
-def _chosen(e: Emitter, one: Any, other: Any, order: Sequence[int]) -> Any:
+def _chosen(e: Emitter, one: Value, other: Value, order: Sequence[int]) -> Value:
     """Emit the vector of the lanes of two vectors, end to end, in an order."""
     return e.builder.shuffle_vector(one, other, lanes(32, len(order))([*order]))
 
@@ -252,10 +251,10 @@ def _copy_eight(e: Emitter) -> None:
     """Copy 8 elements of each of n rows."""
     builder, word = e.builder, e.args["n"].type
 
-    def is_below(current: list[Any]) -> Any:
+    def is_below(current: list[Value]) -> Value:
         return builder.icmp_signed("<", current[0], e.args["n"])
 
-    def move(current: list[Any]) -> list[Any]:
+    def move(current: list[Value]) -> list[Value]:
         number, source, target = current
         e.store(e.load(source, floats(_SIDE)), target)
         pitches = e.args["pitch"], e.args["out_pitch"]

@@ -13,18 +13,18 @@ no sum is ever −0.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.kernels.transform.chunk_layout import Layout, put_rows, rectangle
 from gcodec.runtime.cover import store_of
-from gcodec.runtime.jit import kernel, subroutine
+from gcodec.runtime.jit import Intrinsic, kernel, subroutine
 from gcodec.runtime.lanes import (
     BLOCK,
     STREAM,
     WRITE,
     Emitter,
+    Value,
+    ValueType,
     block,
     compiles_for,
     fence,
@@ -88,7 +88,7 @@ def inverse(
     _inverse(starts, places, values, *sizes, *bases, mirrored, *scratch, *target, out)
 
 
-def _adding(is_mirrored: bool) -> Any:
+def _adding(is_mirrored: bool) -> Intrinsic:
     """Make the block that adds multiples of rows to two rows, or to two rows and their mirrors."""
     added = "rows", "row", "length", "count", "factors", "signs", "n"
 
@@ -107,7 +107,7 @@ def _adding(is_mirrored: bool) -> Any:
         # The sums of all rows stay in registers: 512 bits have 32 of them, and 256 bits have 16.
         kind = floats(BLOCK if compiles_for("avx512f") else BLOCK // 2)
 
-        def row(current: list[Any]) -> list[Any]:
+        def row(current: list[Value]) -> list[Value]:
             number, source, factors, *sums = current
             values = e.load(source, kind)
             sign = e.splat(builder.load(builder.gep(e.args["signs"], [number])), kind.count)
@@ -121,7 +121,7 @@ def _adding(is_mirrored: bool) -> Any:
             factors = builder.gep(factors, [e.args["n"]])
             return [builder.add(number, one), following, factors, *sums]
 
-        def going(current: list[Any]) -> Any:
+        def going(current: list[Value]) -> Value:
             return builder.icmp_signed("<", current[0], e.args["count"])
 
         for j in range(0, BLOCK, kind.count):
@@ -141,7 +141,7 @@ def _adding(is_mirrored: bool) -> Any:
 _add_rows, _add_mirrored_rows = _adding(False), _adding(True)
 
 
-def _waving(is_mirrored: bool, is_periodic: bool) -> Any:
+def _waving(is_mirrored: bool, is_periodic: bool) -> Intrinsic:
     """Make the block that adds a coefficient to groups of elements.
 
     Group q has the elements from `SHORT`·q on. An entry of the basis is the difference of two
@@ -164,7 +164,7 @@ def _waving(is_mirrored: bool, is_periodic: bool) -> Any:
     return add_waves
 
 
-def _add_wave(e: Emitter, j: int, kind: Any, is_mirrored: bool, is_periodic: bool) -> None:
+def _add_wave(e: Emitter, j: int, kind: ValueType, is_mirrored: bool, is_periodic: bool) -> None:
     """Emit `add_waves` for the elements from j on, as many as a vector has, of each group."""
     builder, word = e.builder, e.args["q"].type
     value, mirrored_value = (e.splat(e.args[k], kind.count) for k in ("value", "mirrored_value"))
@@ -174,10 +174,10 @@ def _add_wave(e: Emitter, j: int, kind: Any, is_mirrored: bool, is_periodic: boo
     cosines, sines = (e.load(e.element(near, first), kind) for first in (0, SHORT))
     length = builder.mul(e.args["period"], word(SHORT))
 
-    def below(name: str) -> Any:
+    def below(name: str) -> Value:
         return lambda current: builder.icmp_signed("<", current[0], e.args[name])
 
-    def add_group(current: list[Any]) -> list[Any]:
+    def add_group(current: list[Value]) -> list[Value]:
         far = builder.gep(e.address("products", "far"), current)
         factors = builder.load(far), builder.load(builder.gep(far, [e.args["longs"]]))
         cosine, sine = (e.splat(factor, kind.count) for factor in factors)
@@ -189,12 +189,12 @@ def _add_wave(e: Emitter, j: int, kind: Any, is_mirrored: bool, is_periodic: boo
             products.append(builder.fmul(mirrored_value, builder.fadd(first, second)))
             places.append(builder.gep(target, [builder.sub(length, start)]))
 
-        def add(places: list[Any], sign: Any) -> list[Any]:
+        def add(places: list[Value], sign: Value) -> list[Value]:
             for product, place in zip(products, places, strict=True):
                 e.store(sign(e.load(place, kind), product), place)
             return [builder.gep(place, [length]) for place in places]
 
-        def add_pair(current: list[Any]) -> list[Any]:
+        def add_pair(current: list[Value]) -> list[Value]:
             places = add(add(current[1:], builder.fadd), builder.fsub)
             return [builder.add(current[0], word(2)), *places]
 

@@ -16,8 +16,8 @@ from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.numeric.words import trailing_zeros
 from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import kernel, subroutine
-from gcodec.runtime.lanes import AHEAD, BLOCK, SIGN, Emitter, block, fence, lanes
+from gcodec.runtime.jit import Intrinsic, kernel, subroutine
+from gcodec.runtime.lanes import AHEAD, BLOCK, SIGN, Emitter, Value, block, fence, lanes
 
 _MAGNITUDE = np.int32(SIGN - 1)
 _SHIFTS = (5, 3, 0)  # logarithms of the number of elements in a group
@@ -78,13 +78,13 @@ def _select(
     return bool(_select_largest(y.view(np.int32), *terms, size, k, shift, *scratch, *out))
 
 
-def _keys(e: Emitter) -> Any:
+def _keys(e: Emitter) -> Value:
     """Emit the magnitudes of 32 elements of x from i on as integers."""
     bits = e.load(e.address("x", "i"), lanes(32))
     return e.builder.and_(bits, bits.type([SIGN - 1] * BLOCK))
 
 
-def _finding(shift: int) -> Any:
+def _finding(shift: int) -> Intrinsic:
     """Make the block that stores the largest key of each group, from group g on, of 32 keys."""
     groups = BLOCK >> shift
 
