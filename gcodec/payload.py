@@ -201,7 +201,8 @@ class Selection(Generic[_T]):
         """Return the selected payload; see `Payload.resolved`."""
         requests = self._requests(with_data)
         if not requests:
-            return self.candidates[0]
+            only = self.candidates[0]  # on a device, its data may be longer
+            return only if type(only.data) is np.ndarray else only._with_words({}, only.data)
         arrays = fetch(self._device, *requests.values())
         return self._selected(dict(zip(requests, arrays, strict=True)))
 

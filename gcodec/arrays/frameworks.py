@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 
 from gcodec.runtime import Array
-from gcodec.runtime.device import adopted, on_stream
+from gcodec.runtime.device import adopted, cuda_device
 
 FAILURES = (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError)
 
@@ -38,6 +38,9 @@ class Library:
         error messages.
     writes : bool
         Whether the library's arrays can be written to.
+    reuses_memory : bool
+        Whether the memory of an array that the program has dropped may get new values while CuPy's
+        stream still reads it.
     """
 
     title: ClassVar[str]
@@ -47,6 +50,7 @@ class Library:
     to_uint8: ClassVar[str]
     to_host: ClassVar[str]
     writes: ClassVar[bool] = False
+    reuses_memory: ClassVar[bool] = False
 
     @property
     def api(self) -> Any:
@@ -107,9 +111,13 @@ class Library:
         """Create an array of this library from a CuPy array without a copy; see `device_view`."""
         raise NotImplementedError
 
-    def working_on(self, x: Any) -> AbstractContextManager[None]:
-        """Launch kernels on the stream on which the library works on `x`."""
-        return nullcontext()
+    def stream_of(self, x: Any) -> int | None:
+        """Return a pointer to the stream on which the library works on `x`.
+
+        The result is None for a library whose stream is unknown. DLPack then makes CuPy's current
+        stream wait for `x`, and the library for results.
+        """
+        return None
 
 
 class _Torch(Library):
@@ -161,7 +169,8 @@ class _Torch(Library):
         x = x.detach()
         if x.element_size() == 2 or not x.dtype.is_floating_point:
             x = x.view(getattr(self.api, f"int{8 * x.element_size()}"))
-        return adopted(x)
+        with cuda_device(x.device.index).current(self.stream_of(x)):
+            return adopted(x)
 
     def from_device_view(self, array: Array, dtype: str) -> Any:
         torch_dtype = getattr(self.api, dtype)
@@ -170,10 +179,8 @@ class _Torch(Library):
             return self.api.from_dlpack(array.view(f"i{array.dtype.itemsize}")).view(torch_dtype)
         return self.api.from_dlpack(array)
 
-    def working_on(self, x: Any) -> AbstractContextManager[None]:
-        if x.device.type != "cuda":
-            return nullcontext()
-        return on_stream(x.device.index, self.api.cuda.current_stream(x.device).cuda_stream)
+    def stream_of(self, x: Any) -> int | None:
+        return int(self.api.cuda.current_stream(x.device).cuda_stream)
 
     def note_write(self, x: Any) -> None:
         if not x.is_inference():  # so that a backward pass that needs the old values raises
@@ -184,6 +191,7 @@ class _Jax(Library):
     title, module, types = "JAX", "jax", ("Array",)
     to_float32, to_uint8 = "{x}.astype(jax.numpy.float32)", "{x}.view(jax.numpy.uint8)"
     to_host = "jax.device_get({x})"
+    reuses_memory = True
 
     def check(self, x: Any, name: str) -> None:
         if isinstance(x, self.api.core.Tracer):

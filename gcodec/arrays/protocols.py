@@ -61,6 +61,11 @@ def is_on_cuda(x: Any) -> bool:
     return exports and x.__dlpack_device__()[0] == CUDA_DEVICE
 
 
+def is_read_only_on_cuda(x: Any) -> bool:
+    """Whether an object on a CUDA device states that its memory is read-only."""
+    return hasattr(type(x), "__cuda_array_interface__") and x.__cuda_array_interface__["data"][1]
+
+
 def exports_array(x: Any) -> bool:
     """Whether an object exports an array through any protocol."""
     names = ("__array__", "__dlpack__", "__cuda_array_interface__")

@@ -89,18 +89,24 @@ class Source(NamedTuple):
             return self.library.dtype_of(self.array)
         return str((self.array if self.resident is None else self.resident).dtype.name)
 
-    def stream(self) -> AbstractContextManager[None]:
-        """Launch kernels on the stream on which the library works on the array."""
-        return nullcontext() if self.library is None else self.library.working_on(self.array)
+    def stream(self) -> AbstractContextManager[object]:
+        """Work on the array's device, and there on the stream of the array's library."""
+        if self.device is None:
+            return nullcontext()
+        stream = None if self.library is None else self.library.stream_of(self.array)
+        return self.device.current(stream)
 
     def context(self) -> AbstractContextManager[object]:
-        """Work on the library's stream, and wait for the device once, at the end of the call."""
-        return one_wait() if self.library is None else self._stream_context()
+        """Do what `stream` does, and wait for the device once, at the end of the call."""
+        return one_wait() if self.device is None else self._device_context(self.device)
 
     @contextmanager
-    def _stream_context(self) -> Iterator[None]:
-        with self.stream(), one_wait():
-            yield
+    def _device_context(self, device: Device) -> Iterator[None]:
+        with self.stream():
+            with one_wait():
+                yield
+            if self.library is not None and self.library.reuses_memory:
+                device.synchronize()
 
     def read(
         self, *, integers: bool = False, segments: bool = False, patterns: bool = False
@@ -321,6 +327,8 @@ class Source(NamedTuple):
         if tuple(view.shape) != shape:
             raise ParameterError.of(f"{name}.shape", tuple(view.shape), str(shape))
         if self.resident is not None:
+            if device_of(array) is None and protocols.is_read_only_on_cuda(array):
+                raise ParameterError(f"{name} is read-only: must be writable")
             if not view.flags.c_contiguous:
                 raise ParameterError(f"{name} is strided: on a device it must be C-contiguous")
             view = view.view(np.uint16) if view.dtype.itemsize == 2 else view
@@ -361,8 +369,7 @@ def inspect(x: TensorLike, name: str) -> Source:
     if library is not None:
         library.check(x, name)
         if library.dtype_of(x) in DTYPE_CODES:  # `Source.memory` refuses all others
-            with library.working_on(x):
-                resident = library.device_view(x)
+            resident = library.device_view(x)
     elif device_of(x) is not None:
         resident = x
     elif protocols.is_on_cuda(x):

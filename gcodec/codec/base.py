@@ -29,7 +29,7 @@ from gcodec.kernels.numeric.philox import check_seed
 from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import one_wait, resolved
-from gcodec.runtime.device import device_of, host, no_twin
+from gcodec.runtime.device import current_device, device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, clear, empty_beside, flattened, release
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import check_float32, check_integer
@@ -252,7 +252,7 @@ class Codec(Parameters):
             If these are not symbols of the codec.
         """
         self._check_type("symbols", symbols)
-        with one_wait():
+        with current_device(*symbols), one_wait():
             self._check_symbols(symbols)
             return self._pack(symbols).resolved()
 
@@ -269,7 +269,7 @@ class Codec(Parameters):
         sizes = possible_shape(shape)
         n = math.prod(sizes)
         payload = self._checked(payload, n)
-        with one_wait():
+        with current_device(payload.data), one_wait():
             return payload.codec._with_shape(sizes)._unpack(payload, n)
 
     def encode(self, x: TensorLike, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
@@ -327,7 +327,7 @@ class Codec(Parameters):
         elif nbits is not None or scalars:
             raise ParameterError("nbits and scalars belong to bare bytes; a Payload has its own")
         payload = self._checked(payload, n)
-        with one_wait():
+        with current_device(payload.data), one_wait():
             values: np.ndarray = payload.codec._with_shape(sizes)._decode(payload, n)
         return values.reshape(sizes)
 

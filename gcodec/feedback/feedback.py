@@ -351,7 +351,7 @@ class Feedback:
         steps: dict[str, tuple[_Step, Symbols]] = {}
         with next(iter(sources.values())).context():
             for name, source in sources.items():
-                with source.context():
+                with source.stream():
                     step = self._start(tensors, name, source.read())
                     step, symbols, packed = self._attempt(step)
                     for number in symbols if step.codec.uses_prior else ():

@@ -20,9 +20,11 @@ from gcodec.errors import ParameterError
 from gcodec.frame.frame import Frame
 from gcodec.kernels.bits.dequantize import LevelString, adder
 from gcodec.kernels.numeric import scatter
+from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.runtime import Array, pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.deferred import one_wait
+from gcodec.runtime.device import placed
 from gcodec.runtime.memory import clear
 from gcodec.wire.kinds import check_number
 
@@ -125,10 +127,10 @@ class FrameSum:
                 self._add_parts()
 
     def add_values(self, values: Array) -> None:
-        """Add a float32 array of the size and on the device of the sum, after earlier frames."""
+        """Add a float32 array of the size of the sum, after earlier frames."""
         with self._source.stream(), np.errstate(all="ignore"):
             self._add_pending()
-            self._sum += values.reshape(-1)
+            add_scaled(placed(values.reshape(-1), self._sum), np.float32(1), self._sum)
 
     def finish(self) -> None:
         """Complete the sum."""

@@ -54,6 +54,21 @@ class Device(abc.ABC):
     def owns(self, x: object) -> bool:
         """Return whether `x` is an array of this device."""
 
+    def current(self, stream: int | None = None) -> contextlib.AbstractContextManager[object]:
+        """Make this device the one on which operations of its arrays run.
+
+        Parameters
+        ----------
+        stream : int, optional
+            Pointer to a stream of another library, on which the operations then run. It waits for
+            what the former stream has to do, and the former stream waits for it in the end.
+        """
+        return contextlib.nullcontext()
+
+    def synchronize(self) -> None:
+        """Wait for all operations of the current stream."""
+        return None
+
     @abc.abstractmethod
     def empty(self, n: int, dtype: Any) -> Array:
         """Return an uninitialized (n,) array, aligned for any vector."""
@@ -154,6 +169,31 @@ class CupyDevice(Device):
     def owns(self, x: Any) -> bool:
         """Return whether `x` is a CuPy array on this device."""
         return isinstance(x, self.cupy.ndarray) and x.data.device_id == self.number
+
+    @contextlib.contextmanager
+    def current(self, stream: int | None = None) -> Iterator[None]:
+        """Make this device and a stream the current ones; see `Device.current`."""
+        cuda = self.cupy.cuda
+        with cuda.Device(self.number):
+            former = cuda.get_current_stream()
+            if stream is None or stream == former.ptr:
+                yield
+                return
+            if hasattr(cuda.Stream, "from_external"):
+                own = cuda.Stream.from_external(_Stream(stream))
+            else:  # before CuPy 14
+                own = cuda.ExternalStream(stream, self.number)
+            own.wait_event(former.record(cuda.Event(disable_timing=True)))
+            try:
+                with own:
+                    yield
+            finally:
+                former.wait_event(own.record(cuda.Event(disable_timing=True)))
+
+    def synchronize(self) -> None:
+        """Wait for all operations of the current stream."""
+        with self.cupy.cuda.Device(self.number):
+            self.cupy.cuda.get_current_stream().synchronize()
 
     def empty(self, n: int, dtype: Any) -> Array:
         """Return an uninitialized (n,) array."""
@@ -355,6 +395,12 @@ def _device_of(x: Any) -> Device | None:
     return None
 
 
+def current_device(*arrays: object) -> contextlib.AbstractContextManager[object]:
+    """Make the device of the first of the arrays that is not on the host current, if any is."""
+    device = device_of(*arrays)
+    return contextlib.nullcontext() if device is None else device.current()
+
+
 def host(array: Array) -> np.ndarray:
     """Return an array on the host: the same array if it is there, else a copy."""
     device = device_of(array)
@@ -478,26 +524,6 @@ def adopted(x: object) -> Array:
         return cupy.from_dlpack(x) if hasattr(type(x), "__dlpack__") else cupy.asarray(x)
     except RuntimeError as error:
         raise RuntimeError(f"an array on a CUDA device cannot be used there: {error}") from error
-
-
-@contextlib.contextmanager
-def on_stream(number: int, stream: int) -> Iterator[None]:
-    """Launch kernels on a stream of another library.
-
-    Parameters
-    ----------
-    number : int
-        Number of the CUDA device.
-    stream : int
-        Pointer to the stream.
-    """
-    cuda = cupy_module().cuda
-    if hasattr(cuda.Stream, "from_external"):
-        current = cuda.Stream.from_external(_Stream(stream))
-    else:  # before CuPy 14
-        current = cuda.ExternalStream(stream, number)
-    with cuda.Device(number), current:
-        yield
 
 
 class _Stream(NamedTuple):

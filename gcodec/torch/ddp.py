@@ -298,6 +298,7 @@ class DdpState:
         self._group = group
         check_group("process_group", group)
         self._timeout, self._key, self._inside = timeout, key, inside
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._worker, self._process_id = ThreadPoolExecutor(1, "gcodec-ddp"), os.getpid()
         self._choice: Choice | None = None  # of the collective, by the advisor or a state
         self._restored: Sequence[SavedState] = ()  # to be used after the choice
@@ -702,7 +703,7 @@ class DdpState:
             if task.ready is None:
                 future.set_result(self._mean(task))
                 return
-            with torch.cuda.stream(torch.cuda.Stream(task.flat.device)):
+            with torch.cuda.stream(self._stream_on(task.flat.device)):
                 task.ready.wait()
                 future.set_result(self._mean(task))
         except Exception as error:
@@ -713,6 +714,12 @@ class DdpState:
                 self._end_step(counts=False)
             finally:
                 future.set_exception(failure)
+
+    def _stream_on(self, device: torch.device) -> torch.cuda.Stream:
+        """Return the stream of the thread; CuPy keeps the free memory of each stream apart."""
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        return self._streams[device]
 
     def _failure_of(self, task: _Bucket, error: Exception) -> GcodecError:
         """Return the error of a bucket, and let ranks that wait for this one fail soon."""

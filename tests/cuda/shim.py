@@ -162,6 +162,8 @@ class ShimDevice(Device):
 
     def run(self, source: str, name: str, grid: tuple[int, ...], block: int, *args: Any) -> None:
         assert all(type(b) is int for b in grid), "a grid consists of plain integers"
+        limits = zip(grid, (2**31 - 1, 65535, 65535), strict=False)
+        assert all(blocks <= most for blocks, most in limits) and block <= 1024, "too large"
         run, wanted = _kernel(source, name)
         assert len(wanted) == len(args), f"{name} takes {len(wanted)} arguments, not {len(args)}"
         held = [_argument(name, k, *pair) for k, pair in enumerate(zip(wanted, args, strict=True))]

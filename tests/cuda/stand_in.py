@@ -69,17 +69,37 @@ class Stream:
     ----------
     overlapped : int
         Number of times that the host waited for an event while later work was queued.
+    synchronized : int
+        Number of times that the host waited for all work.
+    awaited : list of int
+        Pointers to the streams whose events this stream waits for.
     """
 
-    ptr = 0
-
-    def __init__(self) -> None:
+    def __init__(self, ptr: int = 0) -> None:
+        self.ptr = ptr
+        self.synchronized = 0
+        self.awaited: list[int] = []
         self.queued: list[Callable[[], None]] = []
         self.done = 0  # finished operations of all that were queued
         self.overlapped = 0
 
     def synchronize(self) -> None:
+        self.synchronized += 1
         self.run_until(self.done + len(self.queued))
+
+    def record(self, event: Event) -> Event:
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        assert event.stream is not None, "the event was not recorded"
+        self.awaited.append(event.stream.ptr)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: Any) -> None:
+        pass
 
     def run_until(self, position: int) -> None:
         while self.done < position:
@@ -88,34 +108,21 @@ class Stream:
 
     @staticmethod
     def from_external(stream: Any) -> Any:
-        return _Current(stream.__cuda_stream__()[1])
+        return Stream(stream.__cuda_stream__()[1])
 
 
 class Event:
     def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
-        self._stream: Stream | None = None
+        self.stream: Stream | None = None
         self._position = 0
 
     def record(self, stream: Stream) -> None:
-        self._stream, self._position = stream, stream.done + len(stream.queued)
+        self.stream, self._position = stream, stream.done + len(stream.queued)
 
     def synchronize(self) -> None:
-        if self._stream is not None:
-            self._stream.run_until(self._position)
-            self._stream.overlapped += bool(self._stream.queued)
-
-
-class _Current:
-    """A device or stream as the target of a ``with`` statement."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: Any) -> None:
-        pass
+        if self.stream is not None:
+            self.stream.run_until(self._position)
+            self.stream.overlapped += bool(self.stream.queued)
 
 
 class StandIn(types.ModuleType):
@@ -150,11 +157,24 @@ class StandIn(types.ModuleType):
             device = property(lambda array: types.SimpleNamespace(id=0))
             data = property(lambda array: Memory(array.array))
 
+            # CuPy runs these on the current device, whichever the array lies on.
+
+            def __setitem__(self, key: Any, value: Any) -> None:
+                assert stand_in.entered, "no device was made the current one"
+                super().__setitem__(key, value)
+
+            def copy(self) -> ShimArray:
+                assert stand_in.entered, "no device was made the current one"
+                return super().copy()
+
         def own(array: ShimArray) -> ndarray:
             return ndarray(array.memory, array.array)
 
-        class Device(_Current):
+        class Device:
             compute_capability = capability
+
+            def __init__(self, number: int) -> None:
+                self.number = number
 
             def __enter__(self) -> None:
                 stand_in.entered.append(self.number)

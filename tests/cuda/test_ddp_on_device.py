@@ -107,6 +107,13 @@ def check_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.Monke
     assert torch.equal(on_device.residual("a"), on_host.residual("a"))
 
 
+def test_all_buckets_of_a_device_use_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy keeps the memory that one stream has freed from all others."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: [device])
+    state, (one, two) = hooked("sign"), (torch.device("cuda", number) for number in (0, 1))
+    assert state._stream_on(one) is state._stream_on(one) is not state._stream_on(two)
+
+
 def test_the_host_waits_twice_for_a_bucket(gpu: Device) -> None:
     """Once for which tensors are zero, and once for all frames."""
     coders = [

@@ -20,6 +20,7 @@ from stand_in import StandIn
 
 import gcodec
 import gcodec.kernels
+from gcodec.frame import Frame, FrameSum
 from gcodec.runtime import device as devices
 
 needs_compiler = pytest.mark.skipif(shim.COMPILER is None, reason="there is no g++")
@@ -42,6 +43,23 @@ def test_cupy(cupy: StandIn) -> None:
     count = len(cupy.compiled)
     gcodec.encode(on_device, "sign")
     assert len(cupy.compiled) == count  # each file is compiled only once
+    assert not cupy.entered
+
+
+@needs_compiler
+@pytest.mark.parametrize("spec", ["topk:ratio=0.1", "qsgd", "dct8", "lossless", "minifloat"])
+def test_the_device_of_an_array_is_made_current(spec: str, cupy: StandIn) -> None:
+    """The stand-in refuses all other work, as CuPy may run it on the wrong device."""
+    x = gradient(2000)
+    on_device, codec, feedback = cupy.asarray(x), gcodec.parse(spec), gcodec.Feedback(spec)
+    payload, expected = codec.encode(on_device), codec.encode(x)
+    assert payload.tobytes() == expected.tobytes()
+    assert same(devices.host(codec.decode(payload, x.size)), codec.decode(expected, x.size))
+    symbols = codec.unpack(payload, x.size)
+    assert codec.pack(symbols).tobytes() == payload.tobytes()
+    frames = [feedback.compress("x", on_device) for _ in range(2)]
+    assert same(devices.host(gcodec.decode(frames[1], like=on_device)), gcodec.decode(frames[1]))
+    feedback.load_state_dict(feedback.state_dict())
     assert not cupy.entered
 
 
@@ -307,6 +325,35 @@ def test_torch(dtype: str, cuda_tensors: CudaTensors) -> None:
 
 
 @needs_compiler
+def test_streams_wait_for_each_other(
+    cuda_tensors: CudaTensors, cupy: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What CuPy has begun is done before torch's stream goes on, and the other way round."""
+    torch, kind, _ = cuda_tensors
+    x = torch.from_numpy(gradient(60)).as_subclass(kind)
+    own, real = [], cupy.cuda.Stream.from_external
+
+    def from_external(stream: Any) -> Any:
+        own.append(real(stream))
+        return own[-1]
+
+    monkeypatch.setattr(cupy.cuda.Stream, "from_external", from_external)
+    gcodec.parse("mxnet-1bit").encode(x)
+    assert own
+    assert all(stream.awaited == [0] for stream in own)
+    assert cupy.stream.awaited == [77] * len(own)
+    cupy.stream.awaited.clear()
+    own.clear()
+    with pytest.raises(gcodec.ParameterError):
+        gcodec.encode(x * np.nan, "sign")
+    assert cupy.stream.awaited == [77] * len(own)
+    own.clear()
+    monkeypatch.setattr(cupy.stream, "ptr", 77)
+    gcodec.encode(x, "sign")
+    assert not own  # CuPy works on this stream anyway
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     "dtype",
     [
@@ -352,6 +399,9 @@ def test_jax(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(type(x), "__dlpack_device__", lambda _: (2, 0))
     assert gcodec.encode(x, "sign") == wanted
     assert cupy.device.launched
+    before = cupy.stream.synchronized
+    gcodec.parse("mxnet-1bit").encode(x)  # no kernel is left that reads x, which JAX may reuse
+    assert cupy.stream.synchronized == before + 1
     decoded = gcodec.decode(wanted, like=x)
     assert isinstance(decoded, jax.Array)
     assert decoded.dtype == x.dtype
@@ -363,6 +413,37 @@ def test_jax(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None
     assert isinstance(patched, jax.Array)
     assert patched.dtype == x.dtype
     assert np.array_equal(np.asarray(patched), new)
+
+
+@needs_compiler
+def test_read_only_arrays_are_refused(cupy: StandIn) -> None:
+    class ReadOnly:
+        shape, dtype = (3,), np.dtype(np.float32)
+        __cuda_array_interface__ = property(lambda _: {"data": (0, True)})
+
+        def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+            return np.zeros(3, np.float32)
+
+    frame = gcodec.encode(np.ones(3, np.float32), "sign")
+    with pytest.raises(gcodec.ParameterError, match=r"^out is read-only: must be writable$"):
+        gcodec.decode(frame, out=ReadOnly())
+    with pytest.raises(gcodec.ParameterError, match=r"^acc is read-only: must be writable$"):
+        gcodec.decode_add(frame, ReadOnly())
+
+
+def test_sums_take_values_of_the_host(gpu: Any) -> None:
+    """A rank without a device sends frames that several tensors share."""
+    x, more = gradient(100), gradient(100, 1)
+    frame = Frame.of(gcodec.encode(x, "sign"))
+    sums = []
+    for place in (np.array, gpu.to_device):
+        out = place(np.zeros(100, np.float32))
+        total = FrameSum(out, (100,))
+        total.add(frame, 0.5)
+        total.add_values(more)
+        total.finish()
+        sums.append(devices.host(out))
+    assert same(*sums)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64", "bool"])

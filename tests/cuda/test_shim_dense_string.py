@@ -10,7 +10,7 @@ from strings import agree, broken, outcome, resolved, symbols
 import gcodec
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric.scan_cuda import maxima_before, sums_before
-from gcodec.kernels.prefix import dense_string
+from gcodec.kernels.prefix import dense_string, dense_string_cuda
 from gcodec.kernels.prefix.codewords import DELTA, EXPGOLOMB, GAMMA, GOLOMB, OMEGA, RICE
 from gcodec.kernels.prefix.level_codes import word_code
 from gcodec.kernels.prefix.prefix_table import PrefixCode
@@ -52,6 +52,24 @@ def read(device, code, data, nbits, coded, offsets, all_values=EVERY):
     parts.sort(key=lambda pair: pair[0])
     got = np.concatenate([part for _, part in parts]) if parts else np.empty(0, np.uint8)
     return decoded, got
+
+
+def test_the_host_finds_the_blocks_of_long_strings(
+    gpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread of a device would take minutes for the longest strings without a seek table."""
+    monkeypatch.setattr(dense_string_cuda, "_SERIAL", EVERY)
+    words, coded = word_code("omega", 15, {}), CodedMask.of(2 * EVERY, 1000, np.arange(9) == 3)
+    inputs = symbols(2 * EVERY, 15)
+    inputs[3000:4000] = 0
+    data, nbits, offsets = written(gpu, words, inputs, coded)
+    ends, decoded = read(gpu, words, data, nbits, coded, None)
+    assert np.array_equal(ends, offsets)
+    assert np.array_equal(decoded, inputs)
+    for seed in range(8):
+        damaged = broken(data, FIRST, seed), nbits, coded, None
+        here = outcome(lambda a=damaged: read(None, words, *a)[1])
+        assert agree(here, outcome(lambda a=damaged: read(gpu, words, *a)[1])), seed
 
 
 @pytest.mark.parametrize("code", ["omega", "rice"])

@@ -52,6 +52,10 @@ class CodedMask(NamedTuple):
         silent: Any = self.silent
         return silent.value if type(silent) is Deferred else silent
 
+    def on_host(self) -> CodedMask:
+        """Return the mask with `silent` on the host."""
+        return self if self.silent is None else self._replace(silent=self.known_silent)
+
     @property
     def words(self) -> int:
         """Number of coded elements."""

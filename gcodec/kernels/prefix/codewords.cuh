@@ -7,6 +7,12 @@ static const i64 TRUNCATED = -1;
 static const i64 CORRUPT = -2;
 static const i64 BROKEN = -3;  // a block does not end where the next begins
 
+// The status of an error at a bit: 64 times the bit, plus the number 1, 2 or 3 of the error.
+__device__ __forceinline__ i64 status_of(i64 bit, i64 error) {
+    const i64 most = (i64)1 << 56;  // a damaged seek table may state bits beyond any string
+    return 64 * (bit < 0 ? 0 : bit < most ? bit : most) - error;
+}
+
 enum Rule { OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE, TABLE };
 enum Mapping { PLAIN, ZIGZAG, SIGNED };
 

@@ -11,6 +11,7 @@ from gcodec.errors import ParameterError
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.coded_mask_cuda import buckets_of
 from gcodec.kernels.numeric.scan_cuda import sums_before
+from gcodec.kernels.prefix import dense_string
 from gcodec.kernels.prefix.codewords_cuda import (
     NO_ERROR,
     TILE,
@@ -28,6 +29,7 @@ from gcodec.runtime.cuda_grid import THREADS, device_with
 from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch_later
 
 _NONE = np.empty(0, np.uint64)
+_SERIAL = 1 << 17  # words that one thread of a device reads
 
 Written = PrefixCode | TableCode | Words
 
@@ -153,9 +155,12 @@ def read(
 
     `take` receives all symbols at once, in the least type that holds those of the code, and no
     large symbols apart. Without offsets, one thread reads the string, and the offsets that it
-    writes stay on the device.
+    writes stay on the device. For a long string, the host finds the offsets in much less time.
     """
     device = device_with(data)
+    if offsets is None and coded.n > _SERIAL:
+        place = device.to_host(data), first, end, coded.on_host()
+        offsets = dense_string.read(code, *place, block_size, None, lambda *_: None)
     blocks = -(-coded.n // block_size)
     if not blocks:
         return np.zeros(1, np.int64)

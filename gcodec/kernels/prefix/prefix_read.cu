@@ -5,7 +5,6 @@
 
 static const int WINDOW = 12;
 static const int RUNS = 1 << WINDOW;
-static const i64 LEFT = 64;  // a status is 64 times the bit, plus the number 1, 2 or 3 of an error
 
 // Output of consecutive symbols of one, two or four bytes; bytes are collected in words of eight.
 struct Sink {
@@ -147,9 +146,9 @@ extern "C" __global__ void __launch_bounds__(128, 6) read_words(
             ? BROKEN
             : read_block(from, at, b * block_size, stop, silent, bucket, sink, &wrong);
         if (at >= 0 && chained && at != first + starts[b + 1]) at = BROKEN;
-        if (at == BROKEN) wrong = begin < 0 ? 0 : begin;
+        if (at == BROKEN) wrong = begin;
         if (at < 0) {
-            atomicMin(status, LEFT * wrong - at);
+            atomicMin(status, status_of(wrong, at));
             return;
         }
         if (!chained) starts[b + 1] = at - first;

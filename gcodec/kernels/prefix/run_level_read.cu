@@ -6,7 +6,6 @@
 
 static const int WINDOW = 12;
 static const int GAP_WINDOW = 16;
-static const i64 LEFT = 64;  // a status is 64 times the bit, plus the number 1, 2 or 3 of an error
 static const i64 FARTHEST = 0x4000000000000000ll;  // position
 
 struct String {
@@ -91,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(128, 6) read_units(
         bool full = count == block_size || (b + 1 == blocks && count > 0);
         if (at >= 0 && chained && (at != stop || last != lasts[b + 1] || !full)) at = BROKEN;
         if (at < 0) {
-            atomicMin(status, LEFT * (begin < 0 ? 0 : begin) - at);
+            atomicMin(status, status_of(begin, at));
             return;
         }
         if (!chained) {
