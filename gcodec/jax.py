@@ -32,7 +32,7 @@ def encode(
     x: jax.Array,
     codec: CodecLike,
     *,
-    seed: Any = 0,
+    seed: object = 0,
     name: str | None = None,
     nonfinite: NonFinite = "raise",
     key: bytes | None = None,
@@ -128,7 +128,7 @@ def decode(
     return jax.device_put(array, device)
 
 
-def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
+def roundtrip(x: Any, codec: CodecLike, *, seed: object = 0) -> jax.Array:
     """Encode and decode an array; also under `jit`, `vmap` and `grad`.
 
     The computation fails if the array contains NaN or Inf and the codec does not accept them. The
@@ -171,17 +171,17 @@ def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
     result_type = jax.ShapeDtypeStruct(np.shape(x), _dtype("x", x))
 
     @jax.custom_vjp  # type: ignore[untyped-decorator]
-    def through(values: Any, seed: Any) -> Any:
+    def through(values: object, seed: object) -> Any:
         return _call(on_host, result_type, values, seed)
 
-    def forward(values: Any, seed: Any) -> tuple[Any, None]:
+    def forward(values: object, seed: object) -> tuple[Any, None]:
         return through(values, seed), None
 
     through.defvjp(forward, lambda _, gradient: (gradient, None))
     return through(x, seed)
 
 
-def encode_padded(x: Any, codec: CodecLike, *, seed: Any = 0) -> tuple[jax.Array, jax.Array]:
+def encode_padded(x: Any, codec: CodecLike, *, seed: object = 0) -> tuple[jax.Array, jax.Array]:
     """Compress one array to a frame, padded with zeros; also under `jit` and `vmap`.
 
     Parameters
@@ -217,7 +217,7 @@ def encode_padded(x: Any, codec: CodecLike, *, seed: Any = 0) -> tuple[jax.Array
     if max_nbytes > np.iinfo(np.int32).max:
         raise ParameterError.of("x.shape", shape, "small enough for a frame below 2 GiB")
 
-    def on_host(values: Any, seed: Any) -> tuple[np.ndarray, np.ndarray]:
+    def on_host(values: object, seed: object) -> tuple[np.ndarray, np.ndarray]:
         frame = _encode(values, codec, seed)
         buffer = np.zeros(max_nbytes, np.uint8)
         buffer[: len(frame)] = np.frombuffer(frame, np.uint8)
@@ -228,7 +228,7 @@ def encode_padded(x: Any, codec: CodecLike, *, seed: Any = 0) -> tuple[jax.Array
     return buffer, length
 
 
-def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
+def decode_padded(buffer: object, length: object, like: Any) -> jax.Array:
     """Decode a frame of `encode_padded`; also under `jit` and `vmap`.
 
     Parameters
@@ -255,7 +255,7 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
     """
     result_type = jax.ShapeDtypeStruct(np.shape(like), _dtype("like", like))
 
-    def on_host(buffer: Any, length: Any) -> np.ndarray:
+    def on_host(buffer: object, length: Any) -> np.ndarray:
         frame = np.asarray(buffer)[: int(length)].tobytes()
         array: np.ndarray = api.decode(frame, limits=_limits(result_type.size))
         if (array.shape, array.dtype) != (result_type.shape, result_type.dtype):
@@ -268,7 +268,7 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
     return result
 
 
-def _call(on_host: Callable[..., Any], result_types: Any, *arguments: Any) -> Any:
+def _call(on_host: Callable[..., object], result_types: object, *arguments: object) -> Any:
     """Call a function on the host, also under `jit` and `vmap`.
 
     If the arguments of `jit` lie on several devices, a result that nothing else computes with
@@ -279,18 +279,18 @@ def _call(on_host: Callable[..., Any], result_types: Any, *arguments: Any) -> An
     return jax.tree.map(lambda x: jax.numpy.where(True, x, jax.numpy.zeros_like(x)), results)
 
 
-def _encode(values: Any, codec: Codec, seed: Any) -> bytes:
+def _encode(values: object, codec: Codec, seed: object) -> bytes:
     values, number = np.asarray(values), _number_of(seed)
     return api.encode(values, codec, seed=number, nonfinite="propagate")
 
 
-def _number_of(seed: Any) -> int:
+def _number_of(seed: object) -> int:
     """Return the seed that `_checked_seed` returned as an integer."""
     words = np.asarray(seed)
     return int(words[0]) << 32 | int(words[1]) if words.ndim else int(words)
 
 
-def _checked_seed(seed: Any) -> Any:
+def _checked_seed(seed: Any) -> object:
     """Return a seed for a callback: an array of JAX as it is, others as two words of 32 bits.
 
     JAX passes an integer of Python to a callback as int32. The value of an array may not be known
@@ -310,7 +310,7 @@ def _checked_seed(seed: Any) -> Any:
     return np.array(divmod(number, 1 << 32), np.uint32)
 
 
-def _dtype(name: str, x: Any) -> np.dtype[Any]:
+def _dtype(name: str, x: object) -> np.dtype[Any]:
     """Return the dtype that JAX can return for an array: float32 for float64 without x64."""
     if not hasattr(x, "dtype"):
         raise ParameterError.of(name, type(x).__name__, "an array")

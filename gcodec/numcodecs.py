@@ -81,7 +81,7 @@ class GradientCodec(NumcodecsCodec):
             check_choice("dtype", dtype, FLOATS)
         self.dtype = dtype
 
-    def encode(self, buf: Any) -> bytes:
+    def encode(self, buf: object) -> bytes:
         """Compress an array or another buffer to a frame.
 
         An array in Fortran order is encoded as its transpose, which has the same memory. With
@@ -116,7 +116,7 @@ class GradientCodec(NumcodecsCodec):
             raise inspect(array, "buf").dtype_error(array.dtype.name)
         return api.encode(array, self.spec, seed=self.seed, nonfinite=self.nonfinite)
 
-    def decode(self, buf: Any, out: Any = None) -> Any:
+    def decode(self, buf: object, out: object = None) -> Any:
         """Decode a frame.
 
         Parameters

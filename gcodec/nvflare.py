@@ -77,7 +77,7 @@ class FrameEncoder(DXOFilter):
 
     def __init__(
         self,
-        codec: CodecLike | Policy | list[dict[str, Any]],
+        codec: CodecLike | Policy | list[dict[str, object]],
         feedback: bool = True,
         decay: float = 1.0,
         seed: int = 0,
@@ -90,7 +90,7 @@ class FrameEncoder(DXOFilter):
         self._feedback = check_flag("feedback", feedback)
         self._decay, self._seed = float(decay), int(seed)
 
-    def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO:
+    def process_dxo(self, dxo: DXO, shareable: object, fl_ctx: object) -> DXO:
         """Return a DXO with frames in place of arrays."""
         step, frames = Transaction(self._memory), dict[str, bytes]()
         has_feedback = self._feedback and dxo.data_kind == DataKind.WEIGHT_DIFF
@@ -162,7 +162,7 @@ class FrameDecoder(DXOFilter):
                 "max_total_elements", max_total_elements, 1, 2**63 - 1, allowed
             )
 
-    def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO | None:
+    def process_dxo(self, dxo: DXO, shareable: object, fl_ctx: object) -> DXO | None:
         """Return a DXO with arrays in place of frames; None, for no change, if it has no frames.
 
         Raises

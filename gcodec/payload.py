@@ -149,7 +149,7 @@ class Payload(NamedTuple):
     def _with_words(self, words: dict[int, np.ndarray], array: Array) -> Payload:
         """Return the payload with its numbers, read from their words by id, and with this data."""
 
-        def number(n: Any) -> Any:
+        def number(n: object) -> Any:
             return n.resolve(words[id(n.words)]) if type(n) is Deferred else n
 
         scalars = {key: number(n) for key, n in self.scalars.items()}
@@ -163,8 +163,8 @@ class Payload(NamedTuple):
 
     def _fetched_data(self) -> Array | LeadingBytes:
         """Return the request by which the host fetches the data."""
-        data: Any = self.data
-        nbits: Any = data.nbits if type(data) is HeaderlessBytes else self.nbits
+        data: object = self.data
+        nbits: object = data.nbits if type(data) is HeaderlessBytes else self.nbits
         if type(nbits) is not Deferred or nbits.bits is None:
             return data
         return LeadingBytes(array_of(data), *nbits.bits)
@@ -230,9 +230,11 @@ class Selection(Generic[_T]):
     def _deferred(self: Selection[Payload]) -> list[Deferred]:
         return [*self.numbers, *(n for each in self.candidates for n in each._deferred())]
 
-    def _requests(self: Selection[Payload], with_data: bool) -> dict[int, Any]:
+    def _requests(self: Selection[Payload], with_data: bool) -> dict[int, object]:
         """Return what the host fetches for the selection, by the id of the words or the data."""
-        requests: dict[int, Any] = {id(number.words): number.words for number in self._deferred()}
+        requests: dict[int, object] = {
+            id(number.words): number.words for number in self._deferred()
+        }
         if with_data and device_of(array_of(self.candidates[0].data)) is not None:
             requests |= {id(each.data): each._fetched_data() for each in self.candidates}
         return requests

@@ -54,7 +54,7 @@ class Rule(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rule as a mapping for `Policy`, without the keys that have default values."""
-        rule: dict[str, Any] = {}
+        rule: dict[str, object] = {}
         for key, values in (("name", self.names), ("ndim", self.ndims)):
             if values:
                 rule[key] = values[0] if len(values) == 1 else list(values)
@@ -107,7 +107,7 @@ class Policy:
 
     rules: tuple[Rule, ...]
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: object) -> None:
         try:
             rules = _rules(source)
         except RecursionError:
@@ -135,7 +135,7 @@ class Policy:
         """
         return cls(_from_json(text))
 
-    def codec(self, name: str | None, shape: ShapeLike, dtype: Any) -> Codec:
+    def codec(self, name: str | None, shape: ShapeLike, dtype: object) -> Codec:
         """Return the codec for a tensor.
 
         Integers and booleans always use ``raw``, whatever the rules.
@@ -198,7 +198,7 @@ class PrefixedPolicy(Policy):
     def __init__(self, policy: Policy) -> None:
         object.__setattr__(self, "rules", policy.rules)
 
-    def codec(self, name: str | None, shape: ShapeLike, dtype: Any) -> Codec:
+    def codec(self, name: str | None, shape: ShapeLike, dtype: object) -> Codec:
         """See `Policy.codec`; the prefix ends at the first slash."""
         return super().codec((name or "").partition("/")[2], shape, dtype)
 
@@ -213,7 +213,7 @@ def policy_of(codec: CodecLike | Policy) -> Policy:
     return codec if isinstance(codec, Policy) else Policy([{"codec": parse_encoder(codec)}])
 
 
-def _rules(source: Any) -> tuple[Rule, ...]:
+def _rules(source: object) -> tuple[Rule, ...]:
     if isinstance(source, Mapping) and "rules" not in source:
         rules = [_name_rule(glob, spec) for glob, spec in source.items()]
     elif isinstance(source, Mapping):
@@ -264,7 +264,7 @@ def _rule(path: str, rule: object) -> Rule:
     )
 
 
-def _check_keys(path: str, mapping: Mapping[Any, object], keys: tuple[str, ...]) -> None:
+def _check_keys(path: str, mapping: Mapping[object, object], keys: tuple[str, ...]) -> None:
     for key, value in mapping.items():
         if key not in keys:
             allowed = f"left out; the keys are {', '.join(keys)}{suggestion(key, keys)}"
@@ -303,11 +303,11 @@ def _nbytes(path: str, value: object) -> int:
     return check_integer(path, value, 0, _MAX_NBYTES, "an integer from 0 to 2**63 - 1")
 
 
-class _Pairs(list[tuple[str, Any]]):
+class _Pairs(list[tuple[str, object]]):
     """Items of a JSON object, duplicate keys included."""
 
 
-def _from_json(text: str | bytes) -> Any:
+def _from_json(text: str | bytes) -> object:
     """Parse JSON to the mappings and lists that `Policy` takes."""
     if not isinstance(text, (str, bytes)):
         raise ParameterError.of("policy", text, "JSON text; Policy(...) takes mappings and lists")
@@ -328,10 +328,10 @@ def _from_json(text: str | bytes) -> Any:
         raise ParameterError(_TOO_DEEP) from None
 
 
-def _plain(path: str, value: Any) -> Any:
+def _plain(path: str, value: object) -> object:
     """Turn `_Pairs` into dicts; refuse duplicate keys, NaN and Infinity."""
     if isinstance(value, _Pairs):
-        mapping: dict[str, Any] = {}
+        mapping: dict[str, object] = {}
         for key, item in value:
             item_path = _path_to(path, key)
             if key in mapping:

@@ -90,25 +90,25 @@ class GradientCodec(ArrayBytesCodec):
         configuration = {"spec": self.spec, "seed": self.seed, "nonfinite": self.nonfinite}
         return {"name": "gcodec", "configuration": configuration}
 
-    def validate(self, *, shape: Any, dtype: Any, chunk_grid: Any) -> None:
+    def validate(self, *, shape: object, dtype: object, chunk_grid: object) -> None:
         """Raise `ParameterError` unless the array has a supported dtype."""
         native = _native(dtype)
         names = [*DTYPE_CODES] if parse_encoder(self.spec).keeps_every_bit else [*FLOATS]
         if native not in [NUMPY_DTYPES[name] for name in names]:
             raise ParameterError.of("dtype", native.name, f"one of {', '.join(names)}")
 
-    def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: object) -> int:
         """Raise NotImplementedError: the size of a frame depends on the values."""
         raise NotImplementedError
 
-    async def _encode_single(self, chunk_array: Any, chunk_spec: Any) -> Any:
+    async def _encode_single(self, chunk_array: Any, chunk_spec: Any) -> object:
         values = chunk_array.as_numpy_array()
         frame = await asyncio.to_thread(
             api.encode, values, self.spec, seed=self.seed, nonfinite=self.nonfinite
         )
         return chunk_spec.prototype.buffer.from_bytes(frame)
 
-    async def _decode_single(self, chunk_bytes: Any, chunk_spec: Any) -> Any:
+    async def _decode_single(self, chunk_bytes: Any, chunk_spec: Any) -> object:
         n = max(math.prod(chunk_spec.shape), 1)
         values = await asyncio.to_thread(
             api.decode, chunk_bytes.to_bytes(), limits=Limits(n, 8 * n)

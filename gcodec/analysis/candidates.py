@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gcodec.analysis.samples import Sample
 from gcodec.analysis.trials import Trial, attempt
@@ -247,7 +247,7 @@ def _is_share(declared: Param) -> bool:
     return is_large and declared.default == 0
 
 
-def _others(declared: Param) -> Iterator[Any]:
+def _others(declared: Param) -> Iterator[object]:
     kind, default = declared.kind, declared.default
     if isinstance(kind, Choice):
         yield from (word for word in kind.sent if word != default)

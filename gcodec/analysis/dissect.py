@@ -10,7 +10,6 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -192,7 +191,7 @@ class Dissection:
         else:
             yield from _gap(first, end, "header", placed.name)
 
-    def _described(self, placed: Placed, header: Header) -> tuple[Any, str, int | None]:
+    def _described(self, placed: Placed, header: Header) -> tuple[object, str, int | None]:
         """Return value, meaning and number of a field of the header."""
         value = placed.value
         match placed.name:
@@ -321,7 +320,7 @@ def _field(
     name: str,
     first: int,
     nbits: int,
-    value: Any,
+    value: object,
     meaning: str = "",
     number: int | None = None,
     kind: str = "header",

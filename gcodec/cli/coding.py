@@ -172,7 +172,7 @@ def write_frames(
     """
     tensors = values = nbytes = raw_nbytes = 0
     codecs: Counter[str] = Counter()
-    missed: dict[str, dict[str, Any]] = {}
+    missed: dict[str, dict[str, object]] = {}
     integers: list[str] = []
     total = sum(entry.size for entry in entries)
     with (

@@ -179,7 +179,7 @@ def _open_streams() -> None:
     if type(raw) is not io.FileIO or raw.fileno() != 1:  # such as a console of Windows
         return
     old.flush()
-    new: Any = _Stdout(1, "wb", "standard output")
+    new: object = _Stdout(1, "wb", "standard output")
     sys.stdout = io.TextIOWrapper(
         new if old.buffer is raw else io.BufferedWriter(new),  # unbuffered by python -u
         encoding=old.encoding,

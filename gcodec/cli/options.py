@@ -57,7 +57,9 @@ class _Output(File):
     So the summary goes to stderr, and does not follow the bytes of the file.
     """
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         """Return the name, or fail."""
         name = super().convert(value, param, ctx)
         return "-" if name in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else name
@@ -337,7 +339,9 @@ def _bounds(numbers: click.FloatRange | click.IntRange) -> str:
 class Order(click.Choice):  # type: ignore[type-arg]  # not generic in older releases
     """The name of an order of rows, with ``err`` as an alias of ``nmse``."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         """Return the name, or fail."""
         return super().convert("nmse" if value == "err" else value, param, ctx)
 
@@ -429,7 +433,7 @@ def form(function: Callable[..., int]) -> Callable[..., int]:
     """Pass the form of the output to the function, as one `form`; refuse two forms."""
 
     @functools.wraps(function)
-    def command(**arguments: Any) -> int:
+    def command(**arguments: object) -> int:
         forms = [name for name in _FORMS if arguments.pop(f"as_{name}", False)]
         if len(forms) > 1:
             raise click.UsageError(
@@ -444,7 +448,7 @@ def limits(function: Callable[..., int]) -> Callable[..., int]:
     """Add ``--max-elems`` and ``--max-bytes``, which the function receives as `limits`."""
 
     @functools.wraps(function)
-    def command(*, max_elems: int, max_bytes: int, **arguments: Any) -> int:
+    def command(*, max_elems: int, max_bytes: int, **arguments: object) -> int:
         return function(limits=Limits(max_elems, max_bytes), **arguments)
 
     defaults = Limits()
@@ -473,7 +477,7 @@ def settings(function: Callable[..., int]) -> Callable[..., int]:
         full: bool = False,
         seed: int,
         limits: Limits,
-        **arguments: Any,
+        **arguments: object,
     ) -> int:
         number = None if full else max_values
         settings = Settings(layers=layers, max_values=number, seed=seed, limits=limits)
@@ -486,7 +490,7 @@ def outcome(function: Callable[..., int]) -> Callable[..., int]:
     """Add `limits`, `quiet` and `json`, which the function receives as one `outcome`."""
 
     @functools.wraps(function)
-    def command(*, limits: Limits, quiet: bool, as_json: bool, **arguments: Any) -> int:
+    def command(*, limits: Limits, quiet: bool, as_json: bool, **arguments: object) -> int:
         verb = click.get_current_context().info_name or ""
         outcome = Outcome(verb, limits, quiet=quiet, as_json=as_json)
         return function(outcome=outcome, **arguments)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import click
 
@@ -131,7 +130,7 @@ class Outcome:
         self._verb, self.limits = verb, limits
         self.quiet, self.as_json = quiet or as_json, as_json
         self.code = FINE
-        self.errors: list[dict[str, Any]] = []
+        self.errors: list[dict[str, object]] = []
 
     def line(self, *parts: str, err: bool = False) -> None:
         """Print facts in one line, to stdout or to stderr, unless the verb is quiet."""
@@ -143,7 +142,7 @@ class Outcome:
         for line in lines:
             self.line(line, err=True)
 
-    def finish(self, document: dict[str, Any]) -> int:
+    def finish(self, document: dict[str, object]) -> int:
         """Print the JSON document if it is requested, and return the exit code."""
         if self.as_json:
             from gcodec.cli.render.output import print_document

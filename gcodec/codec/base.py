@@ -291,7 +291,7 @@ class Codec(Parameters):
         shape: ShapeLike,
         *,
         nbits: int | None = None,
-        **scalars: Any,
+        **scalars: object,
     ) -> np.ndarray:
         """Decode a payload, or bare bytes that another system wrote.
 
@@ -442,7 +442,7 @@ class Codec(Parameters):
         sizes = shape if type(shape) is tuple else sources.dimensions(shape)
         return self if sizes == self._shape else self._bound(_shape=sizes)
 
-    def _bound(self: _Self, **attributes: Any) -> _Self:
+    def _bound(self: _Self, **attributes: object) -> _Self:
         """Return a copy with other attributes that are not parameters."""
         bound: _Self = object.__new__(type(self))
         bound.__dict__.update(self.__dict__, **attributes)
@@ -458,7 +458,7 @@ class Codec(Parameters):
     @functools.lru_cache(maxsize=256)  # most frames share a few codecs and dtypes
     def _of_header(
         cls, parameters: bytes, scalars: bytes, dtype: str
-    ) -> tuple[Any, dict[str, Any]]:
+    ) -> tuple[Any, dict[str, object]]:
         """Return the codec of a message, bound to a dtype, and the scalars; see `from_header`."""
         try:
             codec = cls.from_header(parameters)
@@ -677,7 +677,7 @@ class Codec(Parameters):
             return converted
         values = self._decode(payload, n)
         is_own = not np.may_share_memory(values, payload.data)
-        drained: Any = Drainable(values) if is_own else values
+        drained: object = Drainable(values) if is_own else values
         converted = result_beside(n, NUMPY_DTYPES[dtype], payload.data) if out is None else out
 
         def convert_values(start: int, stop: int) -> None:

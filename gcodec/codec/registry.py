@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from gcodec.codec.base import Codec
 from gcodec.errors import ParameterError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # typing has it from Python 3.11 on
     from typing_extensions import dataclass_transform
 else:
 
-    def dataclass_transform(**options: Any) -> Callable[[_C], _C]:
+    def dataclass_transform(**options: object) -> Callable[[_C], _C]:
         """Do what the decorator of `typing` does: nothing that shows while a program runs."""
         return lambda decorated: decorated
 

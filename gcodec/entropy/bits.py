@@ -73,7 +73,7 @@ class Bits:
         return _owned(np.packbits(array), array.size)
 
     @classmethod
-    def from_bitarray(cls, bits: Any) -> Bits:
+    def from_bitarray(cls, bits: object) -> Bits:
         """Return the items of a ``bitarray.bitarray`` of either bit order."""
         bitarray = _bitarray()
         if not isinstance(bits, bitarray):
@@ -120,7 +120,7 @@ class Bits:
         """Return the hash of length and bits."""
         return hash((self._nbits, self.tobytes()))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle the bytes and the length."""
         return Bits, (self.tobytes(), self._nbits)
 
@@ -132,7 +132,7 @@ class Bits:
         return f"<Bits {start}… of {self._nbits} bits>"
 
 
-def as_bits(bits: Any) -> tuple[np.ndarray, int]:
+def as_bits(bits: object) -> tuple[np.ndarray, int]:
     """Return the bytes and the length of a string of bits of any type that `Code.decode` takes."""
     if isinstance(bits, str):
         bits = Bits.from01(bits)

@@ -208,7 +208,7 @@ class Feedback:
             facts.append(f"L1 norm {sum(norms):.3g} of the last gradients")
         return f"<Feedback: {', '.join(facts)}>"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Return the attributes, and the state of each tensor, for a pickle or a copy."""
         shown = {name: self._tensors.show(name) for name in list(self._tensors.states)}
         states = {
@@ -624,7 +624,7 @@ class Feedback:
                 priors[_PRIOR + name] = np.frombuffer(frame.to_bytes(), np.uint8).copy()
         return residuals | steps | priors
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Replace all residuals, step counts and priors by those of a `state_dict`.
 
         Calls of `compress` that other threads have begun still update the former state.

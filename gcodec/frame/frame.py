@@ -106,11 +106,11 @@ class Frame(_Secret):
             count = codec.seek_count(self.size)
             payload.seek.check(codec.seek_blocks, count, payload.nbits)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Return the attributes without the key."""
         return dict(vars(self))
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         """Restore a frame from a pickle; the frame has no key."""
         vars(self).update(state)
         object.__setattr__(self, "_key", None)
@@ -145,7 +145,7 @@ class Frame(_Secret):
         """Return a copy, key included."""
         return replace(self)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Frame:
+    def __deepcopy__(self, memo: dict[int, object]) -> Frame:
         """Return a copy whose payload has memory of its own, key included."""
         return replace(self, payload=copy.deepcopy(self.payload, memo))
 

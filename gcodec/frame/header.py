@@ -81,7 +81,7 @@ class Header:
             yield Placed(name, start, reader.at, value)
             start = reader.at
 
-    def _read(self, reader: Reader) -> Iterator[tuple[str, Any]]:
+    def _read(self, reader: Reader) -> Iterator[tuple[str, object]]:
         """Yield the name and the value of each field after it has been read."""
         start, magic = reader.at, primitives.MAGIC
         if not magic.startswith(bytes(reader.data[start : start + len(magic)])):

@@ -167,7 +167,7 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, A
     return _message(tiles.from_frame(frame, limits))
 
 
-def _message(sent: tiles.Coefficients) -> dict[str, Any]:
+def _message(sent: tiles.Coefficients) -> dict[str, object]:
     leading = tiles.leading_of(sent.shape)
     return {
         "sparse_idx": sent.positions.astype(np.int64).reshape(*leading, -1),

@@ -264,7 +264,7 @@ def _narrowest(distances: np.ndarray, first: int) -> np.dtype[Any]:
 
 def _item(
     name: str, tensor: Pattern, count: int, kinds: list[np.dtype[Any]], at: int, version: int
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the description of a tensor whose bytes begin at `at`, in the order of its keys."""
     sizes = [count * kind.itemsize for kind in kinds]
     item = {
@@ -304,7 +304,7 @@ def _opened(update: bytes) -> tuple[int, list[Any], bytes]:
     return version, items, update[first:]
 
 
-def _read(item: Any, version: int) -> tuple[str, int, list[np.dtype[Any]]]:
+def _read(item: object, version: int) -> tuple[str, int, list[np.dtype[Any]]]:
     """Return the name of a tensor, its number of changed elements, and the kinds of distances."""
     if not isinstance(item, dict):
         raise Corrupt("the header describes a tensor that has no name")

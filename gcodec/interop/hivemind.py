@@ -68,7 +68,7 @@ COMPRESSIONS: tuple[str, ...] = get_args(Compression)
 """The names of hivemind's ``CompressionType``, in the order of their numbers."""
 
 _BLOCK = 4096
-_CODECS: dict[str, dict[str, Any]] = {
+_CODECS: dict[str, dict[str, object]] = {
     "MEANSTD_16BIT": {"kind": "meanstd16", "block": 0},
     "UNIFORM_8BIT": {"kind": "uniform8"},
     "QUANTILE_8BIT": {"kind": "quantile8"},

@@ -75,7 +75,7 @@ class Update(NamedTuple):
 
     locations: np.ndarray
     values: tuple[np.ndarray, ...]
-    metadata: list[dict[str, Any]]
+    metadata: list[dict[str, object]]
 
 
 def encode(new: Tensors, base: Tensors, *, operation: Operation = "xor") -> Update:
@@ -99,7 +99,7 @@ def encode(new: Tensors, base: Tensors, *, operation: Operation = "xor") -> Upda
     """
     check_choice("operation", operation, _OPERATIONS)
     locations, metadata = list[np.ndarray](), list[dict[str, Any]]()
-    groups: dict[Any, int] = {}
+    groups: dict[object, int] = {}
     parts: list[list[np.ndarray]] = []
     at = 0
     for name, positions, tensor, old in changes_of(new, base, _PEER):
@@ -109,7 +109,7 @@ def encode(new: Tensors, base: Tensors, *, operation: Operation = "xor") -> Upda
         first, count = int(positions[0]), positions.size
         start = at
         if int(positions[-1]) - first + 1 == count:
-            place: dict[str, Any] = {"index_encoding": "range", "range_start": first}
+            place: dict[str, object] = {"index_encoding": "range", "range_start": first}
         else:
             place = {"index_encoding": "deltas"}
             locations.append(gaps_of(positions).view(np.uint8))
@@ -129,7 +129,7 @@ def encode(new: Tensors, base: Tensors, *, operation: Operation = "xor") -> Upda
     return Update(whole, tuple(np.concatenate(part) for part in parts), metadata)
 
 
-def decode(update: tuple[Any, Any, Any], base: Tensors) -> dict[str, np.ndarray]:
+def decode(update: tuple[object, Any, Any], base: Tensors) -> dict[str, np.ndarray]:
     """Return the new tensors of an update; see `encode`.
 
     Parameters
@@ -177,7 +177,7 @@ def decode(update: tuple[Any, Any, Any], base: Tensors) -> dict[str, np.ndarray]
     return new
 
 
-def to_frame(update: tuple[Any, Any, Any], base: Tensors) -> bytes:
+def to_frame(update: tuple[object, object, object], base: Tensors) -> bytes:
     """Convert an update to patches, named frames without gaps; see `gcodec.iter_frames`.
 
     Parameters
@@ -277,6 +277,6 @@ class _Item(NamedTuple):
         return np.ascontiguousarray(group[self.value])
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     """Return a number of elements; raise `ParameterError` if no array has as many."""
     return check_integer("count", value, 0, 2**63 - 1, "a number of elements")

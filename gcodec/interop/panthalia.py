@@ -30,7 +30,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -67,7 +66,7 @@ _TENSORS: dict[str, tuple[int, type[np.generic]]] = {
 }
 
 
-def encode(x: TensorLike, chunk: Any = 64, k: int = 32) -> dict[str, np.ndarray]:
+def encode(x: TensorLike, chunk: object = 64, k: int = 32) -> dict[str, np.ndarray]:
     """Compress a tensor to a message of Panthalia.
 
     Parameters

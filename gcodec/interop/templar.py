@@ -117,7 +117,7 @@ def encode(
     tiles = _tiles(tensor.shape, chunk)
     check_finite(tensor.values)
     positions, sent = select(tensor.values, tiles, tiles.sent(k))
-    parameters: tuple[Any, ...] | None = None
+    parameters: tuple[object, ...] | None = None
     if bins is not None:
         sent, numbers = binned(sent, bins, sigmas)
         parameters = _parameters(numbers)
@@ -242,12 +242,12 @@ def _leading(shape: tuple[int, ...], tiles: Tiles) -> tuple[int, ...]:
 
 
 def _message(
-    positions: np.ndarray, values: np.ndarray, parameters: tuple[Any, ...] | None
-) -> dict[str, Any]:
+    positions: np.ndarray, values: np.ndarray, parameters: tuple[object, ...] | None
+) -> dict[str, object]:
     return {"idxs": _packed(positions), "vals": values, "quant_params": parameters}
 
 
-def _parameters(numbers: np.ndarray) -> tuple[Any, ...]:
+def _parameters(numbers: np.ndarray) -> tuple[object, ...]:
     """Return Templar's parameters of bins; see `binned`."""
     shift, scale, lookup = numbers[0], float(numbers[1]), numbers[2:]
     return np.array(shift), scale, lookup.size // 2, lookup, _DTYPE

@@ -26,7 +26,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def encode(new: Tensors, base: Tensors, *, index: Index = "gap") -> dict[str, np
     return update
 
 
-def decode(update: Mapping[str, Any], base: Tensors) -> dict[str, np.ndarray]:
+def decode(update: Mapping[str, object], base: Tensors) -> dict[str, np.ndarray]:
     """Return the new tensors of an update; see `encode`.
 
     Parameters
@@ -140,7 +140,7 @@ def decode(update: Mapping[str, Any], base: Tensors) -> dict[str, np.ndarray]:
     return new
 
 
-def to_frame(update: Mapping[str, Any], base: Tensors) -> bytes:
+def to_frame(update: Mapping[str, object], base: Tensors) -> bytes:
     """Convert an update to patches, named frames without gaps; see `gcodec.iter_frames`.
 
     Parameters

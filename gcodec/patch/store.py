@@ -53,7 +53,7 @@ class Snapshot(NamedTuple):
     """
 
     step: int
-    tree: Any
+    tree: object
 
 
 class _Files(NamedTuple):
@@ -305,10 +305,10 @@ class PatchStore:
             raise wrong
         raise ParameterError.of("step", step, "a step that an anchor leads to")
 
-    def _follow(self, files: _Files, start: Snapshot | int, chain: list[int]) -> Any:
+    def _follow(self, files: _Files, start: Snapshot | int, chain: list[int]) -> object:
         """Return the tree after the patches of a chain."""
         parts = [(step, *files.patches[step]) for step in chain]
-        tree: Any = None
+        tree: object = None
         arrays = dict[str, np.ndarray]()
         if isinstance(start, Snapshot):
             tree, arrays = start.tree, _named(start.tree) if chain else {}
@@ -327,7 +327,7 @@ class PatchStore:
 
     def _tensors(
         self, path: Path, step: int, base: int, arrays: dict[str, np.ndarray]
-    ) -> tuple[Any, dict[str, np.ndarray]]:
+    ) -> tuple[object, dict[str, np.ndarray]]:
         """Return the tree of a file, and its tensors by name, given those of its base."""
         new = dict[str, np.ndarray]()
         with TensorFile(path, self._limits) as file:
@@ -384,7 +384,7 @@ def _named(tree: object) -> dict[str, np.ndarray]:
 
 
 def _write(
-    file: BinaryIO, outline: Any, arrays: dict[str, np.ndarray], bases: dict[str, np.ndarray]
+    file: BinaryIO, outline: object, arrays: dict[str, np.ndarray], bases: dict[str, np.ndarray]
 ) -> None:
     """Write a tree to a file, with patches on the tensors of the base."""
     text = np.frombuffer(structure.write(outline), np.uint8)

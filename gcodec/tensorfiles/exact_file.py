@@ -15,7 +15,7 @@ import operator
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -240,7 +240,7 @@ def file_name(name: str | None) -> str | None:
     return own
 
 
-def original_name(data: Any) -> str | None:
+def original_name(data: object) -> str | None:
     """Return the name of the original file that frames begin with, if they have one."""
     try:
         return file_name(outline(data, 0).name)
@@ -289,7 +289,7 @@ class Restorer:
         """Return the object itself."""
         return self
 
-    def __exit__(self, *exception_details: Any) -> None:
+    def __exit__(self, *exception_details: object) -> None:
         """Let the files appear, or delete them after an error."""
         if exception_details[0] is not None:
             self._files.__exit__(*exception_details)

@@ -31,7 +31,7 @@ OTHER_SUFFIXES = (".safetensors", ".npz", ".npy", ".pt", ".pth")
 """Suffixes of other formats, which no file of frames should have."""
 
 
-class TensorFile(Mapping[str, Any]):
+class TensorFile(Mapping[str, object]):
     """A file of frames, opened as a mapping of names to tensors; `gcodec.open` returns it.
 
     The file is memory-mapped. The first use of a name reads and verifies the headers of all
@@ -142,12 +142,12 @@ class TensorFile(Mapping[str, Any]):
         with self.headers()[name].locate_errors():
             return frame.decode_range(start, stop)
 
-    def load(self, like: Any = None) -> Any:
+    def load(self, like: object = None) -> Any:
         """Decode all tensors, and return them in their tree; see `gcodec.load_file`."""
         if like is None:
             return self.rebuild(self.decode)
 
-        def decode_like(name: str, array: Any) -> Any:
+        def decode_like(name: str, array: object) -> Any:
             try:
                 return self.decode(name, like=array)
             except ParameterError as error:
@@ -155,11 +155,11 @@ class TensorFile(Mapping[str, Any]):
 
         return put_together_like(self._tree(), like, decode_like)
 
-    def rebuild(self, decode: Callable[[str], Any]) -> Any:
+    def rebuild(self, decode: Callable[[str], object]) -> Any:
         """Return the tree with the tensors that a function returns for their names."""
         return put_together(self._tree(), decode)
 
-    def _tree(self) -> Any:
+    def _tree(self) -> object:
         """Return the structure of the tree, whose tensors are places."""
         names = self.names()
         if self._structure is None:

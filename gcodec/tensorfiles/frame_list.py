@@ -193,12 +193,12 @@ def outline(data: Any, start: int) -> Outline:
     return Outline(head.decoded_name(), start, end)
 
 
-def outlines(data: Any) -> Iterator[Outline]:
+def outlines(data: object) -> Iterator[Outline]:
     """Read the headers of the consecutive frames of a file; see `outline`."""
     return _consecutive(data, lambda at, number: outline(data, at))
 
 
-def list_frames(data: Any, limits: Limits) -> Iterator[FrameHeader]:
+def list_frames(data: object, limits: Limits) -> Iterator[FrameHeader]:
     """Read and verify the headers of the frames of a file; skip the payloads.
 
     Parameters

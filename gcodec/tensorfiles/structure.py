@@ -93,7 +93,7 @@ def write(tree: object) -> bytes:
     return data
 
 
-def _node(node: Any) -> Any:
+def _node(node: object) -> object:
     """Return the JSON value of a node."""
     if isinstance(node, Leaf):
         return {"tensor": None}
@@ -157,7 +157,7 @@ def read(data: bytes, names: Sequence[str]) -> Any:
     return tree
 
 
-def _parse(data: bytes) -> Any:
+def _parse(data: bytes) -> object:
     if len(data) > MAX_NBYTES:
         raise Corrupt(f"the structure has {len(data)} bytes, more than {MAX_NBYTES}")
     try:
@@ -176,7 +176,7 @@ def _parse(data: bytes) -> Any:
         raise _too_deep() from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         raise Corrupt("an object of the structure has the same key twice")
@@ -211,7 +211,7 @@ class _TreeReader:
         # of all nodes could take far more memory than the file.
         self.parts: list[str] = []
 
-    def tree(self, node: Any) -> Any:
+    def tree(self, node: object) -> Any:
         """Return the tree of a JSON value."""
         if isinstance(node, list):
             return self.children(enumerate(node))
@@ -250,7 +250,7 @@ class _TreeReader:
         self.position += 1
         return Leaf(name)
 
-    def children(self, pairs: Iterable[tuple[str | int, Any]]) -> list[Any]:
+    def children(self, pairs: Iterable[tuple[str | int, object]]) -> list[Any]:
         """Return the trees of the children of a node, from pairs of a key and a JSON value."""
         if len(self.parts) == MAX_DEPTH:
             raise _too_deep()
@@ -261,7 +261,7 @@ class _TreeReader:
             self.parts.pop()
         return trees
 
-    def mapping(self, pairs: Collection[tuple[str | int, Any]]) -> dict[str | int, Any]:
+    def mapping(self, pairs: Collection[tuple[str | int, object]]) -> dict[str | int, Any]:
         """Return a mapping from pairs of a key and a JSON value."""
         keys = [_text(key) if isinstance(key, str) else key for key, _ in pairs]
         if len(set(keys)) != len(keys):

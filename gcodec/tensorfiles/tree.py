@@ -38,11 +38,11 @@ class Container(NamedTuple):
 
     kind: type
     keys: Sequence[str | int]
-    children: Sequence[Any]
-    rebuild: Callable[[Sequence[Any]], Any]
+    children: Sequence[object]
+    rebuild: Callable[[Sequence[object]], object]
 
 
-def take_apart(tree: Any) -> tuple[Any | None, list[tuple[str, Any]]]:
+def take_apart(tree: object) -> tuple[Any | None, list[tuple[str, Any]]]:
     """Separate the tensors of a tree from its structure.
 
     Parameters
@@ -69,9 +69,9 @@ def take_apart(tree: Any) -> tuple[Any | None, list[tuple[str, Any]]]:
         raise TypeError(
             f"tree is of type {type(tree).__name__}: must be an array, or a container of them"
         )
-    tensors: dict[str, Any] = {}
+    tensors: dict[str, object] = {}
 
-    def visit(node: Any, parts: tuple[str, ...]) -> Any:
+    def visit(node: object, parts: tuple[str, ...]) -> Any:
         if is_scalar(node):
             return node
         path = ".".join(parts)
@@ -112,7 +112,7 @@ def take_apart(tree: Any) -> tuple[Any | None, list[tuple[str, Any]]]:
     return structure, list(tensors.items())
 
 
-def put_together(structure: Any, decode: Callable[[str], Any]) -> Any:
+def put_together(structure: object, decode: Callable[[str], object]) -> Any:
     """Return a plain tree with the tensors of a structure.
 
     Parameters
@@ -131,7 +131,9 @@ def put_together(structure: Any, decode: Callable[[str], Any]) -> Any:
     return structure
 
 
-def put_together_like(structure: Any, like: Any, decode: Callable[[str, Any], Any]) -> Any:
+def put_together_like(
+    structure: object, like: object, decode: Callable[[str, object], object]
+) -> Any:
     """Return a tree with the tensors of a structure and the types of another tree.
 
     Parameters
@@ -151,7 +153,7 @@ def put_together_like(structure: Any, like: Any, decode: Callable[[str, Any], An
     # All differences are found before the first tensor is decoded.
     _compare(structure, like, ())
 
-    def visit(node: Any, like: Any) -> Any:
+    def visit(node: object, like: object) -> Any:
         if isinstance(node, Leaf):
             return decode(node.name, like)
         if not isinstance(node, (dict, list, tuple)):
@@ -163,7 +165,7 @@ def put_together_like(structure: Any, like: Any, decode: Callable[[str, Any], An
     return visit(structure, like)
 
 
-def _compare(node: Any, like: Any, parts: tuple[str, ...]) -> None:
+def _compare(node: object, like: object, parts: tuple[str, ...]) -> None:
     """Raise `ParameterError` if a tree does not have a structure."""
     kind = type(like).__name__
     if isinstance(node, Leaf):
@@ -184,7 +186,7 @@ def _compare(node: Any, like: Any, parts: tuple[str, ...]) -> None:
             _compare(child, item, (*parts, path_part(key)))
 
 
-def _counterpart(node: Any, like: Any, parts: tuple[str, ...]) -> Container:
+def _counterpart(node: Any, like: object, parts: tuple[str, ...]) -> Container:
     """Return `like` as a container of the same children as a node of a structure."""
     container = None if is_scalar(like) or is_array(like) else container_of(like)
     is_mapping = isinstance(node, dict)
@@ -208,7 +210,7 @@ def _counterpart(node: Any, like: Any, parts: tuple[str, ...]) -> Container:
     return container
 
 
-def _children(node: Any, container: Container) -> list[Any]:
+def _children(node: Any, container: Container) -> list[object]:
     """Return the children of a dict, list or tuple in the order of a container's keys."""
     return [node[key] for key in container.keys] if isinstance(node, dict) else list(node)
 
@@ -217,12 +219,12 @@ def _title(parts: tuple[str, ...]) -> str:
     return f"like: {brief(repr('.'.join(parts)))}" if parts else "like"
 
 
-def is_scalar(node: Any) -> bool:
+def is_scalar(node: object) -> bool:
     """Whether a node is None, a number or a text of Python, which the structure stores."""
     return node is None or (isinstance(node, _SCALARS) and not isinstance(node, np.generic))
 
 
-def container_of(node: Any) -> Container | None:
+def container_of(node: object) -> Container | None:
     """Return a node as a container, or None for other objects."""
     if isinstance(node, dict):
         return _mapping_of(node, lambda children: _dict_like(node, children))
@@ -248,11 +250,13 @@ def container_of(node: Any) -> Container | None:
     return None
 
 
-def _mapping_of(mapping: Mapping[Any, Any], rebuild: Callable[[Sequence[Any]], Any]) -> Container:
+def _mapping_of(
+    mapping: Mapping[Any, object], rebuild: Callable[[Sequence[object]], object]
+) -> Container:
     return Container(dict, list(mapping), list(mapping.values()), rebuild)
 
 
-def _dict_like(like: dict[Any, Any], children: Sequence[Any]) -> dict[Any, Any]:
+def _dict_like(like: dict[object, object], children: Sequence[object]) -> dict[object, object]:
     """Return a dict of the same class, keys and attributes, such as a module's state."""
     result = copy.copy(like)
     result.update(zip(like, children, strict=True))
@@ -261,7 +265,7 @@ def _dict_like(like: dict[Any, Any], children: Sequence[Any]) -> dict[Any, Any]:
     return result
 
 
-def _dataclass_like(like: Any, names: list[str], children: Sequence[Any]) -> Any:
+def _dataclass_like(like: object, names: list[str], children: Sequence[object]) -> object:
     result = copy.copy(like)
     for name, child in zip(names, children, strict=True):
         object.__setattr__(result, name, child)  # also if the class is frozen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -210,7 +210,7 @@ class DGC:
         """Return copies of all accumulators: ``"velocity:NAME"`` and ``"residual:NAME"``."""
         return state.pack(velocity=self._velocity, residual=self._residual)
 
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, object]) -> None:
         """Replace all state by a dict that `state_dict` returned.
 
         Raises

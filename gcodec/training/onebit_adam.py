@@ -6,7 +6,6 @@ import contextlib
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -241,7 +240,7 @@ class OneBitAdam:
             server=self._server.state_dict(),
         )
 
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, object]) -> None:
         """Replace all state by a dict that `state_dict` returned.
 
         All ranks load the same checkpoint: the next step fails on all of them if their steps,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -230,7 +229,7 @@ class PowerSGD:
         """
         return state.pack(residual=self._residual, start=self._start, momentum=self._momentum)
 
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, object]) -> None:
         """Replace all state by a dict that `state_dict` returned.
 
         All ranks load the same checkpoint: the next step fails on all of them if their momenta

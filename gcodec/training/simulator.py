@@ -77,7 +77,7 @@ class Simulator:
         self.sent: dict[str, list[int]] = {}
         self.levels = {level: [0] * self.size for level in ("inside", "between")}
 
-    def run(self, worker: Callable[..., _T], *arguments: Sequence[Any]) -> list[_T]:
+    def run(self, worker: Callable[..., _T], *arguments: Sequence[object]) -> list[_T]:
         """Run a function once as each worker, concurrently.
 
         Parameters
@@ -150,8 +150,8 @@ class _Group:
 
     def __init__(self, lock: threading.RLock) -> None:
         self.changed = threading.Condition(lock)
-        self.items: dict[int, tuple[str, Any]] = {}  # by rank
-        self.result: Any = None  # of the last collective
+        self.items: dict[int, tuple[str, object]] = {}  # by rank
+        self.result: object = None  # of the last collective
         self.round = 0
 
 
@@ -185,8 +185,8 @@ class _Meeting:
         ranks: tuple[int, ...],
         collective: str,
         rank: int,
-        item: Any,
-        combine: Callable[[list[Any]], Any] = list,
+        item: object,
+        combine: Callable[[list[object]], object] = list,
     ) -> Any:
         """Combine the items of all members, in the order of ranks, and return the result."""
         with self._lock:
@@ -342,7 +342,7 @@ class _ThreadCommunicator:
         return bytes(self._gather(f"broadcast from rank {root}", message)[root])
 
     def _gather(
-        self, collective: str, item: Any, combine: Callable[[list[Any]], Any] = list
+        self, collective: str, item: object, combine: Callable[[list[Any]], object] = list
     ) -> Any:
         return self._meeting.gather(self.ranks, collective, self._own, item, combine)
 

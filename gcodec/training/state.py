@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -96,7 +95,7 @@ def digest(**groups: Mapping[str, np.ndarray]) -> bytes:
     return hashed.hexdigest().encode()
 
 
-def unpack(state: Mapping[str, Any], *groups: str) -> list[dict[str, np.ndarray]]:
+def unpack(state: Mapping[str, object], *groups: str) -> list[dict[str, np.ndarray]]:
     """Return copies of the arrays of each group; the inverse of `pack`.
 
     Raises

@@ -69,9 +69,9 @@ class Param(Field):
     """
 
     attribute: str
-    default: Any
+    default: object
     in_message: bool
-    left_out: Any = None
+    left_out: object = None
     in_frame: bool = True
 
 
@@ -94,12 +94,12 @@ class ReadField(NamedTuple):
 
 def param(
     kind: Kind,
-    default: Any,
+    default: object,
     doc: str,
     *,
     name: str | None = None,
     in_message: bool = False,
-    left_out: Any = None,
+    left_out: object = None,
     in_frame: bool = True,
 ) -> Any:
     """Declare a parameter in the body of a codec class; see `Param`."""
@@ -146,7 +146,7 @@ class Parameters:
             tuple(d for d in declared if d.in_message and d.left_out is not None),
         )
 
-    def replaced(self: _P, **values: Any) -> _P:
+    def replaced(self: _P, **values: object) -> _P:
         """Return a copy with some parameters replaced; only their values are validated again."""
         copy = object.__new__(type(self))
         for declared in self.declared():

@@ -50,7 +50,7 @@ def transform(doc: str) -> Any:
     return param(kind, "auto", doc, in_message=True, left_out="none")
 
 
-def of_message(codec: _P, values: Scalars, **untargeted: Any) -> _P:
+def of_message(codec: _P, values: Scalars, **untargeted: object) -> _P:
     """Return the codec of a message: with its step and transform, and without targets.
 
     `untargeted` contains the values of the parameters of targets where there is no target.

@@ -86,7 +86,7 @@ def _link_document(link: advisor.Link | None) -> dict[str, float] | None:
     return {"bytes_per_s": link.bandwidth, "latency_s": link.latency}
 
 
-def _coding_document(advice: ClusterAdvice, measured: MeasuredCodec) -> dict[str, Any]:
+def _coding_document(advice: ClusterAdvice, measured: MeasuredCodec) -> dict[str, object]:
     """Return the coding speeds of a codec, and the link speed below which it pays."""
     encode = decode = pays_below = None
     if (scheme := advice.scheme(measured.codec)) is not None:
@@ -99,7 +99,7 @@ def _coding_document(advice: ClusterAdvice, measured: MeasuredCodec) -> dict[str
     }
 
 
-def _level_document(advice: ClusterAdvice, dense: advisor.Way) -> dict[str, Any]:
+def _level_document(advice: ClusterAdvice, dense: advisor.Way) -> dict[str, object]:
     members, _ = advice.cluster.group(dense.level)
     balances = [b for b in advice.advice.balances if b.level == dense.level]
     return {
@@ -120,7 +120,7 @@ def _level_document(advice: ClusterAdvice, dense: advisor.Way) -> dict[str, Any]
     }
 
 
-def _plan_document(advice: ClusterAdvice, plan: advisor.Plan) -> dict[str, Any]:
+def _plan_document(advice: ClusterAdvice, plan: advisor.Plan) -> dict[str, object]:
     return {
         "ways": [_way_document(advice, way) for way in plan.ways],
         "communication_s": plan.communication,
@@ -130,7 +130,7 @@ def _plan_document(advice: ClusterAdvice, plan: advisor.Plan) -> dict[str, Any]:
     }
 
 
-def _way_document(advice: ClusterAdvice, way: advisor.Way) -> dict[str, Any]:
+def _way_document(advice: ClusterAdvice, way: advisor.Way) -> dict[str, object]:
     scheme = way.scheme
     return {
         "level": way.level,
@@ -143,7 +143,7 @@ def _way_document(advice: ClusterAdvice, way: advisor.Way) -> dict[str, Any]:
     }
 
 
-def _steps_document(advice: ClusterAdvice, plan: advisor.Plan) -> dict[str, Any]:
+def _steps_document(advice: ClusterAdvice, plan: advisor.Plan) -> dict[str, object]:
     dense = advice.advice.dense
     return {
         "step_s": plan.step,
@@ -153,7 +153,7 @@ def _steps_document(advice: ClusterAdvice, plan: advisor.Plan) -> dict[str, Any]
     }
 
 
-def _effect_document(effect: Effect, plain_bound: float) -> dict[str, Any]:
+def _effect_document(effect: Effect, plain_bound: float) -> dict[str, object]:
     return {
         "delta": effect.delta,
         "omega": effect.omega,

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import date
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -126,7 +125,7 @@ class BenchView(View[Timing]):
         ]
         return Table(columns, self.rows, top=top)
 
-    def _record(self, timing: Timing) -> dict[str, Any]:
+    def _record(self, timing: Timing) -> dict[str, object]:
         """Return the measurements of a codec in units without prefixes."""
         return {
             "codec": str(timing.codec),
@@ -148,7 +147,7 @@ class BenchView(View[Timing]):
             "doubt": timing.doubt,
         }
 
-    def _document(self) -> dict[str, Any]:
+    def _document(self) -> dict[str, object]:
         return {
             "source": self._source,
             "tensors": len(self._samples),

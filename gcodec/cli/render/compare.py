@@ -121,7 +121,7 @@ def _others(pairs: list[TensorPair], verb: str) -> str:
     return "" if len(pairs) == 1 else f", and {len(pairs) - 1} more that {verb}"
 
 
-def _difference_document(difference: Difference) -> dict[str, Any]:
+def _difference_document(difference: Difference) -> dict[str, object]:
     return {
         "values": difference.values,
         "nmse": difference.nmse,

@@ -208,7 +208,7 @@ def totals(dissections: Iterable[Dissection]) -> dict[str, Any]:
     return {"totals": split, "bits": sum(split.values())}
 
 
-def document(dissection: Dissection, number: int, data: Any, first: int) -> dict[str, Any]:
+def document(dissection: Dissection, number: int, data: object, first: int) -> dict[str, Any]:
     """Return the fields of a frame that end after bit `first`, for a JSON document."""
     # Fields are read first: they fill the attributes of the dissection.
     fields = [
@@ -237,8 +237,8 @@ def document(dissection: Dissection, number: int, data: Any, first: int) -> dict
     }
 
 
-def _field_document(field: FieldSpan, data: Any, dtype: str | None) -> dict[str, Any]:
-    body: dict[str, Any] = {
+def _field_document(field: FieldSpan, data: object, dtype: str | None) -> dict[str, object]:
+    body: dict[str, object] = {
         "name": field.name,
         "part": field.part,
         "kind": field.kind,

@@ -64,7 +64,7 @@ class FrameView(View[dict[str, Any]]):
             "total": self._total,
         }
 
-    def _frames(self) -> list[dict[str, Any]]:
+    def _frames(self) -> list[dict[str, object]]:
         return [{key: row[key] for key in row if key != "frame"} for row in self.rows]
 
     def lines(self) -> list[dict[str, Any]]:
@@ -83,7 +83,7 @@ class FrameView(View[dict[str, Any]]):
         ]
 
 
-def _frame_row(frame: FrameHeader) -> dict[str, Any]:
+def _frame_row(frame: FrameHeader) -> dict[str, object]:
     """Return the title of a frame, and the items of its JSON document."""
     seek = frame.seek
     return {

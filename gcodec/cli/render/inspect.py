@@ -216,9 +216,9 @@ class DumpView(View[DumpRow]):
         file = str(self.path)
         return [{"file": file, **self._tensor_document(tensor)} for tensor in self.tensors]
 
-    def _tensor_document(self, tensor: TensorStats) -> dict[str, Any]:
+    def _tensor_document(self, tensor: TensorStats) -> dict[str, object]:
         entry, summary, sample = tensor.entry, tensor.summary, tensor.sample
-        body: dict[str, Any] = {
+        body: dict[str, object] = {
             "name": entry.name,
             "shape": list(entry.shape),
             "dtype": entry.dtype,
@@ -262,7 +262,7 @@ class DumpView(View[DumpRow]):
             **self._best_document(self._row(tensor.group).best),
         }
 
-    def _best_document(self, cost: Cost | None) -> dict[str, Any]:
+    def _best_document(self, cost: Cost | None) -> dict[str, object]:
         if self.settings.budget is None:
             return {}
         return {"best": None if cost is None else {"codec": cost.codec, **_cost_document(cost)}}
@@ -271,7 +271,7 @@ class DumpView(View[DumpRow]):
         """Return the flat record of each tensor, with the nearest fit."""
         return [{"file": str(self.path), **self._record(tensor)} for tensor in self.tensors]
 
-    def _record(self, tensor: TensorStats) -> dict[str, Any]:
+    def _record(self, tensor: TensorStats) -> dict[str, object]:
         specs = [str(codec) for codec in self.settings.codecs]
         record = tensor.record(specs)
         if tensor.summary is None:  # a cell without a measurement is empty
@@ -473,7 +473,7 @@ def _last_name(tensor: TensorStats) -> str:
     return tensor.entry.name.rpartition(".")[2]
 
 
-def _cost_document(cost: Cost | Trial | None) -> dict[str, Any]:
+def _cost_document(cost: Cost | Trial | None) -> dict[str, object]:
     if cost is None:
         return {"bits_per_value": None, "nmse": None}
     return {"bits_per_value": cost.bits, "nmse": cost.error}

@@ -367,7 +367,7 @@ class _AloneInLine:
                     self._bar.start()
 
 
-def _json_value(value: Any) -> Any:
+def _json_value(value: object) -> object:
     """Convert the numbers of a document for JSON: NaN to null, infinity to text."""
     if isinstance(value, Mapping):
         return {key: _json_value(item) for key, item in value.items()}
@@ -378,7 +378,7 @@ def _json_value(value: Any) -> Any:
     return value
 
 
-def print_document(verb: str, body: dict[str, Any], outcome: Outcome | None = None) -> None:
+def print_document(verb: str, body: dict[str, object], outcome: Outcome | None = None) -> None:
     """Print the JSON document of a run.
 
     Parameters
@@ -396,7 +396,7 @@ def print_document(verb: str, body: dict[str, Any], outcome: Outcome | None = No
     click.echo(json.dumps(_json_value(document), allow_nan=False, indent=2))
 
 
-def print_json_lines(verb: str, bodies: Sequence[dict[str, Any]]) -> None:
+def print_json_lines(verb: str, bodies: Sequence[dict[str, object]]) -> None:
     """Print one JSON document per line, with the schema ``gcodec.VERB.line/1``."""
     for body in bodies:
         document = {"schema": f"gcodec.{verb}.line/1", **body}

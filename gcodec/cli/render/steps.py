@@ -174,7 +174,7 @@ class StepsView(View["StepGroup"]):
             )
 
 
-def _point_document(point: StepPoint) -> dict[str, Any]:
+def _point_document(point: StepPoint) -> dict[str, object]:
     return {
         "norm": point.norm,
         "entropy_bits": point.bits,

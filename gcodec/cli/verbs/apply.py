@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from gcodec.cli import options
@@ -50,7 +48,7 @@ def command(source: str, base: str, output: str | None, force: bool, outcome: Ou
     target, is_folder = coding.target_of(path, output, original, force)
     if not is_folder and target != files.STREAM and target.suffix.lower() != ".safetensors":
         raise ParameterError(f"{target}: OUT must be a file named .safetensors")
-    document: dict[str, Any] = {"input": source, "base": base, "output": str(target)}
+    document: dict[str, object] = {"input": source, "base": base, "output": str(target)}
     with outcome.of(base_path):
         tensors = BaseFile(base_path, outcome.limits)
     if outcome.code:

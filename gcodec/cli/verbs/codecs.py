@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -88,7 +88,7 @@ def _print_peers(peers: Mapping[str, str], as_json: bool) -> None:
         print_line(stdout(), f"{key:<{width}}  {spec}")
 
 
-def _document(cls: type[Codec]) -> dict[str, Any]:
+def _document(cls: type[Codec]) -> dict[str, object]:
     return {
         "name": cls.name,
         "id": cls.id,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -61,7 +60,7 @@ def command(
     is_named = is_folder or target == files.STREAM
     if not is_named and not target.name.lower().endswith((".safetensors", ".npz")):
         raise ParameterError(f"{target}: OUT must be a file named .safetensors or .npz")
-    document: dict[str, Any] = {"input": source, "output": str(target)}
+    document: dict[str, object] = {"input": source, "output": str(target)}
     with outcome.of(path, in_frames=True):
         if original is None:
             document |= coding.convert(data, target, layers, outcome.limits, key)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from gcodec.cli import options
@@ -43,7 +41,7 @@ def command(old: str, new: str, output: str | None, force: bool, outcome: Outcom
     files.check_streams((), output, outcome.as_json)
     old_path, new_path = files.original(old), files.original(new)
     (target,) = files.outputs([new_path], output, ".gcf", force)
-    document: dict[str, Any] = {"old": old, "new": new, "output": str(target)}
+    document: dict[str, object] = {"old": old, "new": new, "output": str(target)}
     with outcome.of(old_path):
         tensors = BaseFile(old_path, outcome.limits)
     if outcome.code:

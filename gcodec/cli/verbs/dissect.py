@@ -112,7 +112,7 @@ def command(
 
 
 def _frames(
-    data: Any, layers: tuple[str, ...], first: int, dissect: Callable[[Any, int], Dissection]
+    data: Any, layers: tuple[str, ...], first: int, dissect: Callable[[object, int], Dissection]
 ) -> Iterator[tuple[int, Dissection]]:
     """Yield the numbers and dissections of the selected frames; of others read only headers."""
     from gcodec.analysis.groups import selects

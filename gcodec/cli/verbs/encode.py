@@ -103,7 +103,7 @@ def command(
     files.check_streams(paths, output, outcome.as_json)
     sources = files.inputs(paths, "dump", files.is_dump, stdin=True)
     targets = files.outputs(sources, output, ".gcf", force)
-    written: list[dict[str, Any]] = []
+    written: list[dict[str, object]] = []
     for source, target in zip(sources, targets, strict=True):
         with (
             outcome.of(source),

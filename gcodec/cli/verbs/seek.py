@@ -62,7 +62,7 @@ def command(
         files.check_replaceable(targets, force)
     else:
         targets = files.outputs(sources, output, ".gcf", force)
-    written: list[dict[str, Any]] = []
+    written: list[dict[str, object]] = []
     for source, target in zip(sources, targets, strict=True):
         with outcome.of(source, in_frames=True):
             with files.written_file(target, ".gcf") as file:

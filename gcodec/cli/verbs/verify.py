@@ -37,7 +37,7 @@ def command(files: tuple[str, ...], key: bytes | None, outcome: Outcome) -> int:
     from gcodec.tensorfiles.frame_list import read_frames
     from gcodec.tensorfiles.structure import STRUCTURE_NAME
 
-    checked: list[dict[str, Any]] = []
+    checked: list[dict[str, object]] = []
     for path in inputs(files, ".gcf file", is_frames, stdin=True):
         totals = dict.fromkeys(("frames", "values", "bytes", "seek_tables", "seek_bytes"), 0)
         result: dict[str, Any] = {"file": str(path), "ok": False, **totals}

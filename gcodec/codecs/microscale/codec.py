@@ -317,7 +317,7 @@ class Microscale(Codec):
 
     def _message(self, symbols: MicroscaleSymbols, written_code: CodedBytes) -> Payload:
         code, written = written_code
-        scale: Any = symbols.tensor_scale
+        scale: object = symbols.tensor_scale
         codec = self.replaced(code=code)
         if type(scale) is not Deferred:  # otherwise it is set together with the payload
             codec = codec.replaced(tensor_scale=scale)

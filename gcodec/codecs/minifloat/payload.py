@@ -229,7 +229,7 @@ def _with_lead(lead: np.ndarray, data: np.ndarray, size: int) -> np.ndarray:
     return whole
 
 
-def _last(symbols: np.ndarray) -> Any:
+def _last(symbols: np.ndarray) -> object:
     device = device_of(symbols)
     return symbols[-1] if device is None else Deferred(device, symbols[-1:])
 

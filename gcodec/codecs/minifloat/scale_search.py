@@ -255,7 +255,7 @@ def _rule_tables(fmt: MiniFloat, rule: Rule) -> RuleTables:
 
     ladder = gennorm.ladder_of(fmt)
     scales = "alphas" if rule == "co3" else f"scales {fmt.format} {fmt.style}"
-    rows: list[Any] = [gennorm.row("ratios"), gennorm.row("betas"), gennorm.inverse_betas()]
+    rows: list[object] = [gennorm.row("ratios"), gennorm.row("betas"), gennorm.inverse_betas()]
     rows += [gennorm.row(scales), gennorm.roots(), gennorm.fractions(), gennorm.steps_near_one()]
     return scale_search_cuda.Rule(
         RULES.index(rule),

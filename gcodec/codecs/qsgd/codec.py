@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -314,7 +314,7 @@ class QSGD(Codec):
 
     def _message(self, scale: Scale, strings: Selection[PlannedString]) -> Selection[Payload]:
         """Return the payload of the selected string, which the norms precede."""
-        with_norms: list[Any] = []  # strings may share their data
+        with_norms: list[object] = []  # strings may share their data
 
         def message(planned: PlannedString) -> Payload:
             plan, string = planned
