@@ -32,7 +32,7 @@ def encode(
     x: jax.Array,
     codec: CodecLike,
     *,
-    seed: object = 0,
+    seed: int | jax.Array = 0,
     name: str | None = None,
     nonfinite: NonFinite = "raise",
     key: bytes | None = None,
@@ -128,7 +128,7 @@ def decode(
     return jax.device_put(array, device)
 
 
-def roundtrip(x: Any, codec: CodecLike, *, seed: object = 0) -> jax.Array:
+def roundtrip(x: jax.Array, codec: CodecLike, *, seed: int | jax.Array = 0) -> jax.Array:
     """Encode and decode an array; also under `jit`, `vmap` and `grad`.
 
     The computation fails if the array contains NaN or Inf and the codec does not accept them. The
@@ -181,7 +181,9 @@ def roundtrip(x: Any, codec: CodecLike, *, seed: object = 0) -> jax.Array:
     return through(x, seed)
 
 
-def encode_padded(x: Any, codec: CodecLike, *, seed: object = 0) -> tuple[jax.Array, jax.Array]:
+def encode_padded(
+    x: jax.Array, codec: CodecLike, *, seed: int | jax.Array = 0
+) -> tuple[jax.Array, jax.Array]:
     """Compress one array to a frame, padded with zeros; also under `jit` and `vmap`.
 
     Parameters

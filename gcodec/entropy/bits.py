@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -132,7 +132,11 @@ class Bits:
         return f"<Bits {start}… of {self._nbits} bits>"
 
 
-def as_bits(bits: object) -> tuple[np.ndarray, int]:
+BitsLike: TypeAlias = "Bits | str | BytesLike"
+"""A string of bits: `Bits`, text of 0 and 1, bytes, all bits of which count, or a bitarray."""
+
+
+def as_bits(bits: BitsLike) -> tuple[np.ndarray, int]:
     """Return the bytes and the length of a string of bits of any type that `Code.decode` takes."""
     if isinstance(bits, str):
         bits = Bits.from01(bits)

@@ -7,16 +7,19 @@ subclass declares its parameters and implements `_write`, `_read` and `_lengths`
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from gcodec.arrays.frameworks import library_of
 from gcodec.arrays.protocols import check_no_device, is_masked
-from gcodec.entropy.bits import Bits, as_bits
+from gcodec.entropy.bits import Bits, BitsLike, as_bits
 from gcodec.errors import ParameterError
 from gcodec.wire.kinds import check_integer
 from gcodec.wire.params import Parameters
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 _LARGEST = 2**64 - 1
 
@@ -65,7 +68,7 @@ class Code(Parameters):
         """Return the (n,) uint64 lengths in bits of the codewords of (n,) uint64 values."""
         raise NotImplementedError
 
-    def encode(self, values: object) -> Bits:
+    def encode(self, values: ArrayLike) -> Bits:
         """Encode values, one after the other.
 
         Parameters
@@ -89,7 +92,7 @@ class Code(Parameters):
         data.flags.writeable = False
         return Bits(data, nbits)
 
-    def decode(self, bits: object, count: int, *, start: int = 0) -> tuple[np.ndarray, int]:
+    def decode(self, bits: BitsLike, count: int, *, start: int = 0) -> tuple[np.ndarray, int]:
         """Decode values, one after the other.
 
         Parameters
@@ -123,7 +126,7 @@ class Code(Parameters):
         start = check_integer("start", start, 0, nbits, f"from 0 to the {nbits} bits")
         return self._read(data, nbits, count, start)
 
-    def lengths(self, values: object) -> np.ndarray:
+    def lengths(self, values: ArrayLike) -> np.ndarray:
         """Return the length in bits of the codeword of each value.
 
         Parameters
@@ -143,7 +146,7 @@ class Code(Parameters):
         """
         return self._lengths(self._numbers(values))
 
-    def _numbers(self, values: object) -> np.ndarray:
+    def _numbers(self, values: ArrayLike) -> np.ndarray:
         """Return values of any integer type as a flat uint64 array; see `encode` for errors."""
         array = _array_of(values)
         if array.dtype == object:
@@ -173,7 +176,7 @@ class Code(Parameters):
         return ParameterError.of(f"values[{at}]", int(flat[at]), allowed)
 
 
-def _array_of(values: object) -> np.ndarray:
+def _array_of(values: ArrayLike) -> np.ndarray:
     if is_masked(values):
         raise TypeError("values are a masked array: fill it first, as in values.filled(0)")
     if isinstance(values, (str, bytes, bytearray)):

@@ -129,7 +129,7 @@ def encode(new: Tensors, base: Tensors, *, operation: Operation = "xor") -> Upda
     return Update(whole, tuple(np.concatenate(part) for part in parts), metadata)
 
 
-def decode(update: tuple[object, Any, Any], base: Tensors) -> dict[str, np.ndarray]:
+def decode(update: tuple[Any, Any, Any], base: Tensors) -> dict[str, np.ndarray]:
     """Return the new tensors of an update; see `encode`.
 
     Parameters
@@ -177,7 +177,7 @@ def decode(update: tuple[object, Any, Any], base: Tensors) -> dict[str, np.ndarr
     return new
 
 
-def to_frame(update: tuple[object, object, object], base: Tensors) -> bytes:
+def to_frame(update: tuple[Any, Any, Any], base: Tensors) -> bytes:
     """Convert an update to patches, named frames without gaps; see `gcodec.iter_frames`.
 
     Parameters

@@ -66,7 +66,9 @@ _TENSORS: dict[str, tuple[int, type[np.generic]]] = {
 }
 
 
-def encode(x: TensorLike, chunk: object = 64, k: int = 32) -> dict[str, np.ndarray]:
+def encode(
+    x: TensorLike, chunk: int | tuple[int, ...] | str = 64, k: int = 32
+) -> dict[str, np.ndarray]:
     """Compress a tensor to a message of Panthalia.
 
     Parameters
