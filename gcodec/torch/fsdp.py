@@ -33,13 +33,9 @@ from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares
 from gcodec.torch.messages import BucketCoder, Key, Part, check_states
 from gcodec.torch.names import FLOATS, unwrapped
 from gcodec.torch.saved_state import check_shapes
-from gcodec.torch.tensors import (
-    check_same_rank,
-    saved_array,
-    saved_count,
-    warn_of_missing_residuals,
-)
+from gcodec.torch.tensors import saved_array, saved_count, warn_of_missing_residuals
 from gcodec.training.collectives import share_of
+from gcodec.training.state import check_same_rank
 from gcodec.wire.kinds import check_flag
 
 _TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"

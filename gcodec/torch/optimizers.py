@@ -44,6 +44,7 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         check_float32("lr", lr)
         super().__init__(list(parameters.values()), {"lr": lr})
         self._named = parameters
+        self._is_compared = False  # whether the ranks have compared their parameters
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse a second group, because all parameters share a learning rate."""
@@ -57,9 +58,10 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         Raises
         ------
         ParameterError
-            If a gradient of any rank contains NaN or Inf; on all ranks. Nothing has changed. Also
-            if the learning rate is not finite, or if a ``GradScaler`` calls this method, because
-            each rank's scaler decides for itself.
+            If a gradient of any rank contains NaN or Inf, or if the parameters of the ranks differ
+            in the first step, or in the first one after `load_state_dict`; on all ranks. Nothing
+            has changed. Also if the learning rate is not finite, or if a ``GradScaler`` calls this
+            method, because each rank's scaler decides for itself.
         """
         if self.__dict__.pop("found_inf", None) is not None:
             allowed = "None, because it skips steps of single ranks; bfloat16 needs none"
@@ -99,7 +101,8 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         Raises
         ------
         ParameterError
-            If this is no such dict, or the state of another model. Nothing has changed.
+            If this is no such dict, or the state of another model, rank or number of ranks.
+            Nothing has changed.
         """
         saved = state_dict.get(_METHOD) if isinstance(state_dict, Mapping) else None
         if not isinstance(saved, Mapping):
@@ -109,7 +112,7 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         method.load_state_dict(arrays)
         check_shapes(arrays, {name: tuple(p.shape) for name, p in self._named.items()}, _KINDS)
         super().load_state_dict({key: x for key, x in state_dict.items() if key != _METHOD})
-        self.method = method
+        self.method, self._is_compared = method, False
 
 
 class DGC(ExchangingOptimizer):
@@ -177,7 +180,12 @@ class DGC(ExchangingOptimizer):
         )
 
     def _update(self, gradients: dict[str, np.ndarray], lr: float) -> None:
-        for name, mean in self.method.average(gradients, self.epoch).items():
+        parameters = None
+        if not self._is_compared:
+            parameters = {name: _to_host(self._named[name]) for name in gradients}
+        means = self.method.average(gradients, self.epoch, parameters=parameters)
+        self._is_compared = True
+        for name, mean in means.items():
             parameter = self._named[name]
             change = torch.from_numpy(mean).to(parameter.device, parameter.dtype)
             parameter.add_(change, alpha=-lr)

@@ -300,10 +300,12 @@ def on_all_ranks(
     gradients: Mapping[str, np.ndarray],
     prepare: Callable[[], _T],
     digest: bytes = b"",
+    parameters: bytes = b"",
 ) -> _T:
     """Check the gradients and call `prepare`; if either fails on one rank, raise on all ranks.
 
-    This takes one all-gather of messages that are empty unless a rank fails. Without it only the
+    This takes one all-gather of messages that are empty unless a rank fails or there are digests
+    to compare. Without it only the
     failing rank would raise, and the other ranks would wait for it; and a step that all ranks
     must skip, for example after loss scaling overflowed, would have changed their state.
 
@@ -316,6 +318,9 @@ def on_all_ranks(
         Function that changes no state. It may raise `ParameterError`.
     digest : bytes
         Hexadecimal digest of the state that all ranks must share, after it was loaded; else empty.
+    parameters : bytes
+        Hexadecimal digest of the parameters, in the first step and after a state was loaded; else
+        empty.
 
     Returns
     -------
@@ -326,7 +331,7 @@ def on_all_ranks(
     ------
     ParameterError
         If a gradient of any rank contains NaN or Inf, `prepare` fails on any rank, or the digests
-        differ.
+        of the state or those of the parameters differ.
     """
 
     def checked() -> _T:
@@ -338,13 +343,20 @@ def on_all_ranks(
         return prepare()
 
     result, refusal = _attempt(communicator, checked)
-    messages = communicator.all_gather(refusal or digest)
+    digests = b"/".join([digest, parameters]) if digest or parameters else b""
+    messages = communicator.all_gather(refusal or digests)
     _check_refusals(messages)
-    for rank, message in enumerate(messages):
-        if message != messages[0]:
+    shared = [message.partition(b"/") for message in messages]
+    for rank, (state, _, values) in enumerate(shared):
+        if state != shared[0][0]:
             raise ParameterError(
                 f"load_state_dict: ranks 0 and {rank} have different states; all ranks must load "
                 "the same checkpoint before the same step"
+            )
+        if values != shared[0][2]:
+            raise ParameterError(
+                f"parameters: ranks 0 and {rank} have different ones; start all ranks with the "
+                "same seed or checkpoint, or broadcast the parameters of rank 0"
             )
     return cast(_T, result)
 

@@ -106,13 +106,20 @@ class DGC:
         self._codec = TopK().replaced(value=value)
         self._velocity: dict[str, np.ndarray] = {}  # u
         self._residual: dict[str, np.ndarray] = {}  # v
+        self._digest = b""  # of a loaded state, until a step has compared it
 
     def density_at(self, epoch: int) -> float:
         """Return the fraction of the elements that is sent in an epoch, counted from 0."""
         epoch = check_integer("epoch", epoch, 0, _MAX_COUNT, "a number of epochs")
         return math.pow(self.density, (min(epoch, self.warmup) + 1) / (self.warmup + 1))
 
-    def average(self, gradients: Mapping[str, Any], epoch: int) -> dict[str, np.ndarray]:
+    def average(
+        self,
+        gradients: Mapping[str, Any],
+        epoch: int,
+        *,
+        parameters: Mapping[str, np.ndarray] | None = None,
+    ) -> dict[str, np.ndarray]:
         """Take one step on all workers, and average the elements that they send.
 
         All workers must call this method together.
@@ -124,6 +131,9 @@ class DGC:
             every rank.
         epoch : int
             Current epoch, counted from 0.
+        parameters : mapping of str to array, optional
+            Parameters to compare with those of the other ranks, which must pass theirs in the same
+            step. If they differ, the replicas would never become equal.
 
         Returns
         -------
@@ -134,15 +144,24 @@ class DGC:
         ------
         ParameterError, TypeError
             If a gradient of any rank contains NaN or Inf, or if an accumulator of any rank or a
-            mean exceeds float32; then all ranks raise. No state has changed.
+            mean exceeds float32, or if the parameters of the ranks differ, or only some of them
+            have loaded a state; then all ranks raise. No state has changed.
         """
         density = self.density_at(epoch)
         arrays = state.as_float32(gradients, self._velocity)
-        steps = on_all_ranks(self.communicator, arrays, lambda: self._steps(arrays, density))
+        parameters_digest = b"" if parameters is None else state.digest(parameters=parameters)
+        steps = on_all_ranks(
+            self.communicator,
+            arrays,
+            lambda: self._steps(arrays, density),
+            self._digest,
+            parameters_digest,
+        )
         frames = [step.message for step in steps.values()]
         means = all_gather_mean(self.communicator, frames)
         check_means(means)
         self._keep(steps)
+        self._digest = b""
         return dict(zip(gradients, means, strict=True))
 
     def compress(self, gradients: Mapping[str, Any], epoch: int) -> list[bytes]:
@@ -206,8 +225,16 @@ class DGC:
         return state.view(self._residual, name)
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies of all accumulators: ``"velocity:NAME"`` and ``"residual:NAME"``."""
-        return state.pack(velocity=self._velocity, residual=self._residual)
+        """Return copies of all accumulators, which differ between ranks.
+
+        Returns
+        -------
+        dict
+            ``"velocity:NAME"`` and ``"residual:NAME"``; and ``"place:rank"`` and ``"place:size"``,
+            the rank and the number of ranks.
+        """
+        place = state.place_of(self.communicator)
+        return state.pack(velocity=self._velocity, residual=self._residual, place=place)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Replace all state by a dict that `state_dict` returned.
@@ -215,8 +242,12 @@ class DGC:
         Raises
         ------
         ParameterError
-            If `saved` is not such a dict. No state has changed.
+            If `saved` is not such a dict, or has accumulators of another rank or number of ranks.
+            No state has changed.
         """
-        velocity, residual = state.unpack(saved, "velocity", "residual")
+        velocity, residual, place = state.unpack(saved, "velocity", "residual", "place")
+        if velocity:
+            state.check_place(place, self.communicator, "; without entries, a run starts anew")
         state.check_matching(velocity, residual)
         self._velocity, self._residual = velocity, residual
+        self._digest = state.digest()

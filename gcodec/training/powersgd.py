@@ -22,6 +22,7 @@ from gcodec.wire.kinds import check_between, check_float32, check_integer
 
 _MAX_RANK = 1 << 16
 _MAX_NORM = 2.0**126
+_ANY_SIZE = "; without 'residual:' and 'start:' entries, a state of PowerSGD fits any ranks"
 
 
 class PowerSGD:
@@ -79,6 +80,7 @@ class PowerSGD:
         self._start: dict[str, np.ndarray] = {}  # Q
         self._momentum: dict[str, np.ndarray] = {}
         self._digest = b""  # of loaded momenta, until a step has compared them
+        self._is_compared = False  # whether the ranks have compared their parameters
 
     def average(self, gradients: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Average one step's gradients of all workers, which must call this method together.
@@ -108,7 +110,7 @@ class PowerSGD:
         return means
 
     def _average(
-        self, gradients: Mapping[str, Any]
+        self, gradients: Mapping[str, Any], parameters: bytes = b""
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return the means, and the new residual and start of each factored tensor."""
         arrays = state.as_float32(gradients, self._momentum | self._residual)
@@ -121,7 +123,7 @@ class PowerSGD:
                 for name, size in factored.items()
             }
 
-        matrices = on_all_ranks(self.communicator, arrays, corrected, self._digest)
+        matrices = on_all_ranks(self.communicator, arrays, corrected, self._digest, parameters)
         dense = [name for name in arrays if name not in factored]
         factors, dense_means = low_rank_mean(
             self.communicator,
@@ -171,7 +173,8 @@ class PowerSGD:
         Parameters
         ----------
         parameters : mapping of str to float32 array
-            Parameters, equal on every rank; updated in place.
+            Parameters, equal on every rank; updated in place. The first step, and the first one
+            after `load_state_dict`, compares them.
         gradients : mapping of str to array
             Gradients of this worker, see `average`; with the names and shapes of `parameters`.
         rate : float
@@ -180,11 +183,13 @@ class PowerSGD:
         Raises
         ------
         ParameterError, TypeError
-            As for `average`, or if a momentum or a step exceeds float32. Nothing has changed.
+            As for `average`, or if a momentum or a step exceeds float32, or if the parameters of
+            the ranks differ. Nothing has changed.
         """
         rate = check_float32("rate", rate)
         targets = state.writable_parameters(parameters, gradients)
-        means, residual, start = self._average(gradients)
+        parameters_digest = b"" if self._is_compared else state.digest(parameters=targets)
+        means, residual, start = self._average(gradients, parameters_digest)
         momentum = {}
         with np.errstate(over="ignore", invalid="ignore"):
             for name, mean in means.items():
@@ -197,7 +202,7 @@ class PowerSGD:
         state.check_finite("step", means)
         self._residual |= residual
         self._start |= start
-        self._digest = b""
+        self._digest, self._is_compared = b"", True
         self._momentum |= momentum
         for name, step in means.items():
             targets[name][...] -= step
@@ -217,14 +222,16 @@ class PowerSGD:
         self._residual, self._start, self._momentum = groups
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies of all state as float32 arrays; the residuals differ between ranks.
+        """Return copies of all state as plain arrays; the residuals differ between ranks.
 
         Returns
         -------
         dict
-            ``"residual:NAME"`` and ``"start:NAME"`` of factored tensors, and ``"momentum:NAME"``.
+            ``"residual:NAME"`` and ``"start:NAME"`` of factored tensors, and ``"momentum:NAME"``;
+            and ``"place:rank"`` and ``"place:size"``, the rank and the number of ranks.
         """
-        return state.pack(residual=self._residual, start=self._start, momentum=self._momentum)
+        groups = {"residual": self._residual, "start": self._start, "momentum": self._momentum}
+        return state.pack(**groups, place=state.place_of(self.communicator))
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Replace all state by a dict that `state_dict` returned.
@@ -235,9 +242,13 @@ class PowerSGD:
         Raises
         ------
         ParameterError
-            If `saved` is not such a dict, or belongs to another `rank`. No state has changed.
+            If `saved` is not such a dict, or belongs to another parameter `rank`, or has residuals
+            of another rank or number of ranks of the group. No state has changed.
         """
-        residual, start, momentum = state.unpack(saved, "residual", "start", "momentum")
+        groups = "residual", "start", "momentum", "place"
+        residual, start, momentum, place = state.unpack(saved, *groups)
+        if residual:
+            state.check_place(place, self.communicator, _ANY_SIZE)
         for arrays in (residual, start, momentum):
             state.check_matching(arrays)
         expected = {}
@@ -250,6 +261,7 @@ class PowerSGD:
             state.check_matching({name: residual[name]}, {name: momentum[name]})
         self._residual, self._start, self._momentum = residual, start, momentum
         self._digest = state.digest(momentum=momentum) if momentum else b""
+        self._is_compared = False
 
 
 def nbytes(shapes: Iterable[tuple[int, ...]], rank: int) -> int:

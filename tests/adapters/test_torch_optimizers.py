@@ -218,7 +218,8 @@ def test_state_on_another_device_is_loaded(kind: str) -> None:
             owner = make(kind, model, communicator)
         for step in range(4):
             backward(model, step, communicator.rank)
-            torch.optim.SGD(model.parameters(), lr=0.1).step()
+            if kind == "diloco":
+                torch.optim.SGD(model.parameters(), lr=0.1).step()
             owner.step()
         state = owner.state_dict()
         key = "feedback" if kind == "diloco" else "method"
@@ -290,6 +291,71 @@ def test_refused_state_changes_nothing(kind: str) -> None:
             assert all(torch.equal(after[key], x) for key, x in before.items())
 
     Simulator(1).run(worker)
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_parameters_of_ranks_are_compared(kind: str) -> None:
+    """In the first step, and in the first one after a state was loaded."""
+
+    def worker(communicator: Any) -> None:
+        model = network()
+        optimizer = make(kind, model, communicator)
+        for step in range(2):
+            kept, before = values(model), optimizer.state_dict()["method"]
+            if communicator.rank == 1:
+                model.load_state_dict({name: x * 2 for name, x in model.state_dict().items()})
+            backward(model, step, communicator.rank)
+            with pytest.raises(ParameterError) as caught:
+                optimizer.step()
+            assert str(caught.value) == (
+                "parameters: ranks 0 and 1 have different ones; start all ranks with the same "
+                "seed or checkpoint, or broadcast the parameters of rank 0"
+            )
+            after = optimizer.state_dict()["method"]
+            assert all(torch.equal(after[key], x) for key, x in before.items())
+            model.load_state_dict({name: torch.from_numpy(x) for name, x in kept.items()})
+            optimizer.step()
+            optimizer.load_state_dict(optimizer.state_dict())
+
+    Simulator(2).run(worker)
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam", "deepspeed"])
+def test_state_of_other_ranks_is_refused(kind: str) -> None:
+    def train(communicator: Any) -> dict[str, Any]:
+        model = network()
+        optimizer = make(kind, model, communicator)
+        for step in range(5):
+            backward(model, step, communicator.rank)
+            optimizer.step()
+        return optimizer.state_dict()
+
+    four = Simulator(4).run(train)
+
+    def resume(communicator: Any) -> dict[str, np.ndarray]:
+        model, rank = network(), communicator.rank
+        optimizer = make(kind, model, communicator)
+        with pytest.raises(ParameterError, match=r"state\['size'\]=4: must be 2 ranks, because"):
+            optimizer.load_state_dict(four[rank])
+        with pytest.raises(ParameterError, match=rf"state\['rank'\]={1 - rank}: must be {rank}, "):
+            optimizer.load_state_dict(two[1 - rank])
+        with pytest.raises(ParameterError, match="state: place:rank and place:size must be int"):
+            optimizer.load_state_dict(two[rank] | {"method": two[rank]["method"] | wrong})
+        # States of former versions have no place.
+        former = {key: x for key, x in two[rank]["method"].items() if key not in place}
+        optimizer.load_state_dict(two[rank] | {"method": former})
+        # What all ranks share fits any number of them.
+        kinds = ("worker:", "server:", "velocity:", "residual:")
+        common = {key: x for key, x in four[0]["method"].items() if not key.startswith(kinds)}
+        optimizer.load_state_dict(four[0] | {"method": common})
+        for step in range(2):
+            backward(model, step, rank)
+            optimizer.step()
+        return values(model)
+
+    two, place, wrong = Simulator(2).run(train), ("place:rank", "place:size"), {"place:size": 2.5}
+    first, second = Simulator(2).run(resume)
+    assert equal(first, second)
 
 
 @pytest.mark.parametrize("kind", ["dgc", "adam", "deepspeed"])
