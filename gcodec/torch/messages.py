@@ -292,8 +292,7 @@ class BucketCoder:
     def _encode_part(self, name: str, values: Array, codec: Codec, step: int) -> tuple[int, bytes]:
         """Return the kind of a tensor, and its frame."""
         flat, key = flattened(values), self._key.value
-        # The first elements of most other tensors contain a value other than 0.
-        if not max_abs_bits(flat[:_PROBE]) and not max_abs_bits(flat):
+        if is_zero(flat):
             return _ZERO, b""
         try:
             if self._steps is not None:
@@ -322,6 +321,15 @@ class BucketCoder:
             return all_finite_corrected(flat, beside(residual, flat).reshape(-1), decay)
         finally:
             feedback.forget(name, memory)
+
+
+def is_zero(flat: Array) -> bool:
+    """Tell whether a gradient is that of a parameter which took no part, so that it sends nothing.
+
+    Its mean may reach no rank: DDP drops that of a parameter which no rank used.
+    """
+    # The first elements of most other tensors contain a value other than 0.
+    return not max_abs_bits(flat[:_PROBE]) and not max_abs_bits(flat)
 
 
 def _add_shared(sums: dict[str, FrameSum], frames: Iterator[Frame], scale: float) -> None:

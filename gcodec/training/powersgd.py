@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,9 @@ class PowerSGD:
         self._digest = b""  # of loaded momenta, until a step has compared them
         self._is_compared = False  # whether the ranks have compared their parameters
 
-    def average(self, gradients: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def average(
+        self, gradients: Mapping[str, Any], *, waiting: Collection[str] = ()
+    ) -> dict[str, np.ndarray]:
         """Average one step's gradients of all workers, which must call this method together.
 
         Parameters
@@ -90,6 +92,9 @@ class PowerSGD:
         gradients : mapping of str to array
             Gradients of this worker; see `gcodec.encode`. Names, shapes and order are the same on
             every rank.
+        waiting : collection of str
+            Names of tensors whose residuals wait, so that this worker sends none of them. Their
+            gradients must be zeros.
 
         Returns
         -------
@@ -103,25 +108,31 @@ class PowerSGD:
             norm of 2**126 or more, or if a mean exceeds float32; then all ranks raise. No state
             has changed.
         """
-        means, residual, start = self._average(gradients)
+        means, residual, start = self._average(gradients, waiting=waiting)
         self._residual |= residual
         self._start |= start
         self._digest = b""
         return means
 
     def _average(
-        self, gradients: Mapping[str, Any], parameters: bytes = b""
+        self,
+        gradients: Mapping[str, Any],
+        parameters: bytes = b"",
+        waiting: Collection[str] = (),
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return the means, and the new residual and start of each factored tensor."""
         arrays = state.as_float32(gradients, self._momentum | self._residual)
         sizes = {name: low_rank.matrix_shape(x.shape, self.rank) for name, x in arrays.items()}
         factored = {name: size for name, size in sizes.items() if size is not None}
 
+        kept = {name: self._residual[name] for name in waiting if name in self._residual}
+
         def corrected() -> dict[str, np.ndarray]:
-            return {
-                name: self._corrected(name, arrays[name]).reshape(size)
-                for name, size in factored.items()
-            }
+            matrices = {}
+            for name, size in factored.items():
+                x = arrays[name]
+                matrices[name] = (x if name in kept else self._corrected(name, x)).reshape(size)
+            return matrices
 
         matrices = on_all_ranks(self.communicator, arrays, corrected, self._digest, parameters)
         dense = [name for name in arrays if name not in factored]
@@ -140,7 +151,7 @@ class PowerSGD:
             means[name], start[name] = mean.reshape(shape), q
             residual[name] = matrix.reshape(shape) - sent.reshape(shape)
         check_means(means.values())
-        return {name: means[name] for name in arrays}, residual, start
+        return {name: means[name] for name in arrays}, residual | kept, start
 
     def _corrected(self, name: str, x: np.ndarray) -> np.ndarray:
         """Return a gradient plus its residual."""

@@ -26,6 +26,7 @@ PAIR = (
     *("two_phase", "other_codec", "sizes", "dense_bits", "automatic", "resume", "counted"),
     *(
         "factors",
+        "unused_factors",
         "resume_factors",
         "mismatch",
         "arguments",
@@ -141,6 +142,12 @@ def test_averaged_factors_match_those_of_torch(pair: Ranks) -> None:
     assert first["nan"]
     assert first["residual"] == [32, 48]
     assert first["sent"] == 6 * 4 * (2 * (32 + 48) + 32)  # factors, and the bias
+
+
+def test_factors_of_unused_parameters_wait(pair: Ranks) -> None:
+    for rank in pair("unused_factors"):
+        assert rank["kept"]
+        assert rank["far"] < 1e-3
 
 
 def test_restart_with_other_ranks_keeps_what_is_owed(four: Ranks) -> None:
