@@ -254,6 +254,8 @@ class DiLoCo:
 
     # Steps
 
+    # A compiled function must not trace the exchange.
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def step(self) -> None:
         """Count an inner step, and exchange the fragments that are due.
 

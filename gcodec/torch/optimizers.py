@@ -23,6 +23,9 @@ from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_float32
 
 _METHOD = "method"  # key of a state_dict that PyTorch's optimizers do not have
+# Key of the optimizer's state. With an optimizer without state, `torch.distributed.checkpoint`
+# would take a step of zeros, and drop the state of the method; so it raises KeyError of this text.
+_SAVED_APART = "save this state_dict by torch.save: torch.distributed.checkpoint drops parts"
 _KINDS = ("velocity", "residual", "momentum", "variance")  # of arrays in the shapes of parameters
 
 
@@ -45,6 +48,7 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         super().__init__(list(parameters.values()), {"lr": lr})
         self._named = parameters
         self._is_compared = False  # whether the ranks have compared their parameters
+        self.state[_SAVED_APART] = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse a second group, because all parameters share a learning rate."""
@@ -52,6 +56,8 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             raise ParameterError("param_group: the optimizer has exactly one group")
         super().add_param_group(param_group)
 
+    # A compiled function must not trace the exchange.
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step on all ranks, which must call this method together.
 
@@ -112,6 +118,7 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         method.load_state_dict(arrays)
         check_shapes(arrays, {name: tuple(p.shape) for name, p in self._named.items()}, _KINDS)
         super().load_state_dict({key: x for key, x in state_dict.items() if key != _METHOD})
+        self.state[_SAVED_APART] = {}  # which states of former versions lack
         self.method, self._is_compared = method, False
 
 

@@ -383,6 +383,62 @@ def test_frozen_parameters_stay(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_functions_that_would_drop_state_are_refused(kind: str) -> None:
+    """They also take a step of zeros to make the state of an optimizer that has none."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    def worker(communicator: Any) -> None:
+        model = network()
+        optimizer = make(kind, model, communicator)
+        for step in range(5):
+            backward(model, step, communicator.rank)
+            optimizer.step()
+        optimizer.zero_grad()
+        before = optimizer.state_dict()
+        former = before | {"state": {}}  # of former versions
+        for _ in range(2):
+            with pytest.raises(KeyError, match=r"save this state_dict by torch\.save: "):
+                get_optimizer_state_dict(model, optimizer)
+            after = optimizer.state_dict()["method"]
+            assert all(torch.equal(after[key], x) for key, x in before["method"].items())
+            optimizer.load_state_dict(former)
+
+    Simulator(1).run(worker)
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam", "diloco"])
+def test_compiled_functions_do_not_trace_steps(kind: str) -> None:
+    def worker(communicator: Any) -> list[dict[str, np.ndarray]]:
+        results = []
+        for compiled in (False, True):
+            model = network()
+            if kind == "diloco":
+                outer = torch.optim.SGD(model.parameters(), lr=1.0)
+                options = {"every": 2, "min_numel": 64, "communicator": communicator}
+                owner = gcodec.torch.DiLoCo(model, outer, "sign", **options)
+            else:
+                owner = make(kind, model, communicator)
+
+            def train(x: Any, model: Any = model, owner: Any = owner) -> None:
+                model.zero_grad()
+                model(x).square().mean().backward()
+                if kind == "diloco":
+                    with torch.no_grad():
+                        for parameter in model.parameters():
+                            parameter -= 0.1 * parameter.grad
+                owner.step()
+
+            run = torch.compile(train, backend="eager") if compiled else train
+            for step in range(5):
+                run(torch.full((2, 24), step + 1.0))
+            results.append(values(model))
+        return results
+
+    for plain, compiled in Simulator(1).run(worker):
+        assert equal(plain, compiled)
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
 def test_copies_are_refused(kind: str) -> None:
     def worker(communicator: Any) -> None:
         optimizer = make(kind, network(), communicator)
