@@ -24,7 +24,7 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
-from ddp_ranks import COMPRESSED, Training, error_of, infinite, refusal_of, same
+from ddp_ranks import COMPRESSED, KEY, Training, error_of, infinite, refusal_of, same
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -335,6 +335,25 @@ def counted() -> dict[str, Any]:
         "sent": traffic.sent_nbytes,
         "received": training.state.received_nbytes,
     }
+
+
+def peers() -> dict[str, Any]:
+    """Train two groups with the same data, as ranks of tensor parallelism do."""
+    rank, digests = dist.get_rank(), []
+    groups = [dist.new_group([first, first + 2]) for first in (0, 1)]
+    for feedback in (True, False):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(torch.nn.Linear(48, 32), process_group=groups[rank % 2])
+        state, hook = gcodec.torch.ddp_hook(
+            "qsgd:s=3", model=model, start_iter=0, feedback=feedback, key=KEY
+        )
+        model.register_comm_hook(state, hook)
+        for step in range(2):
+            x = torch.randn(8, 48, generator=torch.Generator().manual_seed(2 * step + rank // 2))
+            model.zero_grad()
+            model(x).tanh().sum().backward()
+        digests.append(model.module.weight.grad.double().square().sum().item())
+    return {"digests": digests}
 
 
 # PowerSGD

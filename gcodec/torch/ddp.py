@@ -360,10 +360,13 @@ class DdpState:
 
     def _coder_of(self, policy: Policy) -> BucketCoder:
         settings, memory = self.settings, None
-        rank = dist.get_rank()  # as the exchanges count senders, also for a process group
+        # Ranks of other groups may hold the same parameters, as with tensor parallelism, and must
+        # round them in the same way. The exchanges count senders among all processes.
+        rank, sender = self._communicator.rank, dist.get_rank()
         if settings.feedback:
             memory = Feedback(policy, decay=settings.decay, seed=settings.seed, rank=rank)
-        return BucketCoder(memory, settings.seed, rank, self._key, settings.group_below)
+        below = settings.group_below
+        return BucketCoder(memory, settings.seed, rank, self._key, below, sender)
 
     @cached_property
     def _dense(self) -> Exchange:

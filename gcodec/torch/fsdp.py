@@ -132,10 +132,14 @@ class _Layout(NamedTuple):
     module : str
         Name of the module.
     parameters : sequence of (name, parameter)
+    place : int
+        Number of this rank among those that average the gradients. With tensor parallelism, ranks
+        that hold the same shard have the same one, so they round it in the same way.
     """
 
     module: str
     parameters: Sequence[tuple[str, Any]]
+    place: int
 
     @property
     def trainable(self) -> Sequence[tuple[str, Any]]:
@@ -273,7 +277,7 @@ class FsdpComm:
                 if isinstance(parameter, DTensor)
             ]
             if managed:
-                layouts.append((module, _Layout(name, managed)))
+                layouts.append((module, _Layout(name, managed, self._place_in(managed[0][1]))))
         if self._policies["codec"] is not None:
             shapes = {prefix: {**known} for prefix, known in self._shapes.items()}
             for _, layout in layouts:
@@ -283,6 +287,14 @@ class FsdpComm:
         for module, layout in layouts:
             self._register_module(module, layout)
         model.register_forward_pre_hook(self._end_pass)
+
+    def _place_in(self, parameter: Any) -> int:
+        """Return the number of this rank among all that hold a shard of a parameter."""
+        mesh, is_hybrid = parameter.device_mesh, _is_hybrid(parameter)
+        shard, size = mesh.get_local_rank(int(is_hybrid)), mesh.size(int(is_hybrid))
+        if self._replicas is not None:
+            return int(dist.get_rank(self._replicas) * size + shard)
+        return int(mesh.get_local_rank(0) * size + shard) if is_hybrid else int(shard)
 
     def _register_module(self, module: Any, layout: _Layout) -> None:
         (_, parameter), *_ = layout.parameters
@@ -345,6 +357,7 @@ class FsdpComm:
         mean = np.empty(rows.shape[1], np.float32)
         own = self._parts(mean, pieces, f"{communicator.rank}/")
         self.dense_nbytes += (size - 1) * output.numel() * output.element_size()
+        self._gradients.take_place(layout.place)
         with self._backward_pass(layout, is_hybrid):
             try:
                 self._average_shares(communicator, shares, own)
@@ -392,6 +405,8 @@ class FsdpComm:
         reason = self._reason_of(whole) or ""
         reasons = self._communicator(node).all_gather(reason.encode())
         refusal = next((text.decode() for text in reasons if text), None)
+        for coder in self._coders().values():
+            coder.take_place(layout.place)
         with self._backward_pass(layout):
             error: GcodecError | None = None
             try:
@@ -426,6 +441,7 @@ class FsdpComm:
         own = self._parts(values, pieces, f"{communicator.rank}/", "parameters")
         rows = np.empty((size, values.size), np.float32)
         targets = [self._parts(row, pieces, f"{i}/", "parameters") for i, row in enumerate(rows)]
+        coder.take_place(layout.place)
         # One seed for all steps: the forward and the backward pass see the same parameters.
         gather_shares(communicator, coder, own, targets, 0, self._traffic)
         output.copy_(torch.from_numpy(rows.reshape(-1)))
@@ -682,8 +698,15 @@ def _is_hybrid(parameter: Any) -> bool:
 
 def _shard_shape(parameter: Any, size: int) -> tuple[int, ...]:
     """Return the shape of each rank's shard of a parameter, with its padding."""
-    shape = list(parameter.shape)
-    dim = getattr(parameter.placements[int(_is_hybrid(parameter))], "dim", 0)
+    shape, mesh = list(parameter.shape), parameter.device_mesh
+    own = int(_is_hybrid(parameter))
+    for index, placement in enumerate(parameter.placements):
+        if index > own and placement.is_shard():  # of tensor parallelism
+            length = shape[placement.dim]
+            longest = -(-length // mesh.size(index))
+            start = min(length, longest * mesh.get_local_rank(index))
+            shape[placement.dim] = min(longest, length - start)
+    dim = getattr(parameter.placements[own], "dim", 0)
     shape[dim] = -(-shape[dim] // size)
     return tuple(shape)
 

@@ -38,7 +38,7 @@ PAIR = (
 )
 FOUR = (
     *("two_phase", "hierarchical", "inside_then_two_phase", "from_torchrun"),
-    *("resume_hierarchical", "restart", "refused", "nonfinite", "gone_inside"),
+    *("resume_hierarchical", "restart", "peers", "refused", "nonfinite", "gone_inside"),
     *("gone_between", "gone_at_last", "flipped_between", "killed"),
 )
 Ranks = Callable[[str], list[Any]]
@@ -94,6 +94,11 @@ def test_dense_tensors_have_the_bits_of_gathering(pair: Ranks) -> None:
     for rank in pair("dense_bits"):
         first, second = rank["digests"]
         assert first == second
+
+
+def test_groups_with_the_same_data_agree(four: Ranks) -> None:
+    ranks = four("peers")
+    assert [rank["digests"] for rank in ranks] == [ranks[0]["digests"]] * 4
 
 
 def test_advisor_chooses_once_and_says_why(pair: Ranks) -> None:
