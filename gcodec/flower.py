@@ -47,6 +47,7 @@ _STYPE = "gcodec.frame"  # serialization type of an Array whose data is a frame
 _RECORD = "gcodec"  # gcodec's own record in a message
 _STATE, _BEFORE = "gcodec.feedback", "gcodec.feedback.before"  # records of a client's state
 _UPDATE, _VALUE = "update:", "value:"  # the name of a frame is its kind, then that of the array
+_UNKNOWN = "unknown"  # in place of a nonce: another grid has had the updates of this node so far
 _MAX_WEIGHT = 2**53  # largest weight of a client's update in a mean
 _INTEGERS = "biu"  # kinds of dtypes
 _MOD_FAILED = 6  # Flower's code for a mod that refuses a message
@@ -130,7 +131,7 @@ class FrameMod:
         if reply.has_content():
             key = _key_of(self._key, "client", nonce, node)
             last = context.state.config_records.get(_RECORD, {"nonce": "", "replies": 0})
-            feedback = self._restored(context, last["nonce"] == accepted)
+            feedback = self._restored(context, accepted in (last["nonce"], _UNKNOWN))
             before, replies = feedback.state_dict(), int(last["replies"])
             try:
                 reply.content = self._encoded(reply.content, received, feedback, replies, key)
@@ -285,7 +286,7 @@ class FrameGrid(Grid):
         self._max_norm = math.inf if max_norm is None else check_positive("max_norm", max_norm)
         self._limits = Limits.or_default(limits)
         self._sent: dict[str, _Sent] = {}  # by the id of the message
-        self._accepted: dict[int, str] = {}  # nonce of the last update of each node
+        self._accepted: dict[int, str] = {}  # nonce of the last update of each node, if any
         self._integers: set[str] = set()  # paths of arrays that were integers when first sent
         self._rounds = 0  # number of times that messages were sent
         self.dropped: list[tuple[int, str]] = []
@@ -359,7 +360,9 @@ class FrameGrid(Grid):
                 if encoded is None or key is not None:
                     encoded = shared[name, id(record)] = self._encode(name, record, key)
                 records[name], arrays[name] = encoded.frames, encoded.arrays
-            settings = {"nonce": nonce, "accepted": self._accepted.get(node, "")}
+            settings = {"nonce": nonce, "accepted": self._accepted.get(node, _UNKNOWN)}
+            if not _is_of(message, MessageType.EVALUATE):
+                self._accepted.setdefault(node, "")
             records[_RECORD] = ConfigRecord(settings)
             message.content = RecordDict(records)
             self.sent_nbytes += _nbytes(message.content)
