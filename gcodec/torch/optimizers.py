@@ -47,7 +47,7 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         check_float32("lr", lr)
         super().__init__(list(parameters.values()), {"lr": lr})
         self._named = parameters
-        self._is_compared = False  # whether the ranks have compared their parameters
+        self._compared: tuple[str, ...] | None = None  # parameters that the ranks have compared
         self.state[_SAVED_APART] = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -65,9 +65,9 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         ------
         ParameterError
             If a gradient of any rank contains NaN or Inf, or if the parameters of the ranks differ
-            in the first step, or in the first one after `load_state_dict`; on all ranks. Nothing
-            has changed. Also if the learning rate is not finite, or if a ``GradScaler`` calls this
-            method, because each rank's scaler decides for itself.
+            in the first step, after `load_state_dict`, or after some were frozen or unfrozen; on
+            all ranks. Nothing has changed. Also if the learning rate is not finite, or if a
+            ``GradScaler`` calls this method, because each rank's scaler decides for itself.
         """
         if self.__dict__.pop("found_inf", None) is not None:
             allowed = "None, because it skips steps of single ranks; bfloat16 needs none"
@@ -119,7 +119,7 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         check_shapes(arrays, {name: tuple(p.shape) for name, p in self._named.items()}, _KINDS)
         super().load_state_dict({key: x for key, x in state_dict.items() if key != _METHOD})
         self.state[_SAVED_APART] = {}  # which states of former versions lack
-        self.method, self._is_compared = method, False
+        self.method, self._compared = method, None
 
 
 class DGC(ExchangingOptimizer):
@@ -188,10 +188,10 @@ class DGC(ExchangingOptimizer):
 
     def _update(self, gradients: dict[str, np.ndarray], lr: float) -> None:
         parameters = None
-        if not self._is_compared:
+        if tuple(gradients) != self._compared:
             parameters = {name: _to_host(self._named[name]) for name in gradients}
         means = self.method.average(gradients, self.epoch, parameters=parameters)
-        self._is_compared = True
+        self._compared = tuple(gradients)
         for name, mean in means.items():
             parameter = self._named[name]
             change = torch.from_numpy(mean).to(parameter.device, parameter.dtype)

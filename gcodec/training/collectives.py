@@ -319,8 +319,8 @@ def on_all_ranks(
     digest : bytes
         Hexadecimal digest of the state that all ranks must share, after it was loaded; else empty.
     parameters : bytes
-        Hexadecimal digest of the parameters, in the first step and after a state was loaded; else
-        empty.
+        Hexadecimal digest of the parameters, in the first step, after a state was loaded, and if
+        there are others than in the last step; else empty.
 
     Returns
     -------
@@ -356,7 +356,7 @@ def on_all_ranks(
         if values != shared[0][2]:
             raise ParameterError(
                 f"parameters: ranks 0 and {rank} have different ones; start all ranks with the "
-                "same seed or checkpoint, or broadcast the parameters of rank 0"
+                "same seed or checkpoint, and freeze the same parameters on all ranks"
             )
     return cast(_T, result)
 

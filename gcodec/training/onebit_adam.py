@@ -108,7 +108,7 @@ class OneBitAdam:
         self._server = Feedback(codec, rank=communicator.rank)
         self._steps = 0
         self._digest = b""  # of a loaded state, until a step has compared it
-        self._is_compared = False  # whether the ranks have compared their parameters
+        self._compared: tuple[str, ...] | None = None  # parameters that the ranks have compared
         self._momentum: dict[str, np.ndarray] = {}
         self._variance: dict[str, np.ndarray] = {}
         self._inverse_root: dict[str, np.ndarray] = {}  # 1/(√variance + ε), once frozen
@@ -129,8 +129,8 @@ class OneBitAdam:
         Parameters
         ----------
         parameters : mapping of str to float32 array
-            Parameters, equal on every rank; updated in place. The first step, and the first one
-            after `load_state_dict`, compares them.
+            Parameters, equal on every rank; updated in place. The ranks compare them in the first
+            step, after `load_state_dict`, and if the names differ from those of the last step.
         gradients : mapping of str to array
             Gradients of this worker, see `gcodec.encode`; with the names, order and shapes of
             `parameters`.
@@ -147,8 +147,9 @@ class OneBitAdam:
         rate = self.rate if rate is None else check_float32("rate", rate)
         arrays = state.as_float32(gradients, self._momentum)
         targets = state.writable_parameters(parameters, arrays)
-        parameters_digest = b"" if self._is_compared else state.digest(parameters=targets)
-        on_all_ranks(self.communicator, arrays, lambda: None, self._digest, parameters_digest)
+        names = tuple(targets)
+        digest = b"" if names == self._compared else state.digest(parameters=targets)
+        on_all_ranks(self.communicator, arrays, lambda: None, self._digest, digest)
         count = self._steps + 1
         factor = np.float32(rate / (1 - self.betas[0] ** count))
         with contextlib.ExitStack() as unless_refused:
@@ -165,7 +166,7 @@ class OneBitAdam:
                 steps = {name: momentum[name] * inverse_root[name] * factor for name in targets}
             state.check_finite("step", steps)
         self._momentum, self._variance = {**self._momentum, **momentum}, variance
-        self._steps, self._digest, self._is_compared = count, b"", True
+        self._steps, self._digest, self._compared = count, b"", names
         for name, x in targets.items():
             x -= steps[name]
 
@@ -276,7 +277,7 @@ class OneBitAdam:
         self._steps, self._momentum, self._variance = int(steps), momentum, variance
         self._inverse_root = {}
         self._digest = state.digest(step=count, momentum=momentum, variance=variance)
-        self._is_compared = False
+        self._compared = None
 
 
 def _running_mean(

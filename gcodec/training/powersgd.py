@@ -80,7 +80,7 @@ class PowerSGD:
         self._start: dict[str, np.ndarray] = {}  # Q
         self._momentum: dict[str, np.ndarray] = {}
         self._digest = b""  # of loaded momenta, until a step has compared them
-        self._is_compared = False  # whether the ranks have compared their parameters
+        self._compared: tuple[str, ...] | None = None  # parameters that the ranks have compared
 
     def average(
         self, gradients: Mapping[str, Any], *, waiting: Collection[str] = ()
@@ -184,8 +184,8 @@ class PowerSGD:
         Parameters
         ----------
         parameters : mapping of str to float32 array
-            Parameters, equal on every rank; updated in place. The first step, and the first one
-            after `load_state_dict`, compares them.
+            Parameters, equal on every rank; updated in place. The ranks compare them in the first
+            step, after `load_state_dict`, and if the names differ from those of the last step.
         gradients : mapping of str to array
             Gradients of this worker, see `average`; with the names and shapes of `parameters`.
         rate : float
@@ -199,8 +199,9 @@ class PowerSGD:
         """
         rate = check_float32("rate", rate)
         targets = state.writable_parameters(parameters, gradients)
-        parameters_digest = b"" if self._is_compared else state.digest(parameters=targets)
-        means, residual, start = self._average(gradients, parameters_digest)
+        names = tuple(targets)
+        digest = b"" if names == self._compared else state.digest(parameters=targets)
+        means, residual, start = self._average(gradients, digest)
         momentum = {}
         with np.errstate(over="ignore", invalid="ignore"):
             for name, mean in means.items():
@@ -213,7 +214,7 @@ class PowerSGD:
         state.check_finite("step", means)
         self._residual |= residual
         self._start |= start
-        self._digest, self._is_compared = b"", True
+        self._digest, self._compared = b"", names
         self._momentum |= momentum
         for name, step in means.items():
             targets[name][...] -= step
@@ -272,7 +273,7 @@ class PowerSGD:
             state.check_matching({name: residual[name]}, {name: momentum[name]})
         self._residual, self._start, self._momentum = residual, start, momentum
         self._digest = state.digest(momentum=momentum) if momentum else b""
-        self._is_compared = False
+        self._compared = None
 
 
 def nbytes(shapes: Iterable[tuple[int, ...]], rank: int) -> int:

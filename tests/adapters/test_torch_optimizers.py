@@ -309,7 +309,7 @@ def test_parameters_of_ranks_are_compared(kind: str) -> None:
                 optimizer.step()
             assert str(caught.value) == (
                 "parameters: ranks 0 and 1 have different ones; start all ranks with the same "
-                "seed or checkpoint, or broadcast the parameters of rank 0"
+                "seed or checkpoint, and freeze the same parameters on all ranks"
             )
             after = optimizer.state_dict()["method"]
             assert all(torch.equal(after[key], x) for key, x in before.items())
@@ -436,6 +436,30 @@ def test_compiled_functions_do_not_trace_steps(kind: str) -> None:
 
     for plain, compiled in Simulator(1).run(worker):
         assert equal(plain, compiled)
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+@pytest.mark.parametrize("steps", [2, 5])
+def test_parameters_that_one_rank_freezes_are_refused(kind: str, steps: int) -> None:
+    """The ranks would send arrays of other sizes; during the warm-up, gloo ends the process."""
+
+    def worker(communicator: Any) -> None:
+        model = network()
+        optimizer = make(kind, model, communicator)
+        for step in range(steps):
+            backward(model, step, communicator.rank)
+            optimizer.step()
+        for ranks, message in ((1, "parameters: ranks 0 and 1 have different ones"), (2, "")):
+            model[0].requires_grad_(communicator.rank < 2 - ranks)
+            optimizer.zero_grad()
+            model(torch.ones(1, 24)).sum().backward()
+            if message:
+                with pytest.raises(ParameterError, match=message):
+                    optimizer.step()
+            else:
+                optimizer.step()
+
+    Simulator(2).run(worker)
 
 
 @pytest.mark.parametrize("kind", ["dgc", "adam"])
