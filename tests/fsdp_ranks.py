@@ -464,6 +464,7 @@ def arguments() -> dict[str, Any]:
         warnings.simplefilter("always")
         net = fully_shard(Net(), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
         comm.register(net)
+    second = refusal_of(comm.register, fully_shard(Net()))
     sharded = refusal_of(gcodec.torch.DGC, net, 0.1)
     state = {"step": 0, "rank": dist.get_rank(), "size": dist.get_world_size()}
     residual = {"worker:residual:x": torch.ones(3), "worker:step:x": torch.tensor(1)}
@@ -473,6 +474,7 @@ def arguments() -> dict[str, Any]:
     return {
         "wrong": wrong,
         "plain": plain,
+        "second": second,
         "sharded": sharded,
         "warned": [str(w.message) for w in caught],
         "refused": [str(text) for text in refused],

@@ -217,6 +217,7 @@ class FsdpComm:
         self._gradients = BucketCoder(worker, seed, rank, Key(None))
         self._means = BucketCoder(server, seed, rank, Key(None))
         self._parameters = BucketCoder(None, seed, rank, Key(None))
+        self._model: torch.nn.Module | None = None
         self._communicators: dict[str, TorchCommunicator] = {}
         # Shapes of the residuals of all registered parameters, by the coder and the name.
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {"worker": {}, "server": {}}
@@ -244,8 +245,9 @@ class FsdpComm:
         Raises
         ------
         ParameterError
-            If the model has no FSDP2 module, `replicas` is combined with a mesh that
-            replicates the model already, or a loaded state belongs to another model.
+            If the model has no FSDP2 module, another model is registered, `replicas` is combined
+            with a mesh that replicates the model already, or a loaded state belongs to another
+            model.
 
         Warns
         -----
@@ -267,6 +269,8 @@ class FsdpComm:
         ]
         if not modules:
             raise ParameterError("model: none of its modules is sharded; call fully_shard first")
+        if self._model not in (None, model):  # its passes and residuals would mingle
+            raise ParameterError("model: another one is registered; call fsdp_comm for each model")
         globs = selection.globs_of(filter(None, self._policies.values()))
         selection.warn_of_unmatched("fsdp_comm", globs, names.values())
         layouts: list[tuple[Any, _Layout]] = []
@@ -286,6 +290,7 @@ class FsdpComm:
             self._shapes = shapes
         for module, layout in layouts:
             self._register_module(module, layout)
+        self._model = model
         model.register_forward_pre_hook(self._end_pass)
 
     def _place_in(self, parameter: Any) -> int:

@@ -139,6 +139,7 @@ def test_arguments(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("arguments"):
         assert rank["wrong"] == []
         assert rank["plain"].startswith("model: ")
+        assert rank["second"].startswith("model: another one is registered; call fsdp_comm for ea")
         assert "='DTensor': must be a whole tensor, not a DTensor" in rank["sharded"]
         assert rank["warned"] == ["fsdp_comm: no parameter of the model matches 'nothing.*'"]
         step, arrays = rank["refused"]
