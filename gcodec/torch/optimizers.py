@@ -149,6 +149,7 @@ class DGC(ExchangingOptimizer):
     >>> import torch, gcodec.torch
     >>> from gcodec.training import Simulator
     >>> def worker(communicator):
+    ...     torch.manual_seed(0)
     ...     model = torch.nn.Linear(64, 32)
     ...     torch.nn.init.ones_(model.weight)
     ...     optimizer = gcodec.torch.DGC(
