@@ -131,7 +131,7 @@ class FrameMod:
         if reply.has_content():
             key = _key_of(self._key, "client", nonce, node)
             last = context.state.config_records.get(_RECORD, {"nonce": "", "replies": 0})
-            feedback = self._restored(context, accepted in (last["nonce"], _UNKNOWN))
+            feedback = self._restored(context, accepted in (last["nonce"], _UNKNOWN), received)
             before, replies = feedback.state_dict(), int(last["replies"])
             try:
                 reply.content = self._encoded(reply.content, received, feedback, replies, key)
@@ -143,13 +143,26 @@ class FrameMod:
                 context.state[_RECORD] = ConfigRecord({"nonce": nonce, "replies": replies + 1})
         return reply
 
-    def _restored(self, context: Any, was_accepted: bool) -> Feedback:
-        """Return this client's feedback, as it was before the last update if that was dropped."""
+    def _restored(
+        self, context: Any, was_accepted: bool, received: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> Feedback:
+        """Return this client's feedback, as it was before the last update if that was dropped.
+
+        Residuals of arrays that the client has now received in another shape are left out.
+        """
         policy, rank = PrefixedPolicy(self._policy), int(context.node_id) % (1 << 64)
         feedback = Feedback(policy, decay=self._decay, seed=self._seed, rank=rank)
         record = context.state.array_records.get(_STATE if was_accepted else _BEFORE)
         if record is not None:
-            feedback.load_state_dict(_to_numpy(record))
+            saved = _to_numpy(record)
+            stale = {
+                f"{_UPDATE}{name}/{key}"
+                for name, arrays in received.items()
+                for key, array in arrays.items()
+                if saved.get(f"residual:{_UPDATE}{name}/{key}", array).shape != array.shape
+            }
+            kept = {key: x for key, x in saved.items() if key.partition(":")[2] not in stale}
+            feedback.load_state_dict(kept)
         return feedback
 
     def _encoded(

@@ -93,7 +93,7 @@ def digest(**groups: Mapping[str, np.ndarray]) -> bytes:
     for group, arrays in sorted(groups.items()):
         for name, array in sorted(arrays.items()):
             hashed.update(f"{group}:{name} {array.shape} ".encode())
-            hashed.update(np.ascontiguousarray(array).data)
+            hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return hashed.hexdigest().encode()
 
 

@@ -501,6 +501,20 @@ def test_second_grid_of_a_run_continues_the_feedback(is_first_dropped: bool) -> 
     assert len(dropped) == is_first_dropped
 
 
+@pytest.mark.parametrize("codec", ["topk:ratio=0.1", "lowrank"])
+def test_array_may_get_another_shape(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its residual is left out; the clients would refuse all further rounds."""
+    local = LocalGrid(client_app(gcodec.flower.FrameMod(codec)), 2)
+    grid = gcodec.flower.FrameGrid(local)
+    rounds(grid, 2)
+    monkeypatch.setitem(START, "weight", np.zeros((41, 30), np.float32))
+    before = START["weight"].copy()
+    assert not np.array_equal(rounds(grid, 2)["weight"], before)
+    residual = local.contexts[1].state["gcodec.feedback"]["residual:update:arrays/weight"]
+    assert residual.numpy().shape == (41, 30)
+    assert grid.dropped == []
+
+
 def test_messages_that_have_expired_are_forgotten() -> None:
     local = LocalGrid(client_app(gcodec.flower.FrameMod("sign")), 1)
     grid = gcodec.flower.FrameGrid(local)
