@@ -300,7 +300,7 @@ def on_all_ranks(
     gradients: Mapping[str, np.ndarray],
     prepare: Callable[[], _T],
     digest: bytes = b"",
-    parameters: bytes = b"",
+    shared: bytes = b"",
 ) -> _T:
     """Check the gradients and call `prepare`; if either fails on one rank, raise on all ranks.
 
@@ -318,9 +318,10 @@ def on_all_ranks(
         Function that changes no state. It may raise `ParameterError`.
     digest : bytes
         Hexadecimal digest of the state that all ranks must share, after it was loaded; else empty.
-    parameters : bytes
-        Hexadecimal digest of the parameters, in the first step, after a state was loaded, and if
-        there are others than in the last step; else empty.
+    shared : bytes
+        Digest of the parameters and settings, see `gcodec.training.state.shared`, in the first
+        step, after a state was loaded, and if there are other parameters than in the last step;
+        else empty.
 
     Returns
     -------
@@ -330,8 +331,8 @@ def on_all_ranks(
     Raises
     ------
     ParameterError
-        If a gradient of any rank contains NaN or Inf, `prepare` fails on any rank, or the digests
-        of the state or those of the parameters differ.
+        If a gradient of any rank contains NaN or Inf, `prepare` fails on any rank, or the states,
+        the parameters or the settings differ.
     """
 
     def checked() -> _T:
@@ -343,20 +344,26 @@ def on_all_ranks(
         return prepare()
 
     result, refusal = _attempt(communicator, checked)
-    digests = b"/".join([digest, parameters]) if digest or parameters else b""
-    messages = communicator.all_gather(refusal or digests)
+    own = b"/".join([digest, shared]) if digest or shared else b""
+    messages = communicator.all_gather(refusal or own)
     _check_refusals(messages)
-    shared = [message.partition(b"/") for message in messages]
-    for rank, (state, _, values) in enumerate(shared):
-        if state != shared[0][0]:
+    parts = [(*message.split(b"/", 2), b"", b"")[:3] for message in messages]
+    for rank, (state, values, settings) in enumerate(parts):
+        if state != parts[0][0]:
             raise ParameterError(
                 f"load_state_dict: ranks 0 and {rank} have different states; all ranks must load "
                 "the same checkpoint before the same step"
             )
-        if values != shared[0][2]:
+        if values != parts[0][1]:
             raise ParameterError(
                 f"parameters: ranks 0 and {rank} have different ones; start all ranks with the "
                 "same seed or checkpoint, and freeze the same parameters on all ranks"
+            )
+        if settings != parts[0][2]:
+            texts = [text.decode(errors="replace") for text in (parts[0][2], settings)]
+            raise ParameterError(
+                f"the arguments of all ranks must be equal: they are {texts[0]} on rank 0, and "
+                f"{texts[1]} on rank {rank}"
             )
     return cast(_T, result)
 

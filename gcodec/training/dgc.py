@@ -149,13 +149,13 @@ class DGC:
         """
         density = self.density_at(epoch)
         arrays = state.as_float32(gradients, self._velocity)
-        parameters_digest = b"" if parameters is None else state.digest(parameters=parameters)
+        shared = b"" if parameters is None else state.shared(parameters)
         steps = on_all_ranks(
             self.communicator,
             arrays,
             lambda: self._steps(arrays, density),
             self._digest,
-            parameters_digest,
+            shared,
         )
         frames = [step.message for step in steps.values()]
         means = all_gather_mean(self.communicator, frames)

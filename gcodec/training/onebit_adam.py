@@ -101,6 +101,7 @@ class OneBitAdam:
         )
         self.epsilon = check_between("epsilon", epsilon, 0, math.inf, "a number, at least 0")
         check_choice("scale", scale, ("l1", "l2", "deepspeed"))
+        self.scale = scale
         self.min_size = check_integer("min_size", min_size, 0, _MAX_COUNT, "a number of elements")
         self._has_whole_scale = scale == "deepspeed"
         codec = Sign().replaced(scale="l2" if self._has_whole_scale else scale)
@@ -141,15 +142,19 @@ class OneBitAdam:
         ------
         ParameterError, TypeError
             If a gradient of any rank contains NaN or Inf, or a mean, a moment, a step or a sum of
-            the feedback exceeds float32, or the parameters of the ranks differ; then all ranks
-            raise. Nothing has changed.
+            the feedback exceeds float32, or the parameters or arguments of the ranks differ; then
+            all ranks raise. Nothing has changed.
         """
         rate = self.rate if rate is None else check_float32("rate", rate)
         arrays = state.as_float32(gradients, self._momentum)
         targets = state.writable_parameters(parameters, arrays)
         names = tuple(targets)
-        digest = b"" if names == self._compared else state.digest(parameters=targets)
-        on_all_ranks(self.communicator, arrays, lambda: None, self._digest, digest)
+        shared = b""
+        if names != self._compared:
+            settings = {"warmup": self.warmup, "rate": rate, "betas": self.betas}
+            settings |= {"epsilon": self.epsilon, "scale": self.scale, "min_size": self.min_size}
+            shared = state.shared(targets, **settings)
+        on_all_ranks(self.communicator, arrays, lambda: None, self._digest, shared)
         count = self._steps + 1
         factor = np.float32(rate / (1 - self.betas[0] ** count))
         with contextlib.ExitStack() as unless_refused:

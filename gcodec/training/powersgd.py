@@ -117,7 +117,7 @@ class PowerSGD:
     def _average(
         self,
         gradients: Mapping[str, Any],
-        parameters: bytes = b"",
+        shared: bytes = b"",
         waiting: Collection[str] = (),
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return the means, and the new residual and start of each factored tensor."""
@@ -134,7 +134,7 @@ class PowerSGD:
                 matrices[name] = (x if name in kept else self._corrected(name, x)).reshape(size)
             return matrices
 
-        matrices = on_all_ranks(self.communicator, arrays, corrected, self._digest, parameters)
+        matrices = on_all_ranks(self.communicator, arrays, corrected, self._digest, shared)
         dense = [name for name in arrays if name not in factored]
         factors, dense_means = low_rank_mean(
             self.communicator,
@@ -194,14 +194,17 @@ class PowerSGD:
         Raises
         ------
         ParameterError, TypeError
-            As for `average`, or if a momentum or a step exceeds float32, or if the parameters of
-            the ranks differ. Nothing has changed.
+            As for `average`, or if a momentum or a step exceeds float32, or if the parameters or
+            arguments of the ranks differ. Nothing has changed.
         """
         rate = check_float32("rate", rate)
         targets = state.writable_parameters(parameters, gradients)
         names = tuple(targets)
-        digest = b"" if names == self._compared else state.digest(parameters=targets)
-        means, residual, start = self._average(gradients, digest)
+        shared = b""
+        if names != self._compared:
+            settings = {"rank": self.rank, "momentum": self.momentum, "seed": self.seed}
+            shared = state.shared(targets, **settings, rate=rate)
+        means, residual, start = self._average(gradients, shared)
         momentum = {}
         with np.errstate(over="ignore", invalid="ignore"):
             for name, mean in means.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -95,6 +96,11 @@ def digest(**groups: Mapping[str, np.ndarray]) -> bytes:
             hashed.update(f"{group}:{name} {array.shape} ".encode())
             hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return hashed.hexdigest().encode()
+
+
+def shared(parameters: Mapping[str, np.ndarray], **settings: object) -> bytes:
+    """Return what all ranks must share: a digest of the parameters, and settings as JSON."""
+    return digest(parameters=parameters) + b"/" + json.dumps(settings).encode()
 
 
 def place_of(communicator: Communicator) -> dict[str, np.ndarray]:

@@ -205,6 +205,29 @@ def test_parameters_that_differ_are_refused_on_all(method: Any) -> None:
     Simulator(3).run(worker)
 
 
+@pytest.mark.parametrize(
+    ("method", "settings", "rate", "message"),
+    [
+        (OneBitAdam, {"betas": (0.8, 0.999)}, 0.1, r'"betas": \[0.9, .* on rank 0, .*\[0.8, '),
+        (OneBitAdam, {"warmup": 3}, 0.1, '"warmup": 2, .* on rank 0, and .*"warmup": 3, .*rank 1'),
+        (PowerSGD, {"momentum": 0.5}, 0.1, '"momentum": 0.9, .* on rank 0'),
+        (PowerSGD, {}, 0.2, r'"rate": 0.1\} on rank 0, and .*"rate": 0.2\} on rank 1'),
+    ],
+)
+def test_arguments_that_differ_are_refused_on_all(
+    method: Any, settings: dict[str, Any], rate: float, message: str
+) -> None:
+    def worker(c: Communicator) -> None:
+        common = {"warmup": 2} if method is OneBitAdam else {}
+        instance = method(c, **(common | settings if c.rank else common))
+        x = {"w": np.zeros((5, 6), np.float32)}
+        with pytest.raises(gcodec.ParameterError, match=message):
+            instance.step(x, {"w": np.ones((5, 6), np.float32)}, rate=rate if c.rank else 0.1)
+        assert not x["w"].any()
+
+    Simulator(2).run(worker)
+
+
 def test_residuals_of_powersgd_fit_their_rank_only() -> None:
     states: list[dict[str, np.ndarray]] = []
 
