@@ -64,10 +64,11 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         Raises
         ------
         ParameterError
-            If a gradient of any rank contains NaN or Inf, or if the parameters of the ranks differ
-            in the first step, after `load_state_dict`, or after some were frozen or unfrozen; on
-            all ranks. Nothing has changed. Also if the learning rate is not finite, or if a
-            ``GradScaler`` calls this method, because each rank's scaler decides for itself.
+            If a gradient of any rank contains NaN or Inf; on all ranks. Also if the parameters or
+            learning rates of the ranks differ, which they compare in the first step, after
+            `load_state_dict`, and after parameters were frozen or unfrozen. Nothing has changed.
+            Also if the learning rate is not finite, or if a ``GradScaler`` calls this method,
+            because each rank's scaler decides for itself.
         """
         if self.__dict__.pop("found_inf", None) is not None:
             allowed = "None, because it skips steps of single ranks; bfloat16 needs none"
@@ -191,7 +192,7 @@ class DGC(ExchangingOptimizer):
         parameters = None
         if tuple(gradients) != self._compared:
             parameters = {name: _to_host(self._named[name]) for name in gradients}
-        means = self.method.average(gradients, self.epoch, parameters=parameters)
+        means = self.method.average(gradients, self.epoch, parameters=parameters, rate=lr)
         self._compared = tuple(gradients)
         for name, mean in means.items():
             parameter = self._named[name]

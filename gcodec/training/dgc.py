@@ -119,6 +119,7 @@ class DGC:
         epoch: int,
         *,
         parameters: Mapping[str, np.ndarray] | None = None,
+        rate: float | None = None,
     ) -> dict[str, np.ndarray]:
         """Take one step on all workers, and average the elements that they send.
 
@@ -134,6 +135,8 @@ class DGC:
         parameters : mapping of str to array, optional
             Parameters to compare with those of the other ranks, which must pass theirs in the same
             step. If they differ, the replicas would never become equal.
+        rate : float, optional
+            Learning rate of the caller, to compare together with `parameters`.
 
         Returns
         -------
@@ -144,12 +147,12 @@ class DGC:
         ------
         ParameterError, TypeError
             If a gradient of any rank contains NaN or Inf, or if an accumulator of any rank or a
-            mean exceeds float32, or if the parameters of the ranks differ, or only some of them
-            have loaded a state; then all ranks raise. No state has changed.
+            mean exceeds float32, or if the parameters or rates of the ranks differ, or only some
+            of them have loaded a state; then all ranks raise. No state has changed.
         """
         density = self.density_at(epoch)
         arrays = state.as_float32(gradients, self._velocity)
-        shared = b"" if parameters is None else state.shared(parameters)
+        shared = b"" if parameters is None else state.shared(parameters, rate=rate)
         steps = on_all_ranks(
             self.communicator,
             arrays,

@@ -320,6 +320,21 @@ def test_parameters_of_ranks_are_compared(kind: str) -> None:
     Simulator(2).run(worker)
 
 
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_learning_rates_of_ranks_are_compared(kind: str) -> None:
+    def worker(communicator: Any) -> bool:
+        model = network()
+        optimizer = make(kind, model, communicator)
+        before = values(model)
+        backward(model, 0, communicator.rank)
+        optimizer.param_groups[0]["lr"] = 0.25 * (1 + communicator.rank)
+        with pytest.raises(ParameterError, match=r'"rate": 0.25.* on rank 0, and .*"rate": 0.5'):
+            optimizer.step()
+        return equal(values(model), before)
+
+    assert Simulator(2).run(worker) == [True] * 2
+
+
 @pytest.mark.parametrize("kind", ["dgc", "adam", "deepspeed"])
 def test_state_of_other_ranks_is_refused(kind: str) -> None:
     def train(communicator: Any) -> dict[str, Any]:
