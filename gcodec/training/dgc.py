@@ -22,6 +22,7 @@ from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_integer, check_positive
 
 _MAX_COUNT = 2**62
+_ANY_SIZE = "; without 'velocity:' and 'residual:' entries, DGC starts anew with any ranks"
 
 
 class _Step(NamedTuple):
@@ -250,7 +251,7 @@ class DGC:
         """
         velocity, residual, place = state.unpack(saved, "velocity", "residual", "place")
         if velocity:
-            state.check_place(place, self.communicator, "; without entries, a run starts anew")
+            state.check_place(place, self.communicator, _ANY_SIZE)
         state.check_matching(velocity, residual)
         self._velocity, self._residual = velocity, residual
         self._digest = state.digest()
