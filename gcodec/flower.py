@@ -47,6 +47,7 @@ _STYPE = "gcodec.frame"  # serialization type of an Array whose data is a frame
 _RECORD = "gcodec"  # gcodec's own record in a message
 _STATE, _BEFORE = "gcodec.feedback", "gcodec.feedback.before"  # records of a client's state
 _UPDATE, _VALUE = "update:", "value:"  # the name of a frame is its kind, then that of the array
+_UNKNOWN = "unknown"  # in place of a nonce: another grid has had the updates of this node so far
 _MAX_WEIGHT = 2**53  # largest weight of a client's update in a mean
 _INTEGERS = "biu"  # kinds of dtypes
 _MOD_FAILED = 6  # Flower's code for a mod that refuses a message
@@ -130,7 +131,7 @@ class FrameMod:
         if reply.has_content():
             key = _key_of(self._key, "client", nonce, node)
             last = context.state.config_records.get(_RECORD, {"nonce": "", "replies": 0})
-            feedback = self._restored(context, last["nonce"] == accepted)
+            feedback = self._restored(context, accepted in (last["nonce"], _UNKNOWN), received)
             before, replies = feedback.state_dict(), int(last["replies"])
             try:
                 reply.content = self._encoded(reply.content, received, feedback, replies, key)
@@ -142,13 +143,26 @@ class FrameMod:
                 context.state[_RECORD] = ConfigRecord({"nonce": nonce, "replies": replies + 1})
         return reply
 
-    def _restored(self, context: Any, was_accepted: bool) -> Feedback:
-        """Return this client's feedback, as it was before the last update if that was dropped."""
+    def _restored(
+        self, context: Any, was_accepted: bool, received: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> Feedback:
+        """Return this client's feedback, as it was before the last update if that was dropped.
+
+        Residuals of arrays that the client has now received in another shape are left out.
+        """
         policy, rank = PrefixedPolicy(self._policy), int(context.node_id) % (1 << 64)
         feedback = Feedback(policy, decay=self._decay, seed=self._seed, rank=rank)
         record = context.state.array_records.get(_STATE if was_accepted else _BEFORE)
         if record is not None:
-            feedback.load_state_dict(_to_numpy(record))
+            saved = _to_numpy(record)
+            stale = {
+                f"{_UPDATE}{name}/{key}"
+                for name, arrays in received.items()
+                for key, array in arrays.items()
+                if saved.get(f"residual:{_UPDATE}{name}/{key}", array).shape != array.shape
+            }
+            kept = {key: x for key, x in saved.items() if key.partition(":")[2] not in stale}
+            feedback.load_state_dict(kept)
         return feedback
 
     def _encoded(
@@ -285,7 +299,7 @@ class FrameGrid(Grid):
         self._max_norm = math.inf if max_norm is None else check_positive("max_norm", max_norm)
         self._limits = Limits.or_default(limits)
         self._sent: dict[str, _Sent] = {}  # by the id of the message
-        self._accepted: dict[int, str] = {}  # nonce of the last update of each node
+        self._accepted: dict[int, str] = {}  # nonce of the last update of each node, if any
         self._integers: set[str] = set()  # paths of arrays that were integers when first sent
         self._rounds = 0  # number of times that messages were sent
         self.dropped: list[tuple[int, str]] = []
@@ -359,7 +373,9 @@ class FrameGrid(Grid):
                 if encoded is None or key is not None:
                     encoded = shared[name, id(record)] = self._encode(name, record, key)
                 records[name], arrays[name] = encoded.frames, encoded.arrays
-            settings = {"nonce": nonce, "accepted": self._accepted.get(node, "")}
+            settings = {"nonce": nonce, "accepted": self._accepted.get(node, _UNKNOWN)}
+            if not _is_of(message, MessageType.EVALUATE):
+                self._accepted.setdefault(node, "")
             records[_RECORD] = ConfigRecord(settings)
             message.content = RecordDict(records)
             self.sent_nbytes += _nbytes(message.content)

@@ -24,7 +24,7 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
-from ddp_ranks import COMPRESSED, Training, error_of, infinite, refusal_of, same
+from ddp_ranks import COMPRESSED, KEY, Training, error_of, infinite, refusal_of, same
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -337,6 +337,25 @@ def counted() -> dict[str, Any]:
     }
 
 
+def peers() -> dict[str, Any]:
+    """Train two groups with the same data, as ranks of tensor parallelism do."""
+    rank, digests = dist.get_rank(), []
+    groups = [dist.new_group([first, first + 2]) for first in (0, 1)]
+    for feedback in (True, False):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(torch.nn.Linear(48, 32), process_group=groups[rank % 2])
+        state, hook = gcodec.torch.ddp_hook(
+            "qsgd:s=3", model=model, start_iter=0, feedback=feedback, key=KEY
+        )
+        model.register_comm_hook(state, hook)
+        for step in range(2):
+            x = torch.randn(8, 48, generator=torch.Generator().manual_seed(2 * step + rank // 2))
+            model.zero_grad()
+            model(x).tanh().sum().backward()
+        digests.append(model.module.weight.grad.double().square().sum().item())
+    return {"digests": digests}
+
+
 # PowerSGD
 
 
@@ -394,6 +413,51 @@ def factors() -> dict[str, Any]:
         "residual": list(state.residual("weight").shape),
         "sent": sent,
     }
+
+
+def unused_factors() -> dict[str, Any]:
+    """Train two branches in turn; DDP drops the mean of a parameter that no rank has used."""
+    torch.manual_seed(0)
+    branches = DistributedDataParallel(Branches(), find_unused_parameters=True)
+    state, hook = gcodec.torch.ddp_hook(
+        "powersgd:rank=1", collective="factors", model=branches, start_iter=0
+    )
+    branches.register_comm_hook(state, hook)
+    owed, kept = {}, []
+    for step in range(8):
+        # In the third step, one rank alone uses the second branch.
+        index = step // 2 % 2 if step != 2 else dist.get_rank()
+        x = torch.randn(8, 48, generator=torch.Generator().manual_seed(2 * step + dist.get_rank()))
+        weight = branches.module.layers[index].weight
+        name = f"layers.{index}.weight"
+        loss = branches.module(x, index).tanh().sum()
+        owed[name] = owed.get(name, 0) + torch.autograd.grad(loss, weight)[0].double()
+        branches.zero_grad()
+        other = f"layers.{1 - index}.weight"
+        before = state.residual(other).clone() if other in owed else None
+        branches(x, index).tanh().sum().backward()
+        for each, parameter in branches.module.named_parameters():
+            if parameter.grad is not None:
+                owed[each] = owed.get(each, 0) - parameter.grad.double()
+        if before is not None:
+            kept.append(torch.equal(before, state.residual(other)))
+    far = []
+    for name, value in owed.items():
+        rest = value - state.residual(name).double()
+        dist.all_reduce(rest)
+        far.append(float(rest.norm()))
+    return {"far": max(far), "kept": all(kept)}
+
+
+class Branches(torch.nn.Module):
+    """Two layers, of which each step uses one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(48, 32, False) for _ in range(2)])
+
+    def forward(self, x: torch.Tensor, index: int) -> torch.Tensor:
+        return self.layers[index](x)
 
 
 def resume_factors() -> dict[str, Any]:

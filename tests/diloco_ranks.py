@@ -126,7 +126,7 @@ def overlap() -> dict[str, Any]:
         "in_flight": len(loaded["diloco"]["in_flight"]),
         "same": same,
         "outer_steps": worker.diloco.outer_step,
-        "error": error.partition("load_state_dict: ")[2],
+        "error": error.partition("exchange: ")[2],
         "recovered": recovered,
     }
 

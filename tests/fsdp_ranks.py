@@ -24,6 +24,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.functional import layer_norm
 
 import gcodec
@@ -382,6 +387,37 @@ def unused() -> dict[str, Any]:
     return {"digest": training.digest(), "names": sorted(names)}
 
 
+def tensor_parallel() -> dict[str, Any]:
+    """Cut two layers by tensor parallelism as well; pairs of ranks hold the same third layer."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    torch.manual_seed(1)
+    sizes = ((16, 46), (46, 33), (33, 12))
+    net = torch.nn.Sequential(*[torch.nn.Linear(*size) for size in sizes])
+    plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+    parallelize_module(net, mesh["tensor"], plan)
+    for module in (*net, net):
+        fully_shard(module, mesh=mesh["data"])
+    comm = gcodec.torch.fsdp_comm(
+        "qsgd:s=3,bucket=64", parameters="qsgd:s=99,bucket=64", min_numel=64
+    )
+    comm.register(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    with warnings.catch_warnings():
+        # Torch warns of tensor parallelism under FSDP2.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module")
+        for step in range(3):
+            optimizer.zero_grad()
+            loss_of(net, batch(step, mesh.get_local_rank("data"))).backward()
+            optimizer.step()
+    residuals = {
+        key.partition(":residual:")[2]: list(x.shape)
+        for key, x in comm.state_dict().items()
+        if ":residual:" in key
+    }
+    weight = net[2].weight.full_tensor().detach()
+    return {"residuals": residuals, "digest": weight.double().square().sum().item()}
+
+
 def frozen() -> dict[str, Any]:
     """Freeze a parameter for one step: the others keep their pieces and residuals."""
     training = Training()
@@ -428,6 +464,7 @@ def arguments() -> dict[str, Any]:
         warnings.simplefilter("always")
         net = fully_shard(Net(), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
         comm.register(net)
+    second = refusal_of(comm.register, fully_shard(Net()))
     sharded = refusal_of(gcodec.torch.DGC, net, 0.1)
     state = {"step": 0, "rank": dist.get_rank(), "size": dist.get_world_size()}
     residual = {"worker:residual:x": torch.ones(3), "worker:step:x": torch.tensor(1)}
@@ -437,6 +474,7 @@ def arguments() -> dict[str, Any]:
     return {
         "wrong": wrong,
         "plain": plain,
+        "second": second,
         "sharded": sharded,
         "warned": [str(w.message) for w in caught],
         "refused": [str(text) for text in refused],

@@ -59,8 +59,9 @@ from gcodec.torch.saved_state import (
 )
 from gcodec.torch.selection import joined_policy, warn_of_unmatched
 from gcodec.torch.settings import Settings
-from gcodec.torch.tensors import check_same_rank, warn_of_missing_residuals
+from gcodec.torch.tensors import warn_of_missing_residuals
 from gcodec.training.collectives import share_of
+from gcodec.training.state import check_same_rank
 from gcodec.wire.kinds import check_between
 
 
@@ -360,10 +361,13 @@ class DdpState:
 
     def _coder_of(self, policy: Policy) -> BucketCoder:
         settings, memory = self.settings, None
-        rank = dist.get_rank()  # as the exchanges count senders, also for a process group
+        # Ranks of other groups may hold the same parameters, as with tensor parallelism, and must
+        # round them in the same way. The exchanges count senders among all processes.
+        rank, sender = self._communicator.rank, dist.get_rank()
         if settings.feedback:
             memory = Feedback(policy, decay=settings.decay, seed=settings.seed, rank=rank)
-        return BucketCoder(memory, settings.seed, rank, self._key, settings.group_below)
+        below = settings.group_below
+        return BucketCoder(memory, settings.seed, rank, self._key, below, sender)
 
     @cached_property
     def _dense(self) -> Exchange:

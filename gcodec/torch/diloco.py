@@ -40,6 +40,7 @@ from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_flag, check_integer
 
 _DIGEST_NBYTES = 32
+_PROGRESS_NBYTES = 8  # digest of the progress of a worker, at the start of its message
 _KEYS = {"inner_step", "outer_step", "outer", "optimizer", "feedback", "in_flight"}
 # Errors for an object of another form, from Python, torch and its optimizers.
 _MALFORMED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -231,8 +232,7 @@ class DiLoCo:
         self._flights: list[_Flight] = []  # in the order of their exchanges
         self._due: list[int] = []  # fragments to exchange in this step
         self._failure: Exception | None = None
-        self._has_agreed = False  # whether an exchange has compared steps and outer parameters
-        self._disagreement = ""  # reason why that exchange has failed
+        self._has_agreed = False  # whether an exchange has compared the outer state
         self._session = b""  # identifies the group; each of its workers derives it
         self._thread: ThreadPoolExecutor | None = None
         self._settings = {
@@ -254,6 +254,8 @@ class DiLoCo:
 
     # Steps
 
+    # A compiled function must not trace the exchange.
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def step(self) -> None:
         """Count an inner step, and exchange the fragments that are due.
 
@@ -318,44 +320,61 @@ class DiLoCo:
         apply_at = self.inner_step + overlap
         self._flights.append(_Flight(fragment, apply_at, mixing, coder, parts, done))
 
-    def _progress(self) -> dict[str, object] | None:
-        """Return what all workers must share, unless an exchange has compared it already."""
-        if self._has_agreed:
-            return None
-        self._has_agreed = True
-        digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
-        for tensor in self._outer.values():
-            digest.update(_bytes_of(tensor).data)
-        steps = {"inner_step": self.inner_step, "outer_step": self.outer_step}
-        return {**steps, "digest of outer parameters": digest.hexdigest()}
+    def _progress(self) -> dict[str, object]:
+        """Return what all workers must share.
+
+        The outer state is part of it until an exchange has compared it; from then on, all workers
+        change it in the same way if their outer optimizers have the same settings.
+        """
+        progress: dict[str, object] = {
+            "inner_step": self.inner_step,
+            "outer_step": self.outer_step,
+        }
+        state = self._optimizer.state_dict()
+        for index, group in enumerate(state["param_groups"]):
+            place = f"outer_optimizer.param_groups[{index}]"
+            for name, value in group.items():
+                is_plain = isinstance(value, (int, float, str))
+                progress[f"{place}[{name!r}]"] = value if is_plain else repr(value)
+        if not self._has_agreed:
+            digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
+            values = [x for entry in state["state"].values() for _, x in sorted(entry.items())]
+            for value in (*self._outer.values(), *values):
+                is_tensor = isinstance(value, torch.Tensor)
+                digest.update(_bytes_of(value).data if is_tensor else repr(value).encode())
+            progress["digest of the outer state"] = digest.hexdigest()
+            self._has_agreed = True
+        return progress
 
     def _exchange(
         self,
         coder: BucketCoder,
         parts: Sequence[Part],
         step: int,
-        progress: Mapping[str, object] | None,
+        progress: Mapping[str, object],
     ) -> None:
         """Replace pseudo-gradients by their means over all workers, if these have agreed."""
-        if progress is not None:
-            try:
-                check_agreement(self._communicator, "load_state_dict", progress)
-            except ParameterError as error:
-                self._disagreement = f"{error}; all must load the same checkpoint"
-        if self._disagreement:  # the other workers do not exchange either
-            raise Refused(self._disagreement)
+        text = json.dumps(progress).encode()
+        own = hashlib.blake2b(text, digest_size=_PROGRESS_NBYTES).digest()
 
         def write() -> list[bytes]:
             for part in parts:
                 if not all_finite(part.values.reshape(-1)):
                     what = f"the pseudo-gradient of {part.name!r}"
                     raise ParameterError(f"{what} contains NaN or Inf")
-            return [coder.encode(parts, step)]
+            return [own + coder.encode(parts, step)]
 
         [message] = sealed(write, 1, self._communicator.rank)
         messages = self._communicator.all_gather(message)
         self.sent_nbytes += (len(messages) - 1) * len(message)
-        coder.average(parts, opened(messages))
+        contents = opened(messages)
+        if any(content[:_PROGRESS_NBYTES] != own for content in contents):  # on all workers
+            try:
+                check_agreement(self._communicator, "exchange", progress)
+            except ParameterError as error:
+                advice = "all must load the same checkpoint, and set outer_optimizer alike"
+                raise Refused(f"{error}; {advice}") from None
+        coder.average(parts, [content[_PROGRESS_NBYTES:] for content in contents])
 
     def _finish(self) -> None:
         """Wait for the first exchange, and take its outer step."""
@@ -363,6 +382,7 @@ class DiLoCo:
         try:
             flight.done.result()
         except Refused as refused:
+            self._has_agreed = False
             del self._flights[0]
             flight.coder.rollback()
             raise _failure(self.outer_step, flight, refused) from None
@@ -383,7 +403,8 @@ class DiLoCo:
                 parameter = self._parameters[name]
                 own[name] = parameter.detach().clone()
                 parameter.copy_(self._outer[name])
-                parameter.grad = torch.from_numpy(values).to(parameter.device, parameter.dtype)
+                if values.any():  # else nobody has changed it, as if it is frozen
+                    parameter.grad = torch.from_numpy(values).to(parameter.device, parameter.dtype)
         self._optimizer.step()
         with torch.no_grad():
             for name, local in own.items():
@@ -423,7 +444,7 @@ class DiLoCo:
         self._communicator = communicator
         if self._feedback is not None:
             self._feedback.rank = communicator.rank
-        self._has_agreed, self._disagreement = False, ""
+        self._has_agreed = False
         check_agreement(communicator, "DiLoCo", self._settings)
         message = self._state_message(None)
         unfinished = [*(flight.fragment for flight in self._flights), *self._due]
@@ -575,8 +596,8 @@ class DiLoCo:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a dict that `state_dict` returned.
 
-        All workers load the same checkpoint: the next exchange fails on all of them if their steps
-        or outer parameters differ.
+        All workers load the same checkpoint: the next exchange fails on all of them if their
+        steps, outer parameters or outer optimizers differ.
 
         Raises
         ------
@@ -622,7 +643,7 @@ class DiLoCo:
             self._outer[name].copy_(tensor)
         self.inner_step, self.outer_step = inner_step, outer_step
         self._due, self._flights = [], landed
-        self._has_agreed, self._disagreement = False, ""
+        self._has_agreed = False
 
     def _landed(self, fragment: int, apply_at: int, means: Mapping[str, torch.Tensor]) -> _Flight:
         """Return an exchange that has ended with these means."""

@@ -13,7 +13,7 @@ from gcodec.errors import ParameterError
 from gcodec.policy import Policy
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.exchange import Traffic
-from gcodec.torch.messages import Part
+from gcodec.torch.messages import Part, is_zero
 from gcodec.training.collectives import dense_mean
 from gcodec.training.powersgd import PowerSGD, nbytes
 
@@ -65,8 +65,9 @@ class Factors:
                 name: x.reshape(-1) if codec is None else x
                 for name, x, codec in members
             }
+            waiting = [part.name for part in members if is_zero(part.values.reshape(-1))]
             try:
-                means = method.average(gradients)
+                means = method.average(gradients, waiting=waiting)
             except ParameterError:  # on all ranks
                 arrays = list(gradients.values())
                 means = dict(zip(gradients, dense_mean(self._communicator, arrays), strict=True))

@@ -33,13 +33,9 @@ from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares
 from gcodec.torch.messages import BucketCoder, Key, Part, check_states
 from gcodec.torch.names import FLOATS, unwrapped
 from gcodec.torch.saved_state import check_shapes
-from gcodec.torch.tensors import (
-    check_same_rank,
-    saved_array,
-    saved_count,
-    warn_of_missing_residuals,
-)
+from gcodec.torch.tensors import saved_array, saved_count, warn_of_missing_residuals
 from gcodec.training.collectives import share_of
+from gcodec.training.state import check_same_rank
 from gcodec.wire.kinds import check_flag
 
 _TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"
@@ -136,10 +132,14 @@ class _Layout(NamedTuple):
     module : str
         Name of the module.
     parameters : sequence of (name, parameter)
+    place : int
+        Number of this rank among those that average the gradients. With tensor parallelism, ranks
+        that hold the same shard have the same one, so they round it in the same way.
     """
 
     module: str
     parameters: Sequence[tuple[str, Any]]
+    place: int
 
     @property
     def trainable(self) -> Sequence[tuple[str, Any]]:
@@ -217,6 +217,7 @@ class FsdpComm:
         self._gradients = BucketCoder(worker, seed, rank, Key(None))
         self._means = BucketCoder(server, seed, rank, Key(None))
         self._parameters = BucketCoder(None, seed, rank, Key(None))
+        self._model: torch.nn.Module | None = None
         self._communicators: dict[str, TorchCommunicator] = {}
         # Shapes of the residuals of all registered parameters, by the coder and the name.
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {"worker": {}, "server": {}}
@@ -244,8 +245,9 @@ class FsdpComm:
         Raises
         ------
         ParameterError
-            If the model has no FSDP2 module, `replicas` is combined with a mesh that
-            replicates the model already, or a loaded state belongs to another model.
+            If the model has no FSDP2 module, another model is registered, `replicas` is combined
+            with a mesh that replicates the model already, or a loaded state belongs to another
+            model.
 
         Warns
         -----
@@ -267,6 +269,8 @@ class FsdpComm:
         ]
         if not modules:
             raise ParameterError("model: none of its modules is sharded; call fully_shard first")
+        if self._model not in (None, model):  # its passes and residuals would mingle
+            raise ParameterError("model: another one is registered; call fsdp_comm for each model")
         globs = selection.globs_of(filter(None, self._policies.values()))
         selection.warn_of_unmatched("fsdp_comm", globs, names.values())
         layouts: list[tuple[Any, _Layout]] = []
@@ -277,7 +281,7 @@ class FsdpComm:
                 if isinstance(parameter, DTensor)
             ]
             if managed:
-                layouts.append((module, _Layout(name, managed)))
+                layouts.append((module, _Layout(name, managed, self._place_in(managed[0][1]))))
         if self._policies["codec"] is not None:
             shapes = {prefix: {**known} for prefix, known in self._shapes.items()}
             for _, layout in layouts:
@@ -286,7 +290,16 @@ class FsdpComm:
             self._shapes = shapes
         for module, layout in layouts:
             self._register_module(module, layout)
+        self._model = model
         model.register_forward_pre_hook(self._end_pass)
+
+    def _place_in(self, parameter: Any) -> int:
+        """Return the number of this rank among all that hold a shard of a parameter."""
+        mesh, is_hybrid = parameter.device_mesh, _is_hybrid(parameter)
+        shard, size = mesh.get_local_rank(int(is_hybrid)), mesh.size(int(is_hybrid))
+        if self._replicas is not None:
+            return int(dist.get_rank(self._replicas) * size + shard)
+        return int(mesh.get_local_rank(0) * size + shard) if is_hybrid else int(shard)
 
     def _register_module(self, module: Any, layout: _Layout) -> None:
         (_, parameter), *_ = layout.parameters
@@ -349,6 +362,7 @@ class FsdpComm:
         mean = np.empty(rows.shape[1], np.float32)
         own = self._parts(mean, pieces, f"{communicator.rank}/")
         self.dense_nbytes += (size - 1) * output.numel() * output.element_size()
+        self._gradients.take_place(layout.place)
         with self._backward_pass(layout, is_hybrid):
             try:
                 self._average_shares(communicator, shares, own)
@@ -396,6 +410,8 @@ class FsdpComm:
         reason = self._reason_of(whole) or ""
         reasons = self._communicator(node).all_gather(reason.encode())
         refusal = next((text.decode() for text in reasons if text), None)
+        for coder in self._coders().values():
+            coder.take_place(layout.place)
         with self._backward_pass(layout):
             error: GcodecError | None = None
             try:
@@ -430,6 +446,7 @@ class FsdpComm:
         own = self._parts(values, pieces, f"{communicator.rank}/", "parameters")
         rows = np.empty((size, values.size), np.float32)
         targets = [self._parts(row, pieces, f"{i}/", "parameters") for i, row in enumerate(rows)]
+        coder.take_place(layout.place)
         # One seed for all steps: the forward and the backward pass see the same parameters.
         gather_shares(communicator, coder, own, targets, 0, self._traffic)
         output.copy_(torch.from_numpy(rows.reshape(-1)))
@@ -686,8 +703,15 @@ def _is_hybrid(parameter: Any) -> bool:
 
 def _shard_shape(parameter: Any, size: int) -> tuple[int, ...]:
     """Return the shape of each rank's shard of a parameter, with its padding."""
-    shape = list(parameter.shape)
-    dim = getattr(parameter.placements[int(_is_hybrid(parameter))], "dim", 0)
+    shape, mesh = list(parameter.shape), parameter.device_mesh
+    own = int(_is_hybrid(parameter))
+    for index, placement in enumerate(parameter.placements):
+        if index > own and placement.is_shard():  # of tensor parallelism
+            length = shape[placement.dim]
+            longest = -(-length // mesh.size(index))
+            start = min(length, longest * mesh.get_local_rank(index))
+            shape[placement.dim] = min(longest, length - start)
+    dim = getattr(parameter.placements[own], "dim", 0)
     shape[dim] = -(-shape[dim] // size)
     return tuple(shape)
 

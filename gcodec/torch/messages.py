@@ -94,22 +94,40 @@ class BucketCoder:
     ----------
     feedback : Feedback or None
         Error feedback, or None for a hook without residuals.
-    seed, rank : int
+    seed : int
+    rank : int
+        Number of this rank among those that average the gradients, from which seeds derive; that
+        of the feedback is equal.
     key : Key
         Key of the tags in messages.
     group_below : int
         Number of elements below which tensors share frames, with feedback and on the host.
+    sender : int, optional
+        Rank of the sender in the tags. Default: `rank`.
     """
 
     def __init__(
-        self, feedback: Feedback | None, seed: int, rank: int, key: Key, group_below: int = 0
+        self,
+        feedback: Feedback | None,
+        seed: int,
+        rank: int,
+        key: Key,
+        group_below: int = 0,
+        sender: int | None = None,
     ) -> None:
         self.feedback = feedback
         self._group_below = 0 if feedback is None else group_below
         self._steps = None if feedback is None else Transaction(feedback)
         self._seed, self._rank, self._key = seed, rank, key
+        self._sender = rank if sender is None else sender
         self._count = 0  # buckets so far, equal on every rank
         self._sent: dict[str, tuple[bytes, Symbols]] = {}  # frames of the last messages, by tensor
+
+    def take_place(self, rank: int) -> None:
+        """Derive the seeds of further messages from another rank."""
+        self._rank = rank
+        if self.feedback is not None:
+            self.feedback.rank = rank
 
     def encode(self, parts: Sequence[Part], step: int) -> bytes:
         """Return this rank's message."""
@@ -145,7 +163,7 @@ class BucketCoder:
         frames += shared_frames
         message = [bytes(kinds), *frames]
         if key is not None:
-            message.insert(0, _tag(key, self._count, self._rank, parts, bytes(kinds), frames))
+            message.insert(0, _tag(key, self._count, self._sender, parts, bytes(kinds), frames))
         return joined(message)
 
     def max_nbytes(self, parts: Sequence[Part]) -> int | None:
@@ -292,8 +310,7 @@ class BucketCoder:
     def _encode_part(self, name: str, values: Array, codec: Codec, step: int) -> tuple[int, bytes]:
         """Return the kind of a tensor, and its frame."""
         flat, key = flattened(values), self._key.value
-        # The first elements of most other tensors contain a value other than 0.
-        if not max_abs_bits(flat[:_PROBE]) and not max_abs_bits(flat):
+        if is_zero(flat):
             return _ZERO, b""
         try:
             if self._steps is not None:
@@ -322,6 +339,15 @@ class BucketCoder:
             return all_finite_corrected(flat, beside(residual, flat).reshape(-1), decay)
         finally:
             feedback.forget(name, memory)
+
+
+def is_zero(flat: Array) -> bool:
+    """Tell whether a gradient is that of a parameter which took no part, so that it sends nothing.
+
+    Its mean may reach no rank: DDP drops that of a parameter which no rank used.
+    """
+    # The first elements of most other tensors contain a value other than 0.
+    return not max_abs_bits(flat[:_PROBE]) and not max_abs_bits(flat)
 
 
 def _add_shared(sums: dict[str, FrameSum], frames: Iterator[Frame], scale: float) -> None:

@@ -23,6 +23,9 @@ from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_float32
 
 _METHOD = "method"  # key of a state_dict that PyTorch's optimizers do not have
+# Key of the optimizer's state. With an optimizer without state, `torch.distributed.checkpoint`
+# would take a step of zeros, and drop the state of the method; so it raises KeyError of this text.
+_SAVED_APART = "save this state_dict by torch.save: torch.distributed.checkpoint drops parts"
 _KINDS = ("velocity", "residual", "momentum", "variance")  # of arrays in the shapes of parameters
 
 
@@ -44,6 +47,8 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         check_float32("lr", lr)
         super().__init__(list(parameters.values()), {"lr": lr})
         self._named = parameters
+        self._compared: tuple[str, ...] | None = None  # parameters that the ranks have compared
+        self.state[_SAVED_APART] = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse a second group, because all parameters share a learning rate."""
@@ -51,15 +56,19 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             raise ParameterError("param_group: the optimizer has exactly one group")
         super().add_param_group(param_group)
 
+    # A compiled function must not trace the exchange.
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step on all ranks, which must call this method together.
 
         Raises
         ------
         ParameterError
-            If a gradient of any rank contains NaN or Inf; on all ranks. Nothing has changed. Also
-            if the learning rate is not finite, or if a ``GradScaler`` calls this method, because
-            each rank's scaler decides for itself.
+            If a gradient of any rank contains NaN or Inf; on all ranks. Also if the parameters or
+            learning rates of the ranks differ, which they compare in the first step, after
+            `load_state_dict`, and after parameters were frozen or unfrozen. Nothing has changed.
+            Also if the learning rate is not finite, or if a ``GradScaler`` calls this method,
+            because each rank's scaler decides for itself.
         """
         if self.__dict__.pop("found_inf", None) is not None:
             allowed = "None, because it skips steps of single ranks; bfloat16 needs none"
@@ -99,7 +108,8 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         Raises
         ------
         ParameterError
-            If this is no such dict, or the state of another model. Nothing has changed.
+            If this is no such dict, or the state of another model, rank or number of ranks.
+            Nothing has changed.
         """
         saved = state_dict.get(_METHOD) if isinstance(state_dict, Mapping) else None
         if not isinstance(saved, Mapping):
@@ -109,7 +119,8 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         method.load_state_dict(arrays)
         check_shapes(arrays, {name: tuple(p.shape) for name, p in self._named.items()}, _KINDS)
         super().load_state_dict({key: x for key, x in state_dict.items() if key != _METHOD})
-        self.method = method
+        self.state[_SAVED_APART] = {}  # which states of former versions lack
+        self.method, self._compared = method, None
 
 
 class DGC(ExchangingOptimizer):
@@ -121,7 +132,8 @@ class DGC(ExchangingOptimizer):
     Parameters
     ----------
     model : Module or iterable of (name, parameter)
-        Model with the same parameters on all ranks.
+        Model with the same parameters on all ranks. Those that require no gradient now take no
+        part, even if they are unfrozen later.
     lr : float
         Learning rate.
     density, momentum, clip, warmup, value, min_size
@@ -139,6 +151,7 @@ class DGC(ExchangingOptimizer):
     >>> import torch, gcodec.torch
     >>> from gcodec.training import Simulator
     >>> def worker(communicator):
+    ...     torch.manual_seed(0)
     ...     model = torch.nn.Linear(64, 32)
     ...     torch.nn.init.ones_(model.weight)
     ...     optimizer = gcodec.torch.DGC(
@@ -177,7 +190,12 @@ class DGC(ExchangingOptimizer):
         )
 
     def _update(self, gradients: dict[str, np.ndarray], lr: float) -> None:
-        for name, mean in self.method.average(gradients, self.epoch).items():
+        parameters = None
+        if tuple(gradients) != self._compared:
+            parameters = {name: _to_host(self._named[name]) for name in gradients}
+        means = self.method.average(gradients, self.epoch, parameters=parameters, rate=lr)
+        self._compared = tuple(gradients)
+        for name, mean in means.items():
             parameter = self._named[name]
             change = torch.from_numpy(mean).to(parameter.device, parameter.dtype)
             parameter.add_(change, alpha=-lr)
@@ -192,7 +210,8 @@ class OneBitAdam(ExchangingOptimizer):
     Parameters
     ----------
     model : Module or iterable of (name, parameter)
-        Model with the same parameters on all ranks.
+        Model with the same parameters on all ranks. Those that require no gradient now take no
+        part, even if they are unfrozen later.
     lr : float
         Learning rate.
     warmup, betas, scale, min_size

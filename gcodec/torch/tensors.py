@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from gcodec import api
 from gcodec.arrays.frameworks import TORCH
 from gcodec.arrays.nonfinite import NonFinite
 from gcodec.codec import CodecLike
-from gcodec.errors import ParameterError
 from gcodec.limits import Limits
 from gcodec.wire.kinds import check_integer
 
@@ -117,17 +115,6 @@ def decode(
 def _is_on_device(tensor: torch.Tensor) -> bool:
     """Tell whether a dense tensor has values outside of the host's memory."""
     return tensor.layout is torch.strided and tensor.device.type not in ("cpu", "meta")
-
-
-def check_same_rank(saved: Mapping[str, int], rank: int, size: int, advice: str = "") -> None:
-    """Raise `ParameterError` unless a state_dict is that of a rank of a group of this size.
-
-    The message ends with the advice.
-    """
-    for key, expected in (("rank", rank), ("size", size)):
-        if saved[key] != expected:
-            allowed = f"{expected}, because each rank has its own state{advice}"
-            raise ParameterError.of(f"state[{key!r}]", saved[key], allowed)
 
 
 def warn_of_missing_residuals(caller: str) -> None:

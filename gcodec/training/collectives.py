@@ -301,10 +301,12 @@ def on_all_ranks(
     gradients: Mapping[str, np.ndarray],
     prepare: Callable[[], _T],
     digest: bytes = b"",
+    shared: bytes = b"",
 ) -> _T:
     """Check the gradients and call `prepare`; if either fails on one rank, raise on all ranks.
 
-    This takes one all-gather of messages that are empty unless a rank fails. Without it only the
+    This takes one all-gather of messages that are empty unless a rank fails or there are digests
+    to compare. Without it only the
     failing rank would raise, and the other ranks would wait for it; and a step that all ranks
     must skip, for example after loss scaling overflowed, would have changed their state.
 
@@ -317,6 +319,10 @@ def on_all_ranks(
         Function that changes no state. It may raise `ParameterError`.
     digest : bytes
         Hexadecimal digest of the state that all ranks must share, after it was loaded; else empty.
+    shared : bytes
+        Digest of the parameters and settings, see `gcodec.training.state.shared`, in the first
+        step, after a state was loaded, and if there are other parameters than in the last step;
+        else empty.
 
     Returns
     -------
@@ -326,8 +332,8 @@ def on_all_ranks(
     Raises
     ------
     ParameterError
-        If a gradient of any rank contains NaN or Inf, `prepare` fails on any rank, or the digests
-        differ.
+        If a gradient of any rank contains NaN or Inf, `prepare` fails on any rank, or the states,
+        the parameters or the settings differ.
     """
 
     def checked() -> _T:
@@ -339,13 +345,26 @@ def on_all_ranks(
         return prepare()
 
     result, refusal = _attempt(communicator, checked)
-    messages = communicator.all_gather(refusal or digest)
+    own = b"/".join([digest, shared]) if digest or shared else b""
+    messages = communicator.all_gather(refusal or own)
     _check_refusals(messages)
-    for rank, message in enumerate(messages):
-        if message != messages[0]:
+    parts = [(*message.split(b"/", 2), b"", b"")[:3] for message in messages]
+    for rank, (state, values, settings) in enumerate(parts):
+        if state != parts[0][0]:
             raise ParameterError(
                 f"load_state_dict: ranks 0 and {rank} have different states; all ranks must load "
                 "the same checkpoint before the same step"
+            )
+        if values != parts[0][1]:
+            raise ParameterError(
+                f"parameters: ranks 0 and {rank} have different ones; start all ranks with the "
+                "same seed or checkpoint, and freeze the same parameters on all ranks"
+            )
+        if settings != parts[0][2]:
+            texts = [text.decode(errors="replace") for text in (parts[0][2], settings)]
+            raise ParameterError(
+                f"the arguments of all ranks must be equal: they are {texts[0]} on rank 0, and "
+                f"{texts[1]} on rank {rank}"
             )
     return cast(_T, result)
 

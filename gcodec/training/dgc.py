@@ -23,6 +23,7 @@ from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_integer, check_positive
 
 _MAX_COUNT = 2**62
+_ANY_SIZE = "; without 'velocity:' and 'residual:' entries, DGC starts anew with any ranks"
 
 
 class _Step(NamedTuple):
@@ -107,13 +108,21 @@ class DGC:
         self._codec = TopK().replaced(value=value)
         self._velocity: dict[str, np.ndarray] = {}  # u
         self._residual: dict[str, np.ndarray] = {}  # v
+        self._digest = b""  # of a loaded state, until a step has compared it
 
     def density_at(self, epoch: int) -> float:
         """Return the fraction of the elements that is sent in an epoch, counted from 0."""
         epoch = check_integer("epoch", epoch, 0, _MAX_COUNT, "a number of epochs")
         return math.pow(self.density, (min(epoch, self.warmup) + 1) / (self.warmup + 1))
 
-    def average(self, gradients: Mapping[str, TensorLike], epoch: int) -> dict[str, np.ndarray]:
+    def average(
+        self,
+        gradients: Mapping[str, TensorLike],
+        epoch: int,
+        *,
+        parameters: Mapping[str, np.ndarray] | None = None,
+        rate: float | None = None,
+    ) -> dict[str, np.ndarray]:
         """Take one step on all workers, and average the elements that they send.
 
         All workers must call this method together.
@@ -125,6 +134,11 @@ class DGC:
             every rank.
         epoch : int
             Current epoch, counted from 0.
+        parameters : mapping of str to array, optional
+            Parameters to compare with those of the other ranks, which must pass theirs in the same
+            step. If they differ, the replicas would never become equal.
+        rate : float, optional
+            Learning rate of the caller, to compare together with `parameters`.
 
         Returns
         -------
@@ -135,15 +149,24 @@ class DGC:
         ------
         ParameterError, TypeError
             If a gradient of any rank contains NaN or Inf, or if an accumulator of any rank or a
-            mean exceeds float32; then all ranks raise. No state has changed.
+            mean exceeds float32, or if the parameters or rates of the ranks differ, or only some
+            of them have loaded a state; then all ranks raise. No state has changed.
         """
         density = self.density_at(epoch)
         arrays = state.as_float32(gradients, self._velocity)
-        steps = on_all_ranks(self.communicator, arrays, lambda: self._steps(arrays, density))
+        shared = b"" if parameters is None else state.shared(parameters, rate=rate)
+        steps = on_all_ranks(
+            self.communicator,
+            arrays,
+            lambda: self._steps(arrays, density),
+            self._digest,
+            shared,
+        )
         frames = [step.message for step in steps.values()]
         means = all_gather_mean(self.communicator, frames)
         check_means(means)
         self._keep(steps)
+        self._digest = b""
         return dict(zip(gradients, means, strict=True))
 
     def compress(self, gradients: Mapping[str, TensorLike], epoch: int) -> list[bytes]:
@@ -207,8 +230,16 @@ class DGC:
         return state.view(self._residual, name)
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies of all accumulators: ``"velocity:NAME"`` and ``"residual:NAME"``."""
-        return state.pack(velocity=self._velocity, residual=self._residual)
+        """Return copies of all accumulators, which differ between ranks.
+
+        Returns
+        -------
+        dict
+            ``"velocity:NAME"`` and ``"residual:NAME"``; and ``"place:rank"`` and ``"place:size"``,
+            the rank and the number of ranks.
+        """
+        place = state.place_of(self.communicator)
+        return state.pack(velocity=self._velocity, residual=self._residual, place=place)
 
     def load_state_dict(self, saved: Mapping[str, object]) -> None:
         """Replace all state by a dict that `state_dict` returned.
@@ -216,8 +247,12 @@ class DGC:
         Raises
         ------
         ParameterError
-            If `saved` is not such a dict. No state has changed.
+            If `saved` is not such a dict, or has accumulators of another rank or number of ranks.
+            No state has changed.
         """
-        velocity, residual = state.unpack(saved, "velocity", "residual")
+        velocity, residual, place = state.unpack(saved, "velocity", "residual", "place")
+        if velocity:
+            state.check_place(place, self.communicator, _ANY_SIZE)
         state.check_matching(velocity, residual)
         self._velocity, self._residual = velocity, residual
+        self._digest = state.digest()

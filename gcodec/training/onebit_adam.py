@@ -19,6 +19,7 @@ from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_choice, check_float32, check_integer
 
 _MAX_COUNT = 2**62
+_ANY_SIZE = "; without 'worker:' and 'server:' entries, a state of 1-bit Adam fits any ranks"
 
 
 class OneBitAdam:
@@ -100,6 +101,7 @@ class OneBitAdam:
         )
         self.epsilon = check_between("epsilon", epsilon, 0, math.inf, "a number, at least 0")
         check_choice("scale", scale, ("l1", "l2", "deepspeed"))
+        self.scale = scale
         self.min_size = check_integer("min_size", min_size, 0, _MAX_COUNT, "a number of elements")
         self._has_whole_scale = scale == "deepspeed"
         codec = Sign().replaced(scale="l2" if self._has_whole_scale else scale)
@@ -107,6 +109,7 @@ class OneBitAdam:
         self._server = Feedback(codec, rank=communicator.rank)
         self._steps = 0
         self._digest = b""  # of a loaded state, until a step has compared it
+        self._compared: tuple[str, ...] | None = None  # parameters that the ranks have compared
         self._momentum: dict[str, np.ndarray] = {}
         self._variance: dict[str, np.ndarray] = {}
         self._inverse_root: dict[str, np.ndarray] = {}  # 1/(√variance + ε), once frozen
@@ -127,7 +130,8 @@ class OneBitAdam:
         Parameters
         ----------
         parameters : mapping of str to float32 array
-            Parameters, equal on every rank; updated in place.
+            Parameters, equal on every rank; updated in place. The ranks compare them in the first
+            step, after `load_state_dict`, and if the names differ from those of the last step.
         gradients : mapping of str to array
             Gradients of this worker, see `gcodec.encode`; with the names, order and shapes of
             `parameters`.
@@ -138,12 +142,19 @@ class OneBitAdam:
         ------
         ParameterError, TypeError
             If a gradient of any rank contains NaN or Inf, or a mean, a moment, a step or a sum of
-            the feedback exceeds float32; then all ranks raise. Nothing has changed.
+            the feedback exceeds float32, or the parameters or arguments of the ranks differ; then
+            all ranks raise. Nothing has changed.
         """
         rate = self.rate if rate is None else check_float32("rate", rate)
         arrays = state.as_float32(gradients, self._momentum)
         targets = state.writable_parameters(parameters, arrays)
-        on_all_ranks(self.communicator, arrays, lambda: None, self._digest)
+        names = tuple(targets)
+        shared = b""
+        if names != self._compared:
+            settings = {"warmup": self.warmup, "rate": rate, "betas": self.betas}
+            settings |= {"epsilon": self.epsilon, "scale": self.scale, "min_size": self.min_size}
+            shared = state.shared(targets, **settings)
+        on_all_ranks(self.communicator, arrays, lambda: None, self._digest, shared)
         count = self._steps + 1
         factor = np.float32(rate / (1 - self.betas[0] ** count))
         with contextlib.ExitStack() as unless_refused:
@@ -160,7 +171,7 @@ class OneBitAdam:
                 steps = {name: momentum[name] * inverse_root[name] * factor for name in targets}
             state.check_finite("step", steps)
         self._momentum, self._variance = {**self._momentum, **momentum}, variance
-        self._steps, self._digest = count, b""
+        self._steps, self._digest, self._compared = count, b"", names
         for name, x in targets.items():
             x -= steps[name]
 
@@ -229,8 +240,9 @@ class OneBitAdam:
         Returns
         -------
         dict
-            ``"step:count"``, ``"momentum:NAME"`` and ``"variance:NAME"``; and ``"worker:KEY"``
-            and ``"server:KEY"`` with the keys of `Feedback.state_dict`.
+            ``"step:count"``, ``"momentum:NAME"`` and ``"variance:NAME"``; ``"worker:KEY"`` and
+            ``"server:KEY"`` with the keys of `Feedback.state_dict`; and ``"place:rank"`` and
+            ``"place:size"``, the rank and the number of ranks.
         """
         return state.pack(
             step={"count": np.array(self._steps, np.int64)},
@@ -238,22 +250,27 @@ class OneBitAdam:
             variance=self._variance,
             worker=self._worker.state_dict(),
             server=self._server.state_dict(),
+            place=state.place_of(self.communicator),
         )
 
     def load_state_dict(self, saved: Mapping[str, object]) -> None:
         """Replace all state by a dict that `state_dict` returned.
 
         All ranks load the same checkpoint: the next step fails on all of them if their steps,
-        momenta or variances differ.
+        momenta or variances differ. Without the entries ``"worker:KEY"`` and ``"server:KEY"``, a
+        state fits any number of ranks; what the former ranks had not sent is then lost.
 
         Raises
         ------
         ParameterError
-            If `saved` is not such a dict. No state has changed.
+            If `saved` is not such a dict, or has entries of another rank or number of ranks. No
+            state has changed.
         """
-        count, momentum, variance, worker, server = state.unpack(
-            saved, "step", "momentum", "variance", "worker", "server"
+        count, momentum, variance, worker, server, place = state.unpack(
+            saved, "step", "momentum", "variance", "worker", "server", "place"
         )
+        if worker or server:
+            state.check_place(place, self.communicator, _ANY_SIZE)
         state.check_matching(momentum, variance)
         steps = count.get("count", np.array(-1))
         if count.keys() != {"count"} or steps.shape or steps.dtype.kind not in "iu" or steps < 0:
@@ -265,6 +282,7 @@ class OneBitAdam:
         self._steps, self._momentum, self._variance = int(steps), momentum, variance
         self._inverse_root = {}
         self._digest = state.digest(step=count, momentum=momentum, variance=variance)
+        self._compared = None
 
 
 def _running_mean(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from gcodec.wire.kinds import check_between, check_float32, check_integer
 
 _MAX_RANK = 1 << 16
 _MAX_NORM = 2.0**126
+_ANY_SIZE = "; without 'residual:' and 'start:' entries, a state of PowerSGD fits any ranks"
 
 
 class PowerSGD:
@@ -79,8 +80,11 @@ class PowerSGD:
         self._start: dict[str, np.ndarray] = {}  # Q
         self._momentum: dict[str, np.ndarray] = {}
         self._digest = b""  # of loaded momenta, until a step has compared them
+        self._compared: tuple[str, ...] | None = None  # parameters that the ranks have compared
 
-    def average(self, gradients: Mapping[str, TensorLike]) -> dict[str, np.ndarray]:
+    def average(
+        self, gradients: Mapping[str, TensorLike], *, waiting: Collection[str] = ()
+    ) -> dict[str, np.ndarray]:
         """Average one step's gradients of all workers, which must call this method together.
 
         Parameters
@@ -88,6 +92,9 @@ class PowerSGD:
         gradients : mapping of str to array
             Gradients of this worker; see `gcodec.encode`. Names, shapes and order are the same on
             every rank.
+        waiting : collection of str
+            Names of tensors whose residuals wait, so that this worker sends none of them. Their
+            gradients must be zeros.
 
         Returns
         -------
@@ -101,27 +108,33 @@ class PowerSGD:
             norm of 2**126 or more, or if a mean exceeds float32; then all ranks raise. No state
             has changed.
         """
-        means, residual, start = self._average(gradients)
+        means, residual, start = self._average(gradients, waiting=waiting)
         self._residual |= residual
         self._start |= start
         self._digest = b""
         return means
 
     def _average(
-        self, gradients: Mapping[str, TensorLike]
+        self,
+        gradients: Mapping[str, TensorLike],
+        shared: bytes = b"",
+        waiting: Collection[str] = (),
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return the means, and the new residual and start of each factored tensor."""
         arrays = state.as_float32(gradients, self._momentum | self._residual)
         sizes = {name: low_rank.matrix_shape(x.shape, self.rank) for name, x in arrays.items()}
         factored = {name: size for name, size in sizes.items() if size is not None}
 
-        def corrected() -> dict[str, np.ndarray]:
-            return {
-                name: self._corrected(name, arrays[name]).reshape(size)
-                for name, size in factored.items()
-            }
+        kept = {name: self._residual[name] for name in waiting if name in self._residual}
 
-        matrices = on_all_ranks(self.communicator, arrays, corrected, self._digest)
+        def corrected() -> dict[str, np.ndarray]:
+            matrices = {}
+            for name, size in factored.items():
+                x = arrays[name]
+                matrices[name] = (x if name in kept else self._corrected(name, x)).reshape(size)
+            return matrices
+
+        matrices = on_all_ranks(self.communicator, arrays, corrected, self._digest, shared)
         dense = [name for name in arrays if name not in factored]
         factors, dense_means = low_rank_mean(
             self.communicator,
@@ -138,7 +151,7 @@ class PowerSGD:
             means[name], start[name] = mean.reshape(shape), q
             residual[name] = matrix.reshape(shape) - sent.reshape(shape)
         check_means(means.values())
-        return {name: means[name] for name in arrays}, residual, start
+        return {name: means[name] for name in arrays}, residual | kept, start
 
     def _corrected(self, name: str, x: np.ndarray) -> np.ndarray:
         """Return a gradient plus its residual."""
@@ -174,7 +187,8 @@ class PowerSGD:
         Parameters
         ----------
         parameters : mapping of str to float32 array
-            Parameters, equal on every rank; updated in place.
+            Parameters, equal on every rank; updated in place. The ranks compare them in the first
+            step, after `load_state_dict`, and if the names differ from those of the last step.
         gradients : mapping of str to array
             Gradients of this worker, see `average`; with the names and shapes of `parameters`.
         rate : float
@@ -183,11 +197,17 @@ class PowerSGD:
         Raises
         ------
         ParameterError, TypeError
-            As for `average`, or if a momentum or a step exceeds float32. Nothing has changed.
+            As for `average`, or if a momentum or a step exceeds float32, or if the parameters or
+            arguments of the ranks differ. Nothing has changed.
         """
         rate = check_float32("rate", rate)
         targets = state.writable_parameters(parameters, gradients)
-        means, residual, start = self._average(gradients)
+        names = tuple(targets)
+        shared = b""
+        if names != self._compared:
+            settings = {"rank": self.rank, "momentum": self.momentum, "seed": self.seed}
+            shared = state.shared(targets, **settings, rate=rate)
+        means, residual, start = self._average(gradients, shared)
         momentum = {}
         with np.errstate(over="ignore", invalid="ignore"):
             for name, mean in means.items():
@@ -200,7 +220,7 @@ class PowerSGD:
         state.check_finite("step", means)
         self._residual |= residual
         self._start |= start
-        self._digest = b""
+        self._digest, self._compared = b"", names
         self._momentum |= momentum
         for name, step in means.items():
             targets[name][...] -= step
@@ -220,14 +240,16 @@ class PowerSGD:
         self._residual, self._start, self._momentum = groups
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies of all state as float32 arrays; the residuals differ between ranks.
+        """Return copies of all state as plain arrays; the residuals differ between ranks.
 
         Returns
         -------
         dict
-            ``"residual:NAME"`` and ``"start:NAME"`` of factored tensors, and ``"momentum:NAME"``.
+            ``"residual:NAME"`` and ``"start:NAME"`` of factored tensors, and ``"momentum:NAME"``;
+            and ``"place:rank"`` and ``"place:size"``, the rank and the number of ranks.
         """
-        return state.pack(residual=self._residual, start=self._start, momentum=self._momentum)
+        groups = {"residual": self._residual, "start": self._start, "momentum": self._momentum}
+        return state.pack(**groups, place=state.place_of(self.communicator))
 
     def load_state_dict(self, saved: Mapping[str, object]) -> None:
         """Replace all state by a dict that `state_dict` returned.
@@ -238,9 +260,13 @@ class PowerSGD:
         Raises
         ------
         ParameterError
-            If `saved` is not such a dict, or belongs to another `rank`. No state has changed.
+            If `saved` is not such a dict, or belongs to another parameter `rank`, or has residuals
+            of another rank or number of ranks of the group. No state has changed.
         """
-        residual, start, momentum = state.unpack(saved, "residual", "start", "momentum")
+        groups = "residual", "start", "momentum", "place"
+        residual, start, momentum, place = state.unpack(saved, *groups)
+        if residual:
+            state.check_place(place, self.communicator, _ANY_SIZE)
         for arrays in (residual, start, momentum):
             state.check_matching(arrays)
         expected = {}
@@ -253,6 +279,7 @@ class PowerSGD:
             state.check_matching({name: residual[name]}, {name: momentum[name]})
         self._residual, self._start, self._momentum = residual, start, momentum
         self._digest = state.digest(momentum=momentum) if momentum else b""
+        self._compared = None
 
 
 def nbytes(shapes: Iterable[tuple[int, ...]], rank: int) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import operator
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,6 +13,7 @@ from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import inspect
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.reduce import all_finite
+from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_mapping
 from gcodec.wire.primitives import encode_name
 
@@ -89,10 +92,48 @@ def pack(**groups: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def digest(**groups: Mapping[str, np.ndarray]) -> bytes:
     """Return a hexadecimal digest of groups of named arrays, with their shapes."""
-    hashed = hashlib.blake2b(digest_size=32)
-    for key, array in sorted(pack(**groups).items()):
-        hashed.update(f"{key} {array.shape} ".encode() + array.tobytes())
+    hashed = hashlib.blake2b(digest_size=16)
+    for group, arrays in sorted(groups.items()):
+        for name, array in sorted(arrays.items()):
+            hashed.update(f"{group}:{name} {array.shape} ".encode())
+            hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return hashed.hexdigest().encode()
+
+
+def shared(parameters: Mapping[str, np.ndarray], **settings: object) -> bytes:
+    """Return what all ranks must share: a digest of the parameters, and settings as JSON."""
+    return digest(parameters=parameters) + b"/" + json.dumps(settings).encode()
+
+
+def place_of(communicator: Communicator) -> dict[str, np.ndarray]:
+    """Return the group of arrays that states the rank of a state, and its number of ranks."""
+    return {key: np.array(getattr(communicator, key), np.int64) for key in ("rank", "size")}
+
+
+def check_place(place: Mapping[str, np.ndarray], communicator: Communicator, advice: str) -> None:
+    """Raise `ParameterError` unless a state is that of this rank and this number of ranks.
+
+    States of former versions lack the group that `place_of` returns. The message ends with the
+    advice.
+    """
+    if not place:
+        return
+    try:
+        saved = {key: operator.index(place[key]) for key in ("rank", "size")}
+    except (KeyError, TypeError):
+        raise ParameterError("state: place:rank and place:size must be integers") from None
+    check_same_rank(saved, communicator.rank, communicator.size, advice)
+
+
+def check_same_rank(saved: Mapping[str, int], rank: int, size: int, advice: str = "") -> None:
+    """Raise `ParameterError` unless a state_dict is that of a rank of a group of this size.
+
+    The message ends with the advice.
+    """
+    for key, expected, unit in (("size", size, " ranks"), ("rank", rank, "")):
+        if saved[key] != expected:
+            allowed = f"{expected}{unit}, because each rank has its own state{advice}"
+            raise ParameterError.of(f"state[{key!r}]", saved[key], allowed)
 
 
 def unpack(state: Mapping[str, object], *groups: str) -> list[dict[str, np.ndarray]]:

@@ -474,6 +474,47 @@ def test_dropped_update_is_sent_again() -> None:
     assert len(grid.dropped) == 1
 
 
+@pytest.mark.parametrize("is_first_dropped", [False, True])
+def test_second_grid_of_a_run_continues_the_feedback(is_first_dropped: bool) -> None:
+    """It has accepted no update, but does not know of any that was dropped either."""
+    mod = gcodec.flower.FrameMod("topk:ratio=0.1")
+    seen: list[int] = []
+
+    def damage(reply: Message) -> None:
+        seen.append(1)
+        if len(seen) == 3 and is_first_dropped:
+            set_frame(reply.content, "weight", lambda data: data[:-1])
+
+    local = LocalGrid(client_app(mod), 1, damage)
+    dropped = []
+    for number in (2, 2):
+        grid = gcodec.flower.FrameGrid(local)
+        rounds(grid, number)
+        dropped += grid.dropped
+    memory = gcodec.Feedback("topk:ratio=0.1", rank=1)
+    for _ in range(4 - is_first_dropped):
+        memory.compress("update:arrays/weight", drift(1, "weight"))
+    residual = local.contexts[1].state["gcodec.feedback"]["residual:update:arrays/weight"]
+    np.testing.assert_allclose(
+        residual.numpy(), memory.residual("update:arrays/weight"), atol=1e-5
+    )
+    assert len(dropped) == is_first_dropped
+
+
+@pytest.mark.parametrize("codec", ["topk:ratio=0.1", "lowrank"])
+def test_array_may_get_another_shape(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its residual is left out; the clients would refuse all further rounds."""
+    local = LocalGrid(client_app(gcodec.flower.FrameMod(codec)), 2)
+    grid = gcodec.flower.FrameGrid(local)
+    rounds(grid, 2)
+    monkeypatch.setitem(START, "weight", np.zeros((41, 30), np.float32))
+    before = START["weight"].copy()
+    assert not np.array_equal(rounds(grid, 2)["weight"], before)
+    residual = local.contexts[1].state["gcodec.feedback"]["residual:update:arrays/weight"]
+    assert residual.numpy().shape == (41, 30)
+    assert grid.dropped == []
+
+
 def test_messages_that_have_expired_are_forgotten() -> None:
     local = LocalGrid(client_app(gcodec.flower.FrameMod("sign")), 1)
     grid = gcodec.flower.FrameGrid(local)

@@ -26,6 +26,7 @@ PAIR = (
     *("two_phase", "other_codec", "sizes", "dense_bits", "automatic", "resume", "counted"),
     *(
         "factors",
+        "unused_factors",
         "resume_factors",
         "mismatch",
         "arguments",
@@ -37,7 +38,7 @@ PAIR = (
 )
 FOUR = (
     *("two_phase", "hierarchical", "inside_then_two_phase", "from_torchrun"),
-    *("resume_hierarchical", "restart", "refused", "nonfinite", "gone_inside"),
+    *("resume_hierarchical", "restart", "peers", "refused", "nonfinite", "gone_inside"),
     *("gone_between", "gone_at_last", "flipped_between", "killed"),
 )
 Ranks = Callable[[str], list[Any]]
@@ -95,6 +96,11 @@ def test_dense_tensors_have_the_bits_of_gathering(pair: Ranks) -> None:
         assert first == second
 
 
+def test_groups_with_the_same_data_agree(four: Ranks) -> None:
+    ranks = four("peers")
+    assert [rank["digests"] for rank in ranks] == [ranks[0]["digests"]] * 4
+
+
 def test_advisor_chooses_once_and_says_why(pair: Ranks) -> None:
     first, second = pair("automatic")
     assert first["digest"] == second["digest"]
@@ -141,6 +147,12 @@ def test_averaged_factors_match_those_of_torch(pair: Ranks) -> None:
     assert first["nan"]
     assert first["residual"] == [32, 48]
     assert first["sent"] == 6 * 4 * (2 * (32 + 48) + 32)  # factors, and the bias
+
+
+def test_factors_of_unused_parameters_wait(pair: Ranks) -> None:
+    for rank in pair("unused_factors"):
+        assert rank["kept"]
+        assert rank["far"] < 1e-3
 
 
 def test_restart_with_other_ranks_keeps_what_is_owed(four: Ranks) -> None:

@@ -449,7 +449,62 @@ def test_workers_with_states_of_different_checkpoints_are_refused() -> None:
     first, second = run(2, worker)
     for errors in first, second:
         assert "the ranks differ: inner_step=3 on rank 0, 9 on rank 1; all must" in errors[0]
-        assert "the ranks differ: digest of outer parameters=" in errors[1]
+        assert "the ranks differ: digest of the outer state=" in errors[1]
+
+
+def test_worker_that_returns_to_another_round_is_named() -> None:
+    def worker(communicator: Any) -> list[str]:
+        own, errors = Worker(communicator), []
+        own.train(range(3))
+        state = own.diloco.state_dict()
+        own.train(range(3))
+        if own.rank == 1:
+            own.diloco.load_state_dict(state)
+        for _ in range(2):
+            with pytest.raises(GcodecError) as caught:
+                own.train(range(3))
+            errors.append(str(caught.value))
+        own.diloco.regroup(communicator)
+        own.train(range(3))
+        return errors
+
+    for errors in run(2, worker):
+        for step, error in zip((9, 12), errors, strict=True):
+            assert f"exchange: the ranks differ: inner_step={step} on rank 0, {step - 3} " in error
+            assert error.endswith("must load the same checkpoint, and set outer_optimizer alike")
+
+
+def test_outer_optimizers_with_other_settings_are_refused() -> None:
+    """Each worker would take another outer step."""
+
+    def worker(communicator: Any) -> bool:
+        own = Worker(communicator)
+        own.train(range(3))
+        before = own.diloco.state_dict()["outer"]
+        own.diloco._optimizer.param_groups[0]["lr"] = 0.5 + 0.1 * own.rank
+        with pytest.raises(GcodecError, match=r"param_groups\[0\]\['lr'\]=0.5 on rank 0, 0.6 on"):
+            own.train(range(3))
+        after = own.diloco.state_dict()["outer"]
+        own.diloco._optimizer.param_groups[0]["lr"] = 0.5
+        own.train(range(3))
+        return all(torch.equal(after[name], x) for name, x in before.items())
+
+    assert run(2, worker) == [True] * 2
+
+
+def test_momenta_do_not_move_frozen_parameters() -> None:
+    def worker(communicator: Any) -> None:
+        own = Worker(communicator)
+        own.train(range(6))
+        own.model[0].requires_grad_(False)
+        own.train(range(3))  # exchanges what the worker had changed before
+        before = own.values()
+        own.inner.zero_grad()  # Adam would move them, too
+        own.train(range(3))
+        after = own.values()
+        assert {n for n in before if np.array_equal(before[n], after[n])} == {"0.weight", "0.bias"}
+
+    run(2, worker)
 
 
 def test_state_of_a_model_in_ddp_fits_one_without() -> None:

@@ -31,7 +31,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]
 def four(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
     """Return a function that returns the results of four ranks for a scenario."""
     directory = tmp_path_factory.mktemp("four")
-    scenarios = ("exact", "replicas", "accumulated", "gpt", "killed")
+    scenarios = ("exact", "replicas", "accumulated", "tensor_parallel", "gpt", "killed")
     results = run_ranks("fsdp_ranks.py", 4, directory, *scenarios)
     return lambda scenario: [rank[scenario] for rank in results if scenario in rank]
 
@@ -123,6 +123,14 @@ def test_frozen_parameter_leaves_the_pieces_of_others(pair: Callable[[str], list
     assert pair("frozen") == [{"names": [], "steps": 3}] * 2
 
 
+def test_parameters_that_tensor_parallelism_cuts(four: Callable[[str], list[Any]]) -> None:
+    ranks = four("tensor_parallel")
+    shapes = {"0.weight": [12, 16], "1.weight": [17, 23], "2.weight": [6, 33]}
+    residuals = {f"{owner}/{name}": shape for owner in (0, 1) for name, shape in shapes.items()}
+    assert [rank["residuals"] for rank in ranks] == [residuals] * 4
+    assert len({rank["digest"] for rank in ranks}) == 1
+
+
 def test_reduced_dtypes_are_close_to_dense(pair: Callable[[str], list[Any]]) -> None:
     assert pair("halves") == [{"close": True}] * 2
 
@@ -131,6 +139,7 @@ def test_arguments(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("arguments"):
         assert rank["wrong"] == []
         assert rank["plain"].startswith("model: ")
+        assert rank["second"].startswith("model: another one is registered; call fsdp_comm for ea")
         assert "='DTensor': must be a whole tensor, not a DTensor" in rank["sharded"]
         assert rank["warned"] == ["fsdp_comm: no parameter of the model matches 'nothing.*'"]
         step, arrays = rank["refused"]

@@ -218,7 +218,8 @@ def test_state_on_another_device_is_loaded(kind: str) -> None:
             owner = make(kind, model, communicator)
         for step in range(4):
             backward(model, step, communicator.rank)
-            torch.optim.SGD(model.parameters(), lr=0.1).step()
+            if kind == "diloco":
+                torch.optim.SGD(model.parameters(), lr=0.1).step()
             owner.step()
         state = owner.state_dict()
         key = "feedback" if kind == "diloco" else "method"
@@ -292,6 +293,86 @@ def test_refused_state_changes_nothing(kind: str) -> None:
     Simulator(1).run(worker)
 
 
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_parameters_of_ranks_are_compared(kind: str) -> None:
+    """In the first step, and in the first one after a state was loaded."""
+
+    def worker(communicator: Any) -> None:
+        model = network()
+        optimizer = make(kind, model, communicator)
+        for step in range(2):
+            kept, before = values(model), optimizer.state_dict()["method"]
+            if communicator.rank == 1:
+                model.load_state_dict({name: x * 2 for name, x in model.state_dict().items()})
+            backward(model, step, communicator.rank)
+            with pytest.raises(ParameterError) as caught:
+                optimizer.step()
+            assert str(caught.value) == (
+                "parameters: ranks 0 and 1 have different ones; start all ranks with the same "
+                "seed or checkpoint, and freeze the same parameters on all ranks"
+            )
+            after = optimizer.state_dict()["method"]
+            assert all(torch.equal(after[key], x) for key, x in before.items())
+            model.load_state_dict({name: torch.from_numpy(x) for name, x in kept.items()})
+            optimizer.step()
+            optimizer.load_state_dict(optimizer.state_dict())
+
+    Simulator(2).run(worker)
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_learning_rates_of_ranks_are_compared(kind: str) -> None:
+    def worker(communicator: Any) -> bool:
+        model = network()
+        optimizer = make(kind, model, communicator)
+        before = values(model)
+        backward(model, 0, communicator.rank)
+        optimizer.param_groups[0]["lr"] = 0.25 * (1 + communicator.rank)
+        with pytest.raises(ParameterError, match=r'"rate": 0.25.* on rank 0, and .*"rate": 0.5'):
+            optimizer.step()
+        return equal(values(model), before)
+
+    assert Simulator(2).run(worker) == [True] * 2
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam", "deepspeed"])
+def test_state_of_other_ranks_is_refused(kind: str) -> None:
+    def train(communicator: Any) -> dict[str, Any]:
+        model = network()
+        optimizer = make(kind, model, communicator)
+        for step in range(5):
+            backward(model, step, communicator.rank)
+            optimizer.step()
+        return optimizer.state_dict()
+
+    four = Simulator(4).run(train)
+
+    def resume(communicator: Any) -> dict[str, np.ndarray]:
+        model, rank = network(), communicator.rank
+        optimizer = make(kind, model, communicator)
+        with pytest.raises(ParameterError, match=r"state\['size'\]=4: must be 2 ranks, because"):
+            optimizer.load_state_dict(four[rank])
+        with pytest.raises(ParameterError, match=rf"state\['rank'\]={1 - rank}: must be {rank}, "):
+            optimizer.load_state_dict(two[1 - rank])
+        with pytest.raises(ParameterError, match="state: place:rank and place:size must be int"):
+            optimizer.load_state_dict(two[rank] | {"method": two[rank]["method"] | wrong})
+        # States of former versions have no place.
+        former = {key: x for key, x in two[rank]["method"].items() if key not in place}
+        optimizer.load_state_dict(two[rank] | {"method": former})
+        # What all ranks share fits any number of them.
+        kinds = ("worker:", "server:", "velocity:", "residual:")
+        common = {key: x for key, x in four[0]["method"].items() if not key.startswith(kinds)}
+        optimizer.load_state_dict(four[0] | {"method": common})
+        for step in range(2):
+            backward(model, step, rank)
+            optimizer.step()
+        return values(model)
+
+    two, place, wrong = Simulator(2).run(train), ("place:rank", "place:size"), {"place:size": 2.5}
+    first, second = Simulator(2).run(resume)
+    assert equal(first, second)
+
+
 @pytest.mark.parametrize("kind", ["dgc", "adam", "deepspeed"])
 def test_frozen_parameters_stay(kind: str) -> None:
     """Their momenta would move them further."""
@@ -314,6 +395,86 @@ def test_frozen_parameters_stay(kind: str) -> None:
 
     first, second = Simulator(2).run(worker)
     assert equal(first, second)
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_functions_that_would_drop_state_are_refused(kind: str) -> None:
+    """They also take a step of zeros to make the state of an optimizer that has none."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    def worker(communicator: Any) -> None:
+        model = network()
+        optimizer = make(kind, model, communicator)
+        for step in range(5):
+            backward(model, step, communicator.rank)
+            optimizer.step()
+        optimizer.zero_grad()
+        before = optimizer.state_dict()
+        former = before | {"state": {}}  # of former versions
+        for _ in range(2):
+            with pytest.raises(KeyError, match=r"save this state_dict by torch\.save: "):
+                get_optimizer_state_dict(model, optimizer)
+            after = optimizer.state_dict()["method"]
+            assert all(torch.equal(after[key], x) for key, x in before["method"].items())
+            optimizer.load_state_dict(former)
+
+    Simulator(1).run(worker)
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam", "diloco"])
+def test_compiled_functions_do_not_trace_steps(kind: str) -> None:
+    def worker(communicator: Any) -> list[dict[str, np.ndarray]]:
+        results = []
+        for compiled in (False, True):
+            model = network()
+            if kind == "diloco":
+                outer = torch.optim.SGD(model.parameters(), lr=1.0)
+                options = {"every": 2, "min_numel": 64, "communicator": communicator}
+                owner = gcodec.torch.DiLoCo(model, outer, "sign", **options)
+            else:
+                owner = make(kind, model, communicator)
+
+            def train(x: Any, model: Any = model, owner: Any = owner) -> None:
+                model.zero_grad()
+                model(x).square().mean().backward()
+                if kind == "diloco":
+                    with torch.no_grad():
+                        for parameter in model.parameters():
+                            parameter -= 0.1 * parameter.grad
+                owner.step()
+
+            run = torch.compile(train, backend="eager") if compiled else train
+            for step in range(5):
+                run(torch.full((2, 24), step + 1.0))
+            results.append(values(model))
+        return results
+
+    for plain, compiled in Simulator(1).run(worker):
+        assert equal(plain, compiled)
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+@pytest.mark.parametrize("steps", [2, 5])
+def test_parameters_that_one_rank_freezes_are_refused(kind: str, steps: int) -> None:
+    """The ranks would send arrays of other sizes; during the warm-up, gloo ends the process."""
+
+    def worker(communicator: Any) -> None:
+        model = network()
+        optimizer = make(kind, model, communicator)
+        for step in range(steps):
+            backward(model, step, communicator.rank)
+            optimizer.step()
+        for ranks, message in ((1, "parameters: ranks 0 and 1 have different ones"), (2, "")):
+            model[0].requires_grad_(communicator.rank < 2 - ranks)
+            optimizer.zero_grad()
+            model(torch.ones(1, 24)).sum().backward()
+            if message:
+                with pytest.raises(ParameterError, match=message):
+                    optimizer.step()
+            else:
+                optimizer.step()
+
+    Simulator(2).run(worker)
 
 
 @pytest.mark.parametrize("kind", ["dgc", "adam"])

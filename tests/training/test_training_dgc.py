@@ -164,7 +164,7 @@ def test_state_dict_round_trip() -> None:
     one, other = method(density=0.1), method(density=0.1)
     one.compress({"w": x}, 0)
     state = one.state_dict()
-    assert sorted(state) == ["residual:w", "velocity:w"]
+    assert sorted(state) == ["place:rank", "place:size", "residual:w", "velocity:w"]
     other.load_state_dict(state)
     state["residual:w"][:] = 7  # a copy
     assert one.compress({"w": x}, 1) == other.compress({"w": x}, 1)

@@ -192,6 +192,65 @@ def test_nonfinite_gradient_skips_step_on_all_ranks(method: Any, wrong: float) -
     Simulator(3).run(worker)
 
 
+@pytest.mark.parametrize("method", [PowerSGD, OneBitAdam])
+def test_parameters_that_differ_are_refused_on_all(method: Any) -> None:
+    def worker(c: Communicator) -> None:
+        instance = method(c, **({"warmup": 2} if method is OneBitAdam else {}))
+        x = {"w": np.full((5, 6), c.rank // 2, np.float32)}
+        for _ in range(2):
+            with pytest.raises(gcodec.ParameterError, match="parameters: ranks 0 and 2 have diff"):
+                instance.step(x, {"w": np.ones((5, 6), np.float32)}, rate=0.1)
+        assert (x["w"] == c.rank // 2).all()
+
+    Simulator(3).run(worker)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "rate", "message"),
+    [
+        (OneBitAdam, {"betas": (0.8, 0.999)}, 0.1, r'"betas": \[0.9, .* on rank 0, .*\[0.8, '),
+        (OneBitAdam, {"warmup": 3}, 0.1, '"warmup": 2, .* on rank 0, and .*"warmup": 3, .*rank 1'),
+        (PowerSGD, {"momentum": 0.5}, 0.1, '"momentum": 0.9, .* on rank 0'),
+        (PowerSGD, {}, 0.2, r'"rate": 0.1\} on rank 0, and .*"rate": 0.2\} on rank 1'),
+    ],
+)
+def test_arguments_that_differ_are_refused_on_all(
+    method: Any, settings: dict[str, Any], rate: float, message: str
+) -> None:
+    def worker(c: Communicator) -> None:
+        common = {"warmup": 2} if method is OneBitAdam else {}
+        instance = method(c, **(common | settings if c.rank else common))
+        x = {"w": np.zeros((5, 6), np.float32)}
+        with pytest.raises(gcodec.ParameterError, match=message):
+            instance.step(x, {"w": np.ones((5, 6), np.float32)}, rate=rate if c.rank else 0.1)
+        assert not x["w"].any()
+
+    Simulator(2).run(worker)
+
+
+def test_residuals_of_powersgd_fit_their_rank_only() -> None:
+    states: list[dict[str, np.ndarray]] = []
+
+    def worker(c: Communicator) -> None:
+        method = PowerSGD(c, rank=1)
+        if states:
+            with pytest.raises(
+                gcodec.ParameterError, match=r"'size'\]=3: must be 2 ranks, because"
+            ):
+                method.load_state_dict(states[c.rank])
+            common = ("momentum", "place")
+            method.load_state_dict({k: x for k, x in states[0].items() if k.startswith(common)})
+        method.step({"w": np.zeros((5, 6), np.float32)}, {"w": random_matrix(c.rank)}, rate=0.1)
+        states.append(method.state_dict())
+
+    def random_matrix(seed: int) -> np.ndarray:
+        return np.random.default_rng(seed).standard_normal((5, 6), np.float32)
+
+    Simulator(3).run(worker)
+    states.sort(key=lambda state: int(state["place:rank"]))
+    Simulator(2).run(worker)
+
+
 @pytest.mark.parametrize("warmup", [2, 9])
 @pytest.mark.parametrize("method", [PowerSGD, OneBitAdam])
 def test_states_of_some_ranks_only_are_refused_on_all(method: Any, warmup: int) -> None:

@@ -170,7 +170,8 @@ def test_state_dict_round_trip() -> None:
         grads_by_name = {"w": x, "b": x[0, :2]}
         one.step(at[0], grads_by_name, 0.1)
         state = one.state_dict()
-        assert sorted(state) == ["momentum:b", "momentum:w", "residual:w", "start:w"]
+        names = ["momentum:b", "momentum:w", "place:rank", "place:size", "residual:w", "start:w"]
+        assert sorted(state) == names
         other.load_state_dict(state)
         for name, values in at[0].items():
             at[1][name][...] = values
