@@ -30,20 +30,12 @@ def byte_counts(codes: np.ndarray) -> np.ndarray:
         _count_values(codes[start:stop], count_tables(), np.empty(_LANES, np.uint8), counts)
         return counts
 
-    return added(pool.run(task, codes.size))
+    return pool.run_added(task, codes.size)
 
 
 def count_tables() -> np.ndarray:
     """Return memory for the tables of `count_part`."""
     return np.empty(_TABLES * _APART, np.int64)
-
-
-def added(parts: list[np.ndarray]) -> np.ndarray:
-    """Return the sum of the counts of the given parts, at least one."""
-    total = parts[0]
-    for part in parts[1:]:
-        total += part
-    return total
 
 
 def least_nbits(counts: np.ndarray, logs: np.ndarray) -> int:

@@ -62,9 +62,9 @@ class Errors(NamedTuple):
     escapes: int
 
     @classmethod
-    def of(cls, sums: np.ndarray, *more_sums: np.ndarray) -> Errors:
-        """Unpack the (8,) sums that kernels compute, added over one or more parts."""
-        a, b, c, of_a, of_b, of_c, squares, escapes = sum(more_sums, sums).tolist()
+    def of(cls, sums: np.ndarray) -> Errors:
+        """Unpack the (8,) sums that kernels compute."""
+        a, b, c, of_a, of_b, of_c, squares, escapes = sums.tolist()
         return cls((a, b, c), (of_a, of_b, of_c), squares, escapes)
 
 
@@ -90,7 +90,7 @@ def rated_levels(x: np.ndarray, step: np.float32, of: ScaleArrays, out: np.ndarr
         _rate(x[start:stop], factor, *of, start, wide, out[start:stop], sums)
         return sums
 
-    return Errors.of(*pool.run(task, x.size))
+    return Errors.of(pool.run_added(task, x.size))
 
 
 def scaled_levels(

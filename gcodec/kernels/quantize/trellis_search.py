@@ -117,7 +117,7 @@ def errors_of(x: np.ndarray, factor: np.float32, run_step: int, symbols: np.ndar
                 _sum_errors(x[at:end], factor, symbols[at:end], sums)
         return sums
 
-    return Errors.of(*pool.run(task, x.size, RUN))
+    return Errors.of(pool.run_added(task, x.size, RUN))
 
 
 def beyond(x: np.ndarray, factor: np.float32, escapes: np.ndarray) -> np.ndarray:
