@@ -56,6 +56,13 @@ def page_adviser() -> Callable[..., Any] | None:
     return madvise
 
 
+def whole_pages(array: np.ndarray) -> tuple[int, int]:
+    """Return the address and the size in bytes of the pages that are within an array."""
+    start, page = array.__array_interface__["data"][0], mmap.PAGESIZE
+    first, last = -(-start // page), (start + array.nbytes) // page
+    return first * page, (last - first) * page
+
+
 class Drainable:
     """A host array that returns its memory to the system while it is read for the last time.
 
@@ -145,10 +152,7 @@ def discard(array: np.ndarray) -> None:
     """
     advise = page_adviser() if array.nbytes >= _LEAST_DISCARDED else None
     if advise is not None:
-        start = array.__array_interface__["data"][0]
-        first, last = -(-start // mmap.PAGESIZE), (start + array.nbytes) // mmap.PAGESIZE
-        size = (last - first) * mmap.PAGESIZE
-        advise(first * mmap.PAGESIZE, size, mmap.MADV_DONTNEED)
+        advise(*whole_pages(array), mmap.MADV_DONTNEED)
 
 
 def contents(array: Any) -> Any:
