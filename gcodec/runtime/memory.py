@@ -16,7 +16,7 @@ from gcodec.runtime import Array, pool
 from gcodec.runtime.device import device_of
 from gcodec.runtime.jit import inline, intrinsic
 
-_LINE = 64  # bytes in a cache line
+LINE = 64  # bytes in a cache line
 _SMALL = 1 << 16  # elements of the largest array whose alignment does not pay
 _PAGE = 1 << 21  # bytes in a huge page, the unit of release
 # Size in bytes up to which the C library may keep the memory of a freed array, to use it again
@@ -33,8 +33,8 @@ np.empty(_LARGEST_REUSED - _PAGE, np.uint8)
 def aligned_empty(size: int, dtype: Any) -> np.ndarray:
     """Return an uninitialized (size,) array that starts at a cache line, for vector stores."""
     nbytes = size * np.dtype(dtype).itemsize
-    block = np.empty(nbytes + _LINE, np.uint8)
-    start = -ctypes.addressof(ctypes.c_char.from_buffer(block.data)) % _LINE
+    block = np.empty(nbytes + LINE, np.uint8)
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(block.data)) % LINE
     return block[start : start + nbytes].view(dtype)
 
 
