@@ -18,11 +18,10 @@ from gcodec.entropy.coder import BitSpan, CodedString, Take, Written, blank
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.context.table_choice import Plan as ContextPlan
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.bit_string import BitString, SymbolsOf
 from gcodec.kernels.bits.code_parts import changed, joined, pack_signs_first, parts_of, take_parts
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpacker
-from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat import per_byte
