@@ -168,7 +168,7 @@ def _longest(total):
 
 @kernel("in uint8[], out int64[]", vectorized=False)
 def find_parameters(scales, scratch):
-    """Write the fields of `ListParameters` to the begin of `scratch`; scratch.size == SCRATCH.
+    """Write the fields of `ListParameters` to the beginning of `scratch`; scratch.size == SCRATCH.
 
     No scale exceeds MOST.
 

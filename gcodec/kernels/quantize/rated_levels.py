@@ -48,7 +48,7 @@ class Errors(NamedTuple):
     ----------
     counts : (int, int, int)
         Number of levels of magnitude 1, of 2, and of larger ones.
-    rests : (int, int, int)
+    residues : (int, int, int)
         For each of these magnitudes, the sum of y minus the level, in 1024ths of a step.
     squares : int
         Sum of the squares of that difference over all levels, 0 included.
