@@ -379,6 +379,14 @@ def _tile_sums(x, lanes, sums):
         sums[tile] = add_lanes(lanes)
 
 
+@inline
+def largest_bits(values, top):
+    """Return the bits of the largest magnitude of values, or `top` if they are larger."""
+    for i in range(values.size):
+        top = max(top, magnitude_bits(values[i]))
+    return top
+
+
 @kernel("in float32[], in float32[], float32")
 def _max_abs_bits_corrected(x, residual, decay):
     # x.size == residual.size

@@ -13,6 +13,7 @@ import numpy as np
 
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, leave_block
 from gcodec.kernels.numeric.norms import norms
+from gcodec.kernels.numeric.reduce import largest_bits
 from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, pair_codes, store_sorted
 from gcodec.kernels.quantize.float_codes import emit_codes, emit_values
@@ -36,7 +37,7 @@ from gcodec.runtime.lanes import (
     integer,
     lanes,
 )
-from gcodec.runtime.memory import bits_float, magnitude_bits
+from gcodec.runtime.memory import bits_float
 
 _CACHED = 1 << 16  # elements of the largest block whose sums stay in a cache
 _METHODS = ("tree", "cells", "int4", "int8", "offset8", "fp8")
@@ -545,10 +546,7 @@ def _quantizer(method: str, leave: bool) -> Kernel:
                     rest[k] = gradient[whole + k] + decay * residual[whole + k]
             if numerator > np.float32(0):
                 part = x[start - base : stop - base]
-                top = np.uint32(0)
-                for i in range(part.size):
-                    top = max(top, magnitude_bits(part[i]))
-                tops[b] = bits_float(top)
+                tops[b] = bits_float(largest_bits(part, np.uint32(0)))
                 factors[b] = _factor(tops[b], numerator, least, resets)
             numbers = factors[b], shift, entries, lowest, count
             size = size_of(tops[b], factors[b]) if leave else one
