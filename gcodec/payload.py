@@ -282,31 +282,6 @@ class Candidate(Generic[_T]):
         """The whole price in bits, on the host."""
         return int(self.nbits) + self.more_nbits
 
-    @property
-    def floor(self) -> int:
-        """A lower bound of the price: the price itself."""
-        return self.price
-
-    def priced(self) -> Candidate[_T]:
-        """Return the candidate itself; see `BoundedCandidate`."""
-        return self
-
-
-@dataclass(frozen=True)
-class BoundedCandidate(Generic[_T]):
-    """A string on the host that is priced only if it may be the shortest.
-
-    Attributes
-    ----------
-    floor : int
-        A lower bound of its price in bits.
-    priced : callable
-        Computes the price, and returns the `Candidate`.
-    """
-
-    floor: int
-    priced: Callable[[], Candidate[_T]]
-
 
 class EstimatedCandidate(NamedTuple):
     """A string whose exact length is known only after it is written.
@@ -332,9 +307,10 @@ class EstimatedCandidate(NamedTuple):
 
 
 def write_shortest(
-    candidates: Sequence[Candidate[_T] | BoundedCandidate[_T]],
+    candidates: Sequence[Candidate[_T]],
     estimated: EstimatedCandidate | None = None,
     *,
+    bounded: Sequence[tuple[int, Callable[[], Candidate[_T]]]] = (),
     sized: bool = False,
 ) -> Selection[_T]:
     """Select and write the shortest of several strings, the first of equals.
@@ -347,24 +323,26 @@ def write_shortest(
 
     Parameters
     ----------
-    candidates : sequence of Candidate or BoundedCandidate
-        Not empty. A device prices all candidates.
+    candidates : sequence of Candidate
+        Not empty.
     estimated : EstimatedCandidate, optional
         A further string, the last of equals.
+    bounded : sequence of (int, callable)
+        Further strings on the host, which follow the candidates: a lower bound of each price, and
+        a function that returns the candidate. It is called only if the string may be the shortest.
     sized : bool
         Whether a string on the host may be a blank one of the same size.
     """
-    priced = [candidate for candidate in candidates if type(candidate) is Candidate]
-    if len(priced) == len(candidates) == 1 and estimated is None and not sized:
-        return Selection([priced[0].write(None)])
-    device = device_of(*(candidate.nbits for candidate in priced))
+    if len(candidates) == 1 and estimated is None and not bounded and not sized:
+        return Selection([candidates[0].write(None)])
+    device = device_of(*(candidate.nbits for candidate in candidates))
     if device is None:
-        return Selection([_shortest_on_host(candidates, estimated, sized)])
-    assert len(priced) == len(candidates), "a device prices all candidates"
-    strings = priced
+        return Selection([_shortest_on_host(candidates, estimated, bounded, sized)])
+    assert not bounded, "a device prices all candidates"
+    strings = list(candidates)
     if estimated is not None:
         assert estimated.plan is not None
-        strings = [*priced, estimated.plan()]
+        strings.append(estimated.plan())
     from gcodec.kernels.prefix.table_choice_cuda import choose_string
 
     gates, verdict = choose_string(
@@ -385,12 +363,14 @@ def write_shortest(
 
 
 def _shortest_on_host(
-    candidates: Sequence[Candidate[_T] | BoundedCandidate[_T]],
+    candidates: Sequence[Candidate[_T]],
     estimated: EstimatedCandidate | None,
+    bounded: Sequence[tuple[int, Callable[[], Candidate[_T]]]],
     sized: bool,
 ) -> _T:
     """Return the shortest string; see `write_shortest`."""
-    floors = [candidate.floor for candidate in candidates]
+    known = len(candidates)
+    floors = [*(candidate.price for candidate in candidates), *(floor for floor, _ in bounded)]
     string: _T | None = None if estimated is None else estimated.write_below(min(floors))
     if string is not None:
         return string
@@ -398,7 +378,7 @@ def _shortest_on_host(
     for number in sorted(range(len(floors)), key=floors.__getitem__):
         if floors[number] > least[0]:
             break
-        candidate = candidates[number].priced()
+        candidate = candidates[number] if number < known else bounded[number - known][1]()
         if (candidate.price, number) < least:
             least, shortest = (candidate.price, number), candidate
     assert shortest is not None

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.runtime import pool
-from gcodec.runtime.memory import Drainable, contents, release
+from gcodec.runtime.memory import Drainable, contents, release, whole_pages
 from gcodec.runtime.memory import page_adviser as _adviser
 
 LEAST_NBYTES = 1 << 22  # NumPy's threshold for huge pages
@@ -65,10 +65,8 @@ def joined(parts: Sequence[bytes | bytearray | memoryview | Drainable | Observed
     result: bytes = _new_bytes(None, nbytes)
     memory = (ctypes.c_uint8 * nbytes).from_address(_address_of(result))
     target = np.ctypeslib.as_array(memory)
-    page = mmap.PAGESIZE
-    first, last = -(-target.ctypes.data // page), (target.ctypes.data + nbytes) // page
     # An error is ignored: the pages are then mapped one by one.
-    advise(first * page, (last - first) * page, mmap.MADV_HUGEPAGE)
+    advise(*whole_pages(target), mmap.MADV_HUGEPAGE)
     offset = 0
     for part, observe in zip(sources, observers, strict=True):
         source = np.frombuffer(contents(part), np.uint8)

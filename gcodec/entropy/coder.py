@@ -46,10 +46,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gcodec.errors import Corrupt
+from gcodec.kernels.bits.bit_string import SymbolsOf
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.prefix import dense_string, sparse_string
-from gcodec.kernels.prefix.dense_string import SymbolsOf, widened
+from gcodec.kernels.prefix.dense_string import widened
 from gcodec.kernels.prefix.prefix_table import WIDE, PrefixCode
 from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs
 from gcodec.kernels.prefix.table_code import TableCode

@@ -18,10 +18,9 @@ from gcodec.entropy import tabled
 from gcodec.entropy.coder import BitSpan, RansString, WordString, Written, blank
 from gcodec.entropy.tabled import Kind, Table
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.bit_string import BitString, SymbolsOf
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric.byte_counts import byte_counts
-from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.prefix.table_code import TableCode, put_lengths
 from gcodec.payload import Candidate
 from gcodec.wire.seek import MIN_ELEMENTS

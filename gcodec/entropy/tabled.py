@@ -22,10 +22,9 @@ from gcodec.entropy.coder import (
     seek_of_blocks,
     seek_of_runs,
 )
-from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.bit_string import BitString, SymbolsOf
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import dense_string
-from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.prefix.table_code import (
     LONGEST,
     TableCode,

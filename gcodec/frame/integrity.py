@@ -12,11 +12,11 @@ import numpy as np
 
 from gcodec.arrays.protocols import BytesLike
 from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.runtime.memory import LINE
 from gcodec.wire.primitives import TAG_NBYTES
 
 CHECKSUM_NBYTES = 4
 _TILE = 1 << 18  # bytes that stay in a cache
-_LINE = 64  # bytes of a cache line
 
 
 def crc32c(data: BytesLike) -> bytes:
@@ -56,7 +56,7 @@ class RunningChecksum:
         """
         for start in range(0, chunk.size, _TILE):
             tile = chunk[start : start + _TILE]
-            np.bitwise_or.reduce(tile[::_LINE])
+            np.bitwise_or.reduce(tile[::LINE])
             self._value = google_crc32c.extend(self._value, tile)
         self.stored[:] = self._value.to_bytes(CHECKSUM_NBYTES, "little")
 

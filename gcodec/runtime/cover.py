@@ -8,8 +8,8 @@ import numpy as np
 
 from gcodec.runtime import Array, pool
 from gcodec.runtime.lanes import ADD, BLOCK, STREAM, STREAMED, WRITE
+from gcodec.runtime.memory import LINE
 
-_LINE = 64  # bytes in a cache line
 _ALIGNED = 1 << 18  # bytes of the smallest result whose alignment pays
 _STREAMING = 1 << 24  # bytes of the smallest result that no cache holds until it is read
 
@@ -42,7 +42,7 @@ def to_cache_line(stream: np.ndarray, step: int) -> int:
     """
     if type(stream) is not np.ndarray:
         return 0
-    head = -(stream.ctypes.data // stream.itemsize) % (_LINE // stream.itemsize)
+    head = -(stream.ctypes.data // stream.itemsize) % (LINE // stream.itemsize)
     return 0 if head % step or head > stream.size else head
 
 

@@ -249,7 +249,7 @@ class CupyDevice(Device):
         arguments = source.view(np.uint32), words, leading.count, leading.unit, leading.more
         grid = min(-(-words // 256), _MAX_PINNED_BLOCKS)
         self.launch("leading", "copy_leading", grid, 256, *arguments, address)
-        return _Copy(source, target, target, direct.size, (leading, count))
+        return _Copy(source, target, target, (leading, count))
 
     def address(self, array: Array) -> int:
         """Return the address of a contiguous array."""
@@ -313,8 +313,6 @@ class _Copy(NamedTuple):
     target : (n,) uint8 array
     array : array
         The target with the dtype and shape of the source.
-    started : int or None
-        Number of leading bytes whose copy has been started; None for all.
     leading : (LeadingBytes, (1,) int64 array) or None
         The request, and the target of its count; None if the whole array is copied.
     """
@@ -322,16 +320,15 @@ class _Copy(NamedTuple):
     source: Array
     target: np.ndarray
     array: np.ndarray
-    started: int | None = None
     leading: tuple[deferred.LeadingBytes, np.ndarray] | None = None
 
     def remainder(self) -> tuple[Any, np.ndarray]:
         """Return the source and target of the remaining bytes, once the count has arrived."""
-        if self.started is None or self.leading is None:
+        if self.leading is None:
             return None, self.target[:0]
         request, count = self.leading
         words = (int(count[0]) * request.unit + request.more + 31) // 32
-        return self.source.data + self.started, self.target[self.started : max(4 * words, 0)]
+        return self.source.data + DIRECT_SIZE, self.target[DIRECT_SIZE : max(4 * words, 0)]
 
 
 @functools.cache

@@ -399,6 +399,29 @@ class Emitter:
         builder.position_at_end(done)
         return current
 
+    def count(
+        self,
+        first: Value,
+        stop: Value,
+        step: Value,
+        before: list[Value],
+        body: Callable[..., list[Value]],
+    ) -> list[Value]:
+        """Emit a loop that counts from `first` to below `stop`, and return the final values.
+
+        `body` emits the next values from the count and the current values; see `loop`.
+        """
+        builder = self.builder
+
+        def advance(current: list[Value]) -> list[Value]:
+            following = body(*current)
+            return [builder.add(current[0], step), *following]
+
+        def going(current: list[Value]) -> Value:
+            return builder.icmp_signed("<", current[0], stop)
+
+        return self.loop([first, *before], going, advance)[1:]
+
     def in_order(self) -> None:
         """Emit a barrier that LLVM moves no memory access or prefetch across."""
         from llvmlite import ir

@@ -16,7 +16,7 @@ from gcodec.runtime import Array, pool
 from gcodec.runtime.device import device_of
 from gcodec.runtime.jit import inline, intrinsic
 
-_LINE = 64  # bytes in a cache line
+LINE = 64  # bytes in a cache line
 _SMALL = 1 << 16  # elements of the largest array whose alignment does not pay
 _PAGE = 1 << 21  # bytes in a huge page, the unit of release
 # Size in bytes up to which the C library may keep the memory of a freed array, to use it again
@@ -33,8 +33,8 @@ np.empty(_LARGEST_REUSED - _PAGE, np.uint8)
 def aligned_empty(size: int, dtype: Any) -> np.ndarray:
     """Return an uninitialized (size,) array that starts at a cache line, for vector stores."""
     nbytes = size * np.dtype(dtype).itemsize
-    block = np.empty(nbytes + _LINE, np.uint8)
-    start = -ctypes.addressof(ctypes.c_char.from_buffer(block.data)) % _LINE
+    block = np.empty(nbytes + LINE, np.uint8)
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(block.data)) % LINE
     return block[start : start + nbytes].view(dtype)
 
 
@@ -54,6 +54,13 @@ def page_adviser() -> Callable[..., Any] | None:
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return madvise
+
+
+def whole_pages(array: np.ndarray) -> tuple[int, int]:
+    """Return the address and the size in bytes of the pages that are within an array."""
+    start, page = array.__array_interface__["data"][0], mmap.PAGESIZE
+    first, last = -(-start // page), (start + array.nbytes) // page
+    return first * page, (last - first) * page
 
 
 class Drainable:
@@ -145,10 +152,7 @@ def discard(array: np.ndarray) -> None:
     """
     advise = page_adviser() if array.nbytes >= _LEAST_DISCARDED else None
     if advise is not None:
-        start = array.__array_interface__["data"][0]
-        first, last = -(-start // mmap.PAGESIZE), (start + array.nbytes) // mmap.PAGESIZE
-        size = (last - first) * mmap.PAGESIZE
-        advise(first * mmap.PAGESIZE, size, mmap.MADV_DONTNEED)
+        advise(*whole_pages(array), mmap.MADV_DONTNEED)
 
 
 def contents(array: Any) -> Any:

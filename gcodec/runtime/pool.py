@@ -75,7 +75,7 @@ def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Array = N
     return _Segments(task, n, length).run()
 
 
-def run_added(task: Callable[[int, int], np.ndarray], n: int, unit: int) -> np.ndarray:
+def run_added(task: Callable[[int, int], np.ndarray], n: int, unit: int = 1) -> np.ndarray:
     """Return the sum of the arrays of integers that ``task(start, stop)`` returns; see `run`.
 
     Each array is added when its task ends, so the memory is one array for each thread.

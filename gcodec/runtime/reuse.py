@@ -18,7 +18,7 @@ import numpy as np
 from gcodec.errors import ParameterError
 from gcodec.runtime import Array
 from gcodec.runtime.device import device_of
-from gcodec.runtime.memory import aligned_empty, empty_beside, page_adviser
+from gcodec.runtime.memory import aligned_empty, empty_beside, page_adviser, whole_pages
 
 _LEAST = 1 << 24  # bytes of the smallest array whose memory waits; see `memory._LARGEST_REUSED`
 _LEAST_SCRATCH = 1 << 22  # NumPy's threshold for huge pages, which a smaller array would split
@@ -81,9 +81,7 @@ class _Blocks:
     def _make_reclaimable(self, block: np.ndarray) -> None:
         """Allow the system to take the pages when memory is scarce; until then, they stay."""
         if self._advise is not None and hasattr(mmap, "MADV_FREE"):
-            start, page = block.__array_interface__["data"][0], mmap.PAGESIZE
-            first, last = -(-start // page), (start + block.nbytes) // page
-            self._advise(first * page, (last - first) * page, mmap.MADV_FREE)
+            self._advise(*whole_pages(block), mmap.MADV_FREE)
 
 
 class _Lease:

@@ -338,7 +338,7 @@ def sparse_loop(dtype: np.dtype[Any]) -> Kernel:
 def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
     """Read all strings as dense messages with gcodec's reader."""
     code = level_codes.word_code(setting.code, setting.s, {"rice": sum(rices)})
-    tables = read_runs(code), read_singles(code)
+    tables = read_runs(code, code.look), read_singles(code)
     for n in N:
         status, end = np.empty(SIZE, np.int64), np.empty(SIZE, np.int64)
         symbols = np.empty((SIZE, n), np.uint32)
@@ -391,7 +391,6 @@ def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
         read_pair_table(code.gap, code.symbol),
         read_singles(code.gap, run_level_read.GAP_WINDOW, NEAR),
     )
-    gap = code.gap._replace(top=run_level_read.FARTHEST)
     state = look_ahead.state()
     room = (
         np.empty(PAIRS_AT_ONCE, np.uint8),
@@ -406,7 +405,7 @@ def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
     blocks = np.empty(1, np.int64), np.empty(1, np.int64), np.empty(0, np.int64)
     no_norms = np.empty(0, np.float32)
     sparse_loop(out.dtype)(
-        *(*tables, read_singles(code.symbol), gap.numbers, code.symbol.numbers),
+        *(*tables, read_singles(code.symbol), code.gap.numbers, code.symbol.numbers),
         *(state, *room, wide, out),
         *(*string, *blocks, no_norms, status.reshape(-1), symbols.reshape(-1)),
     )

@@ -629,7 +629,7 @@ def test_all_short_strings(lengths: list[int]) -> None:
     code = code_of(lengths)
     status, symbol, rest = first_words(code)
     loop = read_all(code.look)
-    tables = code.numbers, read_runs(code), read_singles(code), look_ahead.state()
+    tables = code.numbers, read_runs(code, code.look), read_singles(code), look_ahead.state()
     nbits_of = np.frexp(np.arange(SIZE).astype(float))[1] - 1
     expected, remaining = np.zeros(SIZE, np.int64), np.arange(SIZE)
     values = np.zeros((SIZE, 0), np.int64)

@@ -38,14 +38,13 @@ from gcodec.entropy.ranged import bytes_range
 from gcodec.entropy.rans import entropy_nbits
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits import bit_string, byte_planes
-from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.bit_string import BitString, SymbolsOf
 from gcodec.kernels.bits.byte_planes import GROUP
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import lowered_range
 from gcodec.kernels.context.byte_sums import plane_sums, rounded_scales
 from gcodec.kernels.numeric.byte_counts import byte_counts
-from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
 from gcodec.runtime import Array

@@ -18,16 +18,14 @@ from gcodec.entropy.coder import BitSpan, CodedString, Take, Written, blank
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.context.table_choice import Plan as ContextPlan
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.bit_string import BitString, SymbolsOf
 from gcodec.kernels.bits.code_parts import changed, joined, pack_signs_first, parts_of, take_parts
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpacker
-from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.payload import (
-    BoundedCandidate,
     Candidate,
     EstimatedCandidate,
     Selection,
@@ -128,7 +126,7 @@ def write(
     if code == "context":
         string = symbol_coder.write(symbols_of(released()), shape, BitString.of(lead))
         return Selection([("context", None, string)])
-    candidates: list[Candidate[WrittenCodes] | BoundedCandidate[WrittenCodes]]
+    bounded: list[tuple[int, Callable[[], Candidate[WrittenCodes]]]] = []
     if code == "auto" and n and device_of(held) is None:
         histogram = coding_choice.Histogram.of(held, n, fmt)
 
@@ -137,15 +135,15 @@ def write(
 
         candidates = [candidate(Plan("none", None, None, n * fmt.width))]
         for name, floor in histogram.floors().items():
-            candidates.append(BoundedCandidate(floor, functools.partial(priced, name)))
+            bounded.append((floor, functools.partial(priced, name)))
     else:
         candidates = [candidate(plan) for plan in coding_choice.plans(held, n, fmt, code, book)]
     if code != "auto" or book not in ("auto", "empirical") or not n:
-        return write_shortest(candidates, sized=sized)
+        return write_shortest(candidates, bounded=bounded, sized=sized)
     context = EstimatedCandidate(
         write_context_below, plan_context, symbol_coder.SHORTEST, 8 * lead.size
     )
-    return write_shortest(candidates, context, sized=sized)
+    return write_shortest(candidates, context, bounded=bounded, sized=sized)
 
 
 def _blank(plan: Plan, n: int, raw: int, lead: np.ndarray) -> Callable[[], WrittenCodes] | None:

@@ -40,11 +40,10 @@ from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.entropy.context.table_choice import lanes_of
 from gcodec.entropy.rans import entropy_nbits
 from gcodec.errors import Corrupt
-from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.bit_string import BitString, SymbolsOf
 from gcodec.kernels.context import class_map
 from gcodec.kernels.context.byte_sums import LineSums
 from gcodec.kernels.context.class_map import CLASSES
-from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.rans.rans_table import LEAST_LOG2, read_tables, write_tables
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
 from gcodec.runtime import Array

@@ -42,11 +42,10 @@ from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.entropy.context.table_choice import Plan, lanes_of
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.errors import Corrupt, FormatError
-from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.bit_string import BitString, SymbolsOf
 from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.escapes import check_escapes
 from gcodec.kernels.numeric.scatter import replace
-from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES

@@ -18,12 +18,11 @@ from gcodec.entropy.rans import RANS, entropy_nbits, log2_table
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import scale_lists as lists
-from gcodec.kernels.context.scale_lists import CODE, MANY, MOST, SCALE, SHIFT, ListParameters
+from gcodec.kernels.context.scale_lists import HEAD, MANY, MOST, SCALE, SHIFT, ListParameters
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.rans import rans_string
 
 _RANS = 2  # the code of rANS strings
-_HEAD = CODE + SHIFT + SCALE  # bits
 _LOG2_INACCURATE = 7  # a string of rANS takes at least the entropy less this share
 
 
@@ -39,7 +38,7 @@ def write(scales: np.ndarray, string: BitString, least_saving: int = 0) -> None:
         coded = RANS().encode(np.where(wide > 0, (wide - least >> shift) + 1, 0))
         if coded.nbits + least_saving < min(parameters.rice_nbits, parameters.words_nbits):
             head = (_RANS << SHIFT | shift) << SCALE | least
-            string.extend(np.array([head << 16 - _HEAD], ">u2").view(np.uint8), _HEAD)
+            string.extend(np.array([head << 16 - HEAD], ">u2").view(np.uint8), HEAD)
             string.extend(coded.data, coded.nbits)
             return
     lists.put_list(scales, string)

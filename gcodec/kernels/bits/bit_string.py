@@ -11,10 +11,21 @@ import numpy as np
 
 from gcodec.runtime import pool
 from gcodec.runtime.jit import kernel
-from gcodec.runtime.memory import discard
+from gcodec.runtime.memory import Drainable, contents, discard
 
 SLACK = 64  # bytes after the end of a string that stores of words may overwrite
+SPARE = 1.01  # factor by which the estimated size of a string is raised
 _LEAST_GROWTH = 4096  # bytes
+
+SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
+
+
+def parts_of(symbols: SymbolsOf | np.ndarray | Drainable) -> SymbolsOf:
+    """Return a callable that returns parts of an array; a callable is returned unchanged."""
+    array = contents(symbols)
+    if isinstance(array, np.ndarray):
+        return lambda start, stop, _: array[start:stop]
+    return array
 
 
 class BitString:

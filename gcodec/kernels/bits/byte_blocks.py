@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcodec.kernels.numeric.reduce import largest_bits
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
-from gcodec.runtime.memory import bits_float, magnitude_bits
+from gcodec.runtime.memory import bits_float
 
 SIZE = 256  # values of a block; the last block may be shorter
 TOP = 127
@@ -67,10 +68,8 @@ def _quantize_bytes(values, steps, codes):
     for b in range(steps.size):
         block = values[b * SIZE : b * SIZE + SIZE]
         block_codes = codes[b * SIZE : b * SIZE + SIZE]
-        largest = np.uint32(0)
-        for i in range(block.size):
-            largest = max(largest, magnitude_bits(block[i]))
-        step = min(bits_float(largest) / top, LARGEST_STEP)
+        largest = bits_float(largest_bits(block, np.uint32(0)))
+        step = min(largest / top, LARGEST_STEP)
         steps[b] = step
         if step == 0:
             block_codes[:] = np.uint8(0)

@@ -33,7 +33,6 @@ from gcodec.kernels.context.class_map import CENTER, CLASSES, TILE, ScaleArrays,
 from gcodec.kernels.context.scale_lists import SCRATCH, list_nbits
 from gcodec.kernels.numeric.byte_counts import (
     add_tables,
-    added,
     count_part,
     count_tables,
     ideal_nbits,
@@ -195,7 +194,7 @@ def count_runs(bits: np.ndarray, form: PlaneForm, count: int, run: int, period: 
         loop(bits, *form.arguments, *runs, room, count_tables(), counts)
         return counts
 
-    return added(pool.run(task, count, _COUNTED))
+    return pool.run_added(task, count, _COUNTED)
 
 
 @dispatched("gcodec.kernels.context.byte_scales_cuda", by="out")

@@ -105,7 +105,7 @@ def _read_numbers(data, at, end, out, fault):
 
 @kernel("in uint8[], int64, int64, int64, out int64[], out int64[], out int64[]", vectorized=False)
 def _read_lists(data, at, end, n, places, symbols, fault):
-    # 0 <= at; end <= 8 * data.size; fault is (0,).
+    # 0 <= at; end <= 8 * data.size; fault has a single element, 0.
     at = _read_numbers(data, at, end, places, fault)
     if at < 0:
         return at

@@ -33,7 +33,7 @@ _OFTEN = _COUNTS + _KINDS
 SCRATCH = _OFTEN + scratch_size(_KINDS, LONGEST)  # int64 elements; see `find_parameters`
 _WORST, _SLACK = 10, 16  # bits of the longest Rice word; bytes that writing needs in addition
 _SYMBOLS, _WINDOWS = 1 << TOP, 1 << LONGEST
-_HEAD = CODE + SHIFT + SCALE
+HEAD = CODE + SHIFT + SCALE
 _ENDS, _CODE, _TABLE, _WORD, _SCALE = range(1, 6)  # faults of a list
 _ABOVE, _LOW = np.uint16(TOP), np.uint16(_SYMBOLS - 1)
 
@@ -168,7 +168,7 @@ def _longest(total):
 
 @kernel("in uint8[], out int64[]", vectorized=False)
 def find_parameters(scales, scratch):
-    """Write the fields of `ListParameters` to the begin of `scratch`; scratch.size == SCRATCH.
+    """Write the fields of `ListParameters` to the beginning of `scratch`; scratch.size == SCRATCH.
 
     No scale exceeds MOST.
 
@@ -222,7 +222,7 @@ def find_parameters(scales, scratch):
 def list_nbits(scales, logs, scratch):
     """Return the bits of a list; see `nbits`. scratch.size == SCRATCH."""
     find_parameters(scales, scratch)
-    fewest = _HEAD + min(scratch[4], scratch[5])
+    fewest = HEAD + min(scratch[4], scratch[5])
     if scales.size < MANY:
         return fewest
     drop = 0
@@ -282,7 +282,7 @@ def _put_list(scales, scratch, out, state):
     top = _u_of(largest, least, shift)
     by_huffman = scratch[5] < scratch[4]
     at, acc, have = np.int64(state[0]), state[1], state[2]
-    head, nbits = (np.int64(by_huffman) << SHIFT | shift) << SCALE | least, _HEAD
+    head, nbits = (np.int64(by_huffman) << SHIFT | shift) << SCALE | least, HEAD
     if by_huffman:
         acc, have, at = put(out, at, acc, have, np.uint64(head), np.uint64(nbits))
         lengths, codes = scratch[_FIELDS : _FIELDS + top + 1], scratch[_OFTEN:]
@@ -387,13 +387,13 @@ def _read_list(data, at, end, count, lengths, windows, out, fields):
     # fields.size == 5: fault, code, shift, least, next bit. out.size is the number of scales or
     # of bits, whichever is less.
     fields[:] = 0
-    if end - at < _HEAD:
+    if end - at < HEAD:
         fields[0] = _ENDS
         return
-    head = np.int64(peek(data, at) >> np.uint64(64 - _HEAD))
+    head = np.int64(peek(data, at) >> np.uint64(64 - HEAD))
     code, shift = head >> SHIFT + SCALE, head >> SCALE & ((1 << SHIFT) - 1)
     least = head & ((1 << SCALE) - 1)
-    at += _HEAD
+    at += HEAD
     fields[1], fields[2], fields[3], fields[4] = code, shift, least, at
     if code > 2:
         fields[0] = _CODE

@@ -26,12 +26,11 @@ from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Intrinsic, inline, kernel
 from gcodec.runtime.lanes import BLOCK, STREAMED, Emitter, Value, block, fence, floats
-from gcodec.runtime.memory import emit_prefetch, empty_beside, float_bits, magnitude_bits
+from gcodec.runtime.memory import LINE, emit_prefetch, empty_beside, float_bits, magnitude_bits
 from gcodec.runtime.reuse import scratch
 
 _NONE = np.empty(0, np.float32)
 _PART = 1 << 16  # elements whose range is found together, where no buckets are requested
-_LINE = 64  # bytes of a cache line
 
 
 class ResidualUpdate(NamedTuple):
@@ -184,7 +183,7 @@ def add_residual(x: np.ndarray, update: ResidualUpdate, bucket: int = 0) -> Extr
 
 def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> Extremes:
     """Do what `add_residual` does, and find the moments where this costs no pass."""
-    in_lines = update.saves or update.left.ctypes.data % _LINE == 0  # as columns are stored
+    in_lines = update.saves or update.left.ctypes.data % LINE == 0  # as columns are stored
     if not (in_lines and _bypasses_cache(update)):
         return add_residual(x, update)
     sums, squares = np.empty((2, -(-x.size // TILE)), np.float64)

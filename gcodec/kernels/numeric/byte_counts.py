@@ -30,20 +30,12 @@ def byte_counts(codes: np.ndarray) -> np.ndarray:
         _count_values(codes[start:stop], count_tables(), np.empty(_LANES, np.uint8), counts)
         return counts
 
-    return added(pool.run(task, codes.size))
+    return pool.run_added(task, codes.size)
 
 
 def count_tables() -> np.ndarray:
     """Return memory for the tables of `count_part`."""
     return np.empty(_TABLES * _APART, np.int64)
-
-
-def added(parts: list[np.ndarray]) -> np.ndarray:
-    """Return the sum of the counts of the given parts, at least one."""
-    total = parts[0]
-    for part in parts[1:]:
-        total += part
-    return total
 
 
 def least_nbits(counts: np.ndarray, logs: np.ndarray) -> int:
@@ -147,13 +139,6 @@ def add_tables(tables, counts):
             counts[value] += tables[_APART * table + value]
 
 
-@inline
-def _log_of(number, logs):
-    """Return log2 of a number above 0 by its upper 15 bits."""
-    shift = max(np.int64(49) - np.int64(leading_zeros(np.uint64(number))), 0)
-    return logs[number >> shift] + (shift << _POINT)
-
-
 @kernel("in int64[], int64, in int64[]", vectorized=False)
 def ideal_nbits(counts, width, logs):
     """Return the bits of `entropy_nbits`."""
@@ -165,12 +150,12 @@ def ideal_nbits(counts, width, logs):
         for i in range(start, start + width):
             count = counts[i]
             if count > 0:
-                log = _log_of(count, logs)
+                log, _ = _log2_limits(count, logs)
                 own_high += (count >> 16) * log
                 own_low += (count & 0xFFFF) * log
                 total += count
         if total > 0:
-            log = _log_of(total, logs)
+            log, _ = _log2_limits(total, logs)
             high += (total >> 16) * log
             low += (total & 0xFFFF) * log
     return (high + (low >> 16) >> _POINT - 16) - (own_high + (own_low >> 16) >> _POINT - 16)

@@ -116,9 +116,8 @@ def split(
     ranks = np.cumsum(elements, axis=0) - elements
     starts = np.cumsum(changed.sum(axis=0)) - changed.sum(axis=0)
     fills = starts + np.cumsum(changed, axis=0) - changed
-    row_of = dict[int, int]()
-    for start in pool.run(lambda start, stop: start, old.size, _STEP):
-        row_of[start] = len(row_of)
+    starting = pool.run(lambda start, stop: start, old.size, _STEP)
+    row_of = {start: row for row, start in enumerate(starting)}
 
     def task(start: int, stop: int) -> None:
         row, part = row_of[start], slice(start, stop)

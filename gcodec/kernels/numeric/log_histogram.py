@@ -55,7 +55,7 @@ def log_histogram(values: np.ndarray) -> np.ndarray:
             _count_magnitudes(part.view(np.uint8), tables, counts)
         return counts
 
-    return sum(pool.run(task, values.size, _PART), np.zeros(BINS, np.int64))
+    return pool.run_added(task, values.size, _PART)
 
 
 def add_residual_with_histogram(x: np.ndarray, update: ResidualUpdate) -> tuple[int, np.ndarray]:

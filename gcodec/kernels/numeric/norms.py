@@ -11,6 +11,7 @@ from gcodec.kernels.numeric.reduce import (
     INFINITY_BITS,
     LANES,
     TILE,
+    largest_bits,
     max_abs_bits,
     sum_squares,
     tile_squares,
@@ -18,7 +19,7 @@ from gcodec.kernels.numeric.reduce import (
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
-from gcodec.runtime.memory import bits_float, magnitude_bits
+from gcodec.runtime.memory import bits_float
 
 Norm = Literal["l2", "max"]
 
@@ -106,7 +107,4 @@ def _largest(x, bucket, out):
     # out.size == ceil(x.size / bucket)
     for b in range(out.size):
         values = x[b * bucket : b * bucket + bucket]
-        top = np.uint32(0)
-        for i in range(values.size):
-            top = max(top, magnitude_bits(values[i]))
-        out[b] = bits_float(top)
+        out[b] = bits_float(largest_bits(values, np.uint32(0)))

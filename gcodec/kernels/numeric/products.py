@@ -177,15 +177,11 @@ def _tile_of(rows: int) -> Intrinsic:
             numbers = [e.splat(builder.load(builder.gep(source, [j]))) for source in sources]
             return [builder.fmul(number, columns) for number in numbers]
 
-        def following(current: list[Value]) -> list[Value]:
-            j, *sums = current
+        def add(j: Value, *sums: Value) -> list[Value]:
             added = zip(sums, terms(j), strict=True)
-            return [builder.add(j, one), *(builder.fadd(total, term) for total, term in added)]
+            return [builder.fadd(total, term) for total, term in added]
 
-        def going(current: list[Value]) -> Value:
-            return builder.icmp_signed("<", current[0], ranks)
-
-        _, *sums = e.loop([one, *terms(zero)], going, following)
+        sums = e.count(one, ranks, one, terms(zero), add)
         for total, target in zip(sums, targets, strict=True):
             e.store_as(total, target)
 

@@ -118,17 +118,16 @@ def emit_range(e: Emitter, values: Callable[[Value], Value], place: Value) -> No
     `values` emits the 32 float32 elements from an index on. The keys go to two int32 at `place`.
     """
     builder, kind = e.builder, lanes(32)
-    word, stop = e.args["i"].type, e.args["stop"]
+    first, stop = e.args["i"], e.args["stop"]
 
-    def body(state: list[Value]) -> list[Value]:
-        i, least, greatest = state
+    def body(i: Value, least: Value, greatest: Value) -> list[Value]:
         bits = builder.bitcast(values(i), kind)
         negative = builder.ashr(bits, kind([31] * BLOCK))
         keys = builder.xor(bits, builder.and_(negative, kind([0x7FFFFFFF] * BLOCK)))
-        return [builder.add(i, word(BLOCK)), e.smaller(keys, least), e.larger(keys, greatest)]
+        return [e.smaller(keys, least), e.larger(keys, greatest)]
 
-    begin = [e.args["i"], kind([0x7FFFFFFF] * BLOCK), kind([-0x80000000] * BLOCK)]
-    _, *extremes = e.loop(begin, lambda state: builder.icmp_signed("<", state[0], stop), body)
+    begin = [kind([0x7FFFFFFF] * BLOCK), kind([-0x80000000] * BLOCK)]
+    extremes = e.count(first, stop, first.type(BLOCK), begin, body)
     for at, (name, keys) in enumerate(zip(("smin", "smax"), extremes, strict=True)):
         builder.store(e.reduced(name, keys), e.element(place, at))
 
@@ -378,6 +377,14 @@ def _tile_sums(x, lanes, sums):
         for i in range(values.size):  # i % LANES < LANES
             lanes[i % LANES] += values[i]
         sums[tile] = add_lanes(lanes)
+
+
+@inline
+def largest_bits(values, top):
+    """Return the bits of the largest magnitude of values, or `top` if they are larger."""
+    for i in range(values.size):
+        top = max(top, magnitude_bits(values[i]))
+    return top
 
 
 @kernel("in float32[], in float32[], float32")

@@ -22,7 +22,7 @@ from gcodec.runtime.memory import emit_prefetch, float_bits
 
 _AHEAD = 32  # positions between an element that is read and the element that is prefetched
 _PART = 1 << 13  # elements that are processed at a time
-_MINUS_ZERO = 0x80000000  # bits of a float32
+MINUS_ZERO = 0x80000000  # bits of a float32
 
 
 @dispatched("gcodec.kernels.numeric.scatter_cuda")
@@ -188,7 +188,7 @@ def _add_everywhere(first, positions, values, scale, zero, out):
         part = out[start : start + _PART]
         changes = zero != 0  # NaN
         for i in range(part.size):  # this scan also moves the part into the cache
-            changes |= float_bits(part[i]) == np.uint32(_MINUS_ZERO)
+            changes |= float_bits(part[i]) == np.uint32(MINUS_ZERO)
         if changes:
             for i in range(part.size):
                 if j < positions.size and positions[j] == first + start + i:

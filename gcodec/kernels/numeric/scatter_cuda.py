@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.numeric.scatter import added_zero, position_error
+from gcodec.kernels.numeric.scatter import MINUS_ZERO, added_zero, position_error
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with, launch_striding
 from gcodec.runtime.device import Device, placed
-
-_MINUS_ZERO = 0x80000000
 
 
 def take(values: Array, positions: Array) -> Array:
@@ -53,7 +51,7 @@ def add(
     sums, positions = device.empty(k, np.float32), _rising(device, positions, n)
     terms = n, positions, placed(values, out), k, scale.view(np.uint32), out, sums
     launch_striding(device, "scatter", "add_sums", k, *terms)
-    if zero != _MINUS_ZERO:
+    if zero != MINUS_ZERO:
         launch_striding(device, "scatter", "add_zero", n, n, zero, out)
     _replace(out, positions, sums)
 

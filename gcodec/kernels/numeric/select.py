@@ -138,11 +138,8 @@ def _counts_within(values: np.ndarray, low: int, shift: int, bins: int) -> np.nd
             _count_within(part, np.uint32(low), np.uint32(shift), tables)
         return tables
 
-    total = np.zeros(_TABLES * (bins + 1), np.int64)
-    for tables in pool.run(task, values.size):
-        total += tables
-    counts: np.ndarray = total.reshape(_TABLES, bins + 1).sum(axis=0)
-    return counts[:bins]
+    tables = pool.run_added(task, values.size).reshape(_TABLES, bins + 1)
+    return tables.sum(axis=0)[:bins]
 
 
 @kernel("in float32[], int32, out int32[], out float32[]")

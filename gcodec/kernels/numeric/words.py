@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.runtime.jit import Intrinsic, inline, intrinsic, named_intrinsic, subroutine
-from gcodec.runtime.lanes import Builder, Value, compiles_for, integer
+from gcodec.runtime.lanes import Builder, Emitter, Value, compiles_for, integer, lanes
 
 MOST_PUT = 56  # bits of one `put`
 
@@ -19,7 +19,7 @@ def load_word(typing_context: Any, data: Any, at: Any) -> Any:
     from numba.core import types
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_word_at(context, builder, signature, args), align=1)
+        return builder.load(_word_at(builder, *args[:2]), align=1)
 
     return types.uint64(data, at), generate
 
@@ -30,7 +30,7 @@ def store_word(typing_context: Any, data: Any, at: Any, word: Any) -> Any:
     from numba.core import types
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[2], _word_at(context, builder, signature, args), align=1)
+        builder.store(args[2], _word_at(builder, *args[:2]), align=1)
         return context.get_dummy_value()
 
     return types.void(data, at, word), generate
@@ -57,10 +57,12 @@ def words_of(typing_context: Any, data: Any) -> Any:
     return kind(data), generate
 
 
-def _word_at(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _word_at(builder: Builder, data: Value, at: Value) -> Value:
     """Emit the address of the word that begins at an element of a uint8 array."""
-    data = context.make_array(signature.args[0])(context, builder, args[0]).data
-    return builder.bitcast(builder.gep(data, [args[1]]), integer(64).as_pointer())
+    from gcodec.runtime import lowering
+
+    first = builder.gep(lowering.data_of(builder, data), [at])
+    return builder.bitcast(first, integer(64).as_pointer())
 
 
 def _bit_operation(name: str, instruction: str, *flags: bool) -> Intrinsic:
@@ -84,29 +86,24 @@ def arranged(typing_context: Any, word: Any, order: Any) -> Any:
     Each byte of `order` is the number of a byte of `word`, the lowest byte being 0, or 128 for a
     byte of 0.
     """
-    from llvmlite import ir
-    from numba.core import cgutils, types
+    from numba.core import types
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        whole, byte = ir.IntType(64), ir.IntType(8)
+        whole, lane = integer(64), integer(32)
         if compiles_for("avx2"):  # LLVM has no portable instruction for it
-            kind, lane = ir.VectorType(byte, 16), ir.IntType(32)
-            pairs = ir.VectorType(whole, 2)
-            source, places = (
-                builder.bitcast(builder.insert_element(pairs([0, 0]), arg, lane(0)), kind)
+            bytes_kind, pairs = lanes(8, 16), lanes(64, 2)
+            both = [
+                builder.bitcast(builder.insert_element(pairs([0, 0]), arg, lane(0)), bytes_kind)
                 for arg in args
-            )
-            shuffle = cgutils.get_or_insert_function(
-                builder.module, ir.FunctionType(kind, [kind, kind]), "llvm.x86.ssse3.pshuf.b.128"
-            )
-            moved = builder.bitcast(builder.call(shuffle, [source, places]), pairs)
-            return builder.extract_element(moved, lane(0))
+            ]
+            moved = Emitter(builder, {}).x86("ssse3.pshuf.b.128", bytes_kind, both)
+            return builder.extract_element(builder.bitcast(moved, pairs), lane(0))
         result = whole(0)
         for k in range(8):
             place = builder.lshr(args[1], whole(8 * k))
             by = builder.shl(builder.and_(place, whole(7)), whole(3))
             moved = builder.and_(builder.lshr(args[0], by), whole(255))
-            is_zero = builder.trunc(builder.lshr(place, whole(7)), ir.IntType(1))
+            is_zero = builder.trunc(builder.lshr(place, whole(7)), integer(1))
             own = builder.select(is_zero, whole(0), moved)
             result = builder.or_(result, builder.shl(own, whole(8 * k)))
         return result
@@ -161,27 +158,21 @@ def _mask_of(name: str, names: tuple[str, ...], compare: Callable[..., Value]) -
     count = names.index("at")  # of arrays
 
     def mask_of(typing_context: Any, *kinds: Any) -> Any:
-        from llvmlite import ir
         from numba.core import types
 
-        lane = ir.IntType(32)
-
-        def elements(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
-            nbytes = kind.dtype.bitwidth // 8
-            vector = ir.VectorType(ir.IntType(8 * nbytes), 64)
-            pointer = builder.gep(context.make_array(kind)(context, builder, array).data, [at])
-            return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=nbytes)
-
-        def splat(builder: Builder, number: Value) -> Value:
-            kind = ir.VectorType(number.type, 64)
-            first = builder.insert_element(kind(ir.Undefined), number, lane(0))
-            return builder.shuffle_vector(first, first, ir.VectorType(lane, 64)([0] * 64))
+        from gcodec.runtime import lowering
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            arrays = zip(signature.args[:count], args, strict=False)
-            vectors = [elements(context, builder, *pair, args[count]) for pair in arrays]
-            numbers = [splat(builder, number) for number in args[count + 1 :]]
-            return builder.bitcast(compare(builder, *vectors, *numbers), ir.IntType(64))
+            e = Emitter(builder, {})
+
+            def elements(kind: Any, array: Any) -> Value:
+                nbytes = kind.dtype.bitwidth // 8
+                first = builder.gep(lowering.data_of(builder, array), [args[count]])
+                return e.load(first, lanes(8 * nbytes, 64), nbytes)
+
+            vectors = [*map(elements, signature.args[:count], args)]
+            numbers = [e.splat(number, 64) for number in args[count + 1 :]]
+            return builder.bitcast(compare(builder, *vectors, *numbers), integer(64))
 
         return types.uint64(*kinds), generate
 
@@ -240,7 +231,7 @@ def _putting(
             _, at, acc, have, bits, nbits = args
             word, total = acc.type, builder.add(have, nbits)
             acc = merge(builder, acc, bits, have, total)
-            place = _word_at(context, builder, signature, args)
+            place = _word_at(builder, *args[:2])
             builder.store(builder.bswap(acc), place, align=1)
             acc = builder.shl(acc, builder.and_(total, word(56)))
             at = builder.add(at, builder.lshr(total, word(3)))

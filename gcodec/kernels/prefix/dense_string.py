@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels.bits.bit_string import BitString, written
+from gcodec.kernels.bits.bit_string import SPARE, BitString, SymbolsOf, parts_of, written
 from gcodec.kernels.bits.coded_mask import CodedMask, spread_part
 from gcodec.kernels.numeric.scan import starts_of
 from gcodec.kernels.prefix.prefix_read import read_blocks
@@ -19,28 +19,17 @@ from gcodec.kernels.prefix.prefix_write import write_symbols
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.memory import Drainable, contents, release
+from gcodec.runtime.memory import Drainable, release
 
-_SPARE = 1.01  # factor by which the estimated size of a string is raised
 _LEAST_ESTIMATED = 1 << 16  # words whose size is estimated by the lengths of a table
 
 _NO_WIDE = np.empty(0, np.uint64)
-
-SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
-
-
-def parts_of(symbols: SymbolsOf | np.ndarray | Drainable) -> SymbolsOf:
-    """Return a callable that returns parts of an array; a callable is returned unchanged."""
-    array = contents(symbols)
-    if isinstance(array, np.ndarray):
-        return lambda start, stop, _: array[start:stop]
-    return array
 
 
 def _first_nbytes(code: PrefixCode | TableCode, count: int) -> int:
     """Return about how many bytes the first `count` words take."""
     if isinstance(code, TableCode) and count >= _LEAST_ESTIMATED:
-        return int(_SPARE * code.mean_nbits / 8 * count)
+        return int(SPARE * code.mean_nbits / 8 * count)
     return count // 2
 
 
@@ -108,7 +97,7 @@ def write(
             release(symbols, at, end)
             if at == start:
                 used = (string.nbits - before) / 8 / (end - at)
-                string.reserve(int(_SPARE * used * (stop - end)))
+                string.reserve(int(SPARE * used * (stop - end)))
         return string
 
     data, nbits, _ = written(task, coded.n, block_size)

@@ -11,11 +11,10 @@ from collections.abc import Callable
 import numpy as np
 
 from gcodec.errors import Corrupt
-from gcodec.kernels.bits.bit_string import BitString, written
+from gcodec.kernels.bits.bit_string import BitString, SymbolsOf, parts_of, written
 from gcodec.kernels.bits.coded_mask import CodedMask, spread_part
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.numeric.words import load_word, peek, put, swapped
-from gcodec.kernels.prefix.dense_string import SymbolsOf, parts_of
 from gcodec.kernels.quantize.levels import KINDS, symbol_dtype
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched

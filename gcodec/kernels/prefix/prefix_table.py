@@ -267,21 +267,21 @@ def _fill_singles(bits, nbits, table):
 
 
 @functools.lru_cache(maxsize=256)
-def read_runs(code: PrefixCode | TableCode, look: Look | None = None) -> np.ndarray:
+def read_runs(code: PrefixCode | TableCode, look: Look) -> np.ndarray:
     """Return the symbols of consecutive words that fit in a window, up to the most of a `Look`.
 
     Parameters
     ----------
     code : PrefixCode or TableCode
-    look : Look, optional
-        One of LOOKS; by default that of the code.
+    look : Look
+        One of LOOKS.
 
     Returns
     -------
     (2**window,) uint64 or uint32 array
         Six or two bytes of symbols, the first lowest; a byte with their bits; their number.
     """
-    return runs_of(read_singles(code), look or code.look)
+    return runs_of(read_singles(code), look)
 
 
 def runs_of(singles: np.ndarray, look: Look) -> np.ndarray:

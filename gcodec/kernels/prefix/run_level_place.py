@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.errors import Corrupt
+from gcodec.kernels.bits.coded_mask import nonzero_error
 from gcodec.kernels.prefix.codewords import CORRUPT
 from gcodec.kernels.prefix.prefix_read import BROKEN, check
 from gcodec.kernels.prefix.prefix_table import WIDE
@@ -68,7 +69,7 @@ def place_values(
     quantizer = scale.norms, scale.bucket, np.uint32(scale.s)
     last = _placer(out.dtype)(*pairs, bounds, positions, before, *quantizer, out, status)
     if status[0] == _SILENT:
-        raise Corrupt("a value lies in a bucket whose norm is 0")
+        raise nonzero_error()
     return _checked(last, status, positions, out.size)
 
 

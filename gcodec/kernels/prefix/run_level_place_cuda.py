@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt
+from gcodec.kernels.bits.coded_mask import nonzero_error
 from gcodec.kernels.prefix.codewords_cuda import NO_ERROR, check_status
 from gcodec.kernels.quantize.levels import Scale
 from gcodec.runtime import Array
@@ -63,7 +64,7 @@ def _launch(name: str, pairs: PlacedPairs, out: Array, n: int, *quantizer: objec
 
     def raise_error(_: int, error: int) -> None:
         if error == _SILENT:
-            raise Corrupt("a value lies in a bucket whose norm is 0")
+            raise nonzero_error()
         raise Corrupt(f"a gap passes the {n} elements of the tensor")
 
     check_status(device, status, raise_error)

@@ -18,7 +18,6 @@ _TOGETHER = 4  # blocks that are read in turn; with more, one of them too often 
 GAP_WINDOW = 16  # bits of the lookup of a gap
 _PAIRS = Look(WINDOW, 3)
 _MARGIN = _PAIRS.most * _PAIRS.times + 8  # pairs at the end of a block that lookups must not reach
-FARTHEST = 2**63 - 1  # largest gap
 _BITS, _COUNT, _BYTE = np.uint64(48), np.uint64(56), np.uint64(255)  # of an entry
 _GAPS = np.uint64(24)
 _LOOK, _GAP_LOOK = np.uint64(64 - WINDOW), np.uint64(64 - GAP_WINDOW)
@@ -60,11 +59,10 @@ def read_pair_blocks(
     FormatError
     """
     status = np.zeros(3, np.int64)
-    gap = code.gap._replace(top=FARTHEST)
     _read_pairs(
         *(data, starts, bounds, chained, end, read_pair_table(code.gap, code.symbol)),
         *(read_singles(code.gap, GAP_WINDOW, NEAR), read_singles(code.symbol)),
-        *(gap.numbers, code.symbol.numbers, state(), *pairs, status),
+        *(code.gap.numbers, code.symbol.numbers, state(), *pairs, status),
     )
     check(status, chained)
     return int(status[2]), int(status[1])

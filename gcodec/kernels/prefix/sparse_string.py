@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gcodec.errors import Corrupt
-from gcodec.kernels.bits.bit_string import BitString, written
+from gcodec.kernels.bits.bit_string import SPARE, BitString, written
 from gcodec.kernels.prefix.run_level import RunLevelCode, RunLevelPairs, count_pairs
 from gcodec.kernels.prefix.run_level_read import read_pair_blocks
 from gcodec.kernels.prefix.run_level_write import write_pairs
@@ -18,8 +18,6 @@ from gcodec.runtime.memory import Drainable, contents, release
 _CHUNK = 1 << 20  # elements that are written at a time
 _READ = 1 << 16  # pairs that are read at a time
 Place = Callable[[RunLevelPairs, np.ndarray, np.ndarray, int], int]
-
-_SPARE = 1.01  # factor by which the estimated size of a string is raised
 
 
 @dispatched("gcodec.kernels.prefix.sparse_string_cuda", by="symbols")
@@ -78,7 +76,7 @@ def write(
             release(symbols, at, at + part.size)
             if at == start:
                 per_element = (string.nbits - used) / 8 / part.size
-                string.reserve(int(_SPARE * per_element * (stop - at - part.size)))
+                string.reserve(int(SPARE * per_element * (stop - at - part.size)))
         return string
 
     data, nbits, starts = written(task, array.size, _CHUNK)

@@ -23,7 +23,7 @@ LEAST_TENSOR_SCALE = 2.0**-120
 MOST_TENSOR_SCALE = 1e35
 """448·6 times a larger scale of a tensor might overflow float32."""
 
-_MANTISSA = 23  # bits of the mantissa of a float32
+MANTISSA = 23  # bits of the mantissa of a float32
 _NAN = np.array(0x7FC00000, np.uint32).view(np.float32)
 
 
@@ -197,12 +197,12 @@ class ScaleRule(NamedTuple):
         name : str
         fmt : BlockFormat
         """
-        round_up = (1 << _MANTISSA) - 1
+        round_up = (1 << MANTISSA) - 1
         if name == "rceil":
             return cls(fmt.largest, round_up - _rounded_down(), np.float32(1))
-        half = 1 << _MANTISSA - fmt.mantissa - 1
+        half = 1 << MANTISSA - fmt.mantissa - 1
         add = {"floor": 0, "ceil": round_up, "even": half}[name]
-        adds = np.full(256, add - (fmt.largest_exponent << _MANTISSA), np.int32)
+        adds = np.full(256, add - (fmt.largest_exponent << MANTISSA), np.int32)
         # The encoder divides by 2^-126, though the byte 0 stands for 2^-127.
         return cls(np.float32(1), adds, np.float32(2.0**126))
 
@@ -220,6 +220,6 @@ def _rounded_down() -> np.ndarray:
     above = np.nextafter(powers.astype(np.float32), np.float32(np.inf)).astype(np.float64)
     halves = (above - powers) / 2
     halves[127] = 0  # the logarithm of a number next to 1 is next to 0
-    bits = (halves * (math.log(2) * 2.0**_MANTISSA)).astype(np.int32)
-    bits[0] = (1 << _MANTISSA - 1) + bits[0] // 2
+    bits = (halves * (math.log(2) * 2.0**MANTISSA)).astype(np.int32)
+    bits[0] = (1 << MANTISSA - 1) + bits[0] // 2
     return bits

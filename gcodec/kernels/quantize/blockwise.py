@@ -13,10 +13,11 @@ import numpy as np
 
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, leave_block
 from gcodec.kernels.numeric.norms import norms
+from gcodec.kernels.numeric.reduce import largest_bits
 from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, pair_codes, store_sorted
 from gcodec.kernels.quantize.float_codes import emit_codes, emit_values
-from gcodec.kernels.quantize.value_table import Cells, ValueTable
+from gcodec.kernels.quantize.value_table import CELL, Cells, ValueTable
 from gcodec.runtime import pool
 from gcodec.runtime.cover import store_of, streams
 from gcodec.runtime.device import dispatched
@@ -36,9 +37,8 @@ from gcodec.runtime.lanes import (
     integer,
     lanes,
 )
-from gcodec.runtime.memory import bits_float, magnitude_bits
+from gcodec.runtime.memory import bits_float
 
-_CELL = 17  # bits of a float32 that a cell drops
 _CACHED = 1 << 16  # elements of the largest block whose sums stay in a cache
 _METHODS = ("tree", "cells", "int4", "int8", "offset8", "fp8")
 _NARROW = ("tree", "int4")  # methods whose codes have 4 bits
@@ -305,7 +305,7 @@ def nearest(numbers: np.ndarray, cells: Cells) -> np.ndarray:
     """Return the codes of (n,) float32 numbers, a byte each."""
     bits = numbers.view(np.uint32).astype(np.int64)
     magnitudes = bits & 0x7FFFFFFF
-    places = np.clip((magnitudes >> _CELL) - cells.first, 0, cells.per_sign - 1)
+    places = np.clip((magnitudes >> CELL) - cells.first, 0, cells.per_sign - 1)
     entries = cells.entries[places + (bits >> 31) * cells.per_sign].astype(np.int64)
     is_above = magnitudes > (entries & 0x7FFFFFFF)
     return (entries >> np.where(is_above, 40, 32)).astype(np.uint8)
@@ -400,16 +400,16 @@ def _emit_cells(e: Emitter, r: Value, highest: int) -> Value:
     )
     zero, last = kind([0] * kind.count), builder.sub(count, kind([1] * kind.count))
     size = e.magnitude_bits(r)
-    place = builder.sub(builder.lshr(size, kind([_CELL] * kind.count)), first)
+    place = builder.sub(builder.lshr(size, kind([CELL] * kind.count)), first)
     place = e.smaller(e.larger(place, zero), last)
     sign = builder.ashr(builder.bitcast(r, kind), kind([31] * kind.count))
     place = builder.add(place, builder.and_(sign, count))
     entries = e.gathered(e.args["entries"], e.indices(place), kind)
-    rest = kind([(1 << _CELL) - 1] * kind.count)
+    rest = kind([(1 << CELL) - 1] * kind.count)
     is_above = builder.icmp_signed(">", builder.and_(size, rest), builder.and_(entries, rest))
-    difference = builder.ashr(entries, kind([_CELL + 8] * kind.count))
+    difference = builder.ashr(entries, kind([CELL + 8] * kind.count))
     difference = builder.and_(difference, builder.sext(is_above, kind))
-    return builder.add(builder.lshr(entries, kind([_CELL] * kind.count)), difference)
+    return builder.add(builder.lshr(entries, kind([CELL] * kind.count)), difference)
 
 
 def _emit_integers(e: Emitter, r: Value, highest: int) -> Value:
@@ -546,10 +546,7 @@ def _quantizer(method: str, leave: bool) -> Kernel:
                     rest[k] = gradient[whole + k] + decay * residual[whole + k]
             if numerator > np.float32(0):
                 part = x[start - base : stop - base]
-                top = np.uint32(0)
-                for i in range(part.size):
-                    top = max(top, magnitude_bits(part[i]))
-                tops[b] = bits_float(top)
+                tops[b] = bits_float(largest_bits(part, np.uint32(0)))
                 factors[b] = _factor(tops[b], numerator, least, resets)
             numbers = factors[b], shift, entries, lowest, count
             size = size_of(tops[b], factors[b]) if leave else one

@@ -13,11 +13,10 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
-from gcodec.kernels.quantize.block_format import BlockFormat
+from gcodec.kernels.quantize.block_format import MANTISSA, BlockFormat
 from gcodec.runtime.lanes import SIGN, Emitter, Value, compiles_for, constants, floats, lanes
 
-_MANTISSA = 23  # of float32: bits of the mantissa
-_ONE = 127 << _MANTISSA  # bits of the number 1
+_ONE = 127 << MANTISSA  # bits of the number 1
 
 
 def emit_codes(e: Emitter, fmt: BlockFormat, r: Value, random: Value, *, limited: bool) -> Value:
@@ -28,11 +27,11 @@ def emit_codes(e: Emitter, fmt: BlockFormat, r: Value, random: Value, *, limited
     be above the largest one.
     """
     builder, kind = e.builder, lanes(32, r.type.count)
-    constant, cut = constants(kind), _MANTISSA - fmt.mantissa
+    constant, cut = constants(kind), MANTISSA - fmt.mantissa
     size = e.magnitude_bits(r)
     if limited:
         size = e.smaller(size, constant(int(fmt.largest.view(np.uint32))))
-    power = constant(_ONE if fmt.is_integer else _ONE + (1 - fmt.bias << _MANTISSA))
+    power = constant(_ONE if fmt.is_integer else _ONE + (1 - fmt.bias << MANTISSA))
     if not fmt.is_integer:
         power = e.larger(builder.and_(size, constant(INFINITY_BITS)), power)
     number, real_power = builder.bitcast(size, r.type), builder.bitcast(power, r.type)
@@ -48,7 +47,7 @@ def emit_codes(e: Emitter, fmt: BlockFormat, r: Value, random: Value, *, limited
             moved = builder.fadd(number, builder.fmul(real_power, shift))
         code = builder.bitcast(moved, kind)
     else:
-        unit = builder.sub(constant(2 * _ONE + (fmt.mantissa << _MANTISSA)), power)
+        unit = builder.sub(constant(2 * _ONE + (fmt.mantissa << MANTISSA)), power)
         units = builder.fmul(number, builder.bitcast(unit, r.type))
         code = builder.fptosi(units, kind)
         fraction = builder.fsub(units, builder.sitofp(code, r.type))
@@ -63,7 +62,7 @@ def emit_codes(e: Emitter, fmt: BlockFormat, r: Value, random: Value, *, limited
 def emit_values(e: Emitter, fmt: BlockFormat, codes: Value) -> Value:
     """Emit the numbers of codes, 32-bit lanes whose upper bits do not matter."""
     builder, kind, constant = e.builder, codes.type, constants(codes.type)
-    real, cut = floats(kind.count), _MANTISSA - fmt.mantissa
+    real, cut = floats(kind.count), MANTISSA - fmt.mantissa
     top = builder.shl(codes, constant(32 - fmt.width))
     if fmt.is_integer:
         number = builder.sitofp(builder.ashr(top, constant(32 - fmt.width)), real)
@@ -77,7 +76,7 @@ def emit_values(e: Emitter, fmt: BlockFormat, codes: Value) -> Value:
     bits = builder.bitcast(emit_magnitudes(e, fmt, placed), kind)
     nan = constant(0x7FC00000)
     if fmt.name == "mxfp8e5m2":
-        first = 0x1F << _MANTISSA  # of infinity, as placed
+        first = 0x1F << MANTISSA  # of infinity, as placed
         above = builder.or_(placed, constant(INFINITY_BITS))
         bits = builder.select(builder.icmp_signed(">=", placed, constant(first)), above, bits)
     bits = builder.or_(bits, sign)
@@ -90,10 +89,10 @@ def emit_values(e: Emitter, fmt: BlockFormat, codes: Value) -> Value:
 def emit_magnitudes(e: Emitter, fmt: BlockFormat, placed: Value) -> Value:
     """Emit the magnitudes of codes that lie where float32 has its exponent and mantissa."""
     builder, constant, real = e.builder, constants(placed.type), floats(placed.type.count)
-    normal = builder.add(placed, constant(_ONE - (fmt.bias << _MANTISSA)))
+    normal = builder.add(placed, constant(_ONE - (fmt.bias << MANTISSA)))
     # Exponent 0 has no leading one: it is subtracted from the number with the least exponent.
-    least = constant(_ONE + (1 - fmt.bias << _MANTISSA))
+    least = constant(_ONE + (1 - fmt.bias << MANTISSA))
     small = builder.bitcast(builder.add(placed, least), real)
     small = builder.fsub(small, builder.bitcast(least, real))
-    is_small = builder.icmp_signed("<", placed, constant(1 << _MANTISSA))
+    is_small = builder.icmp_signed("<", placed, constant(1 << MANTISSA))
     return builder.select(is_small, small, builder.bitcast(normal, real))

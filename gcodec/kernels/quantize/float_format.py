@@ -21,12 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.quantize.block_format import BlockFormat
+from gcodec.kernels.quantize.block_format import MANTISSA, BlockFormat
 
 FORMATS = ("e2m1", "e1m1", "e1m2", "e3m0", "e2m2", "e3m2", "e4m3", "e5m2")
 STYLES = ("full", "ieee", "fn")
-
-_MANTISSA = 23  # bits of the mantissa of a float32
 
 
 class MiniFloat(NamedTuple):
@@ -99,8 +97,8 @@ def nearest_codes(sizes: np.ndarray, mantissa: int, least: int) -> np.ndarray:
     -------
     (n,) int32 array
     """
-    cut, floor = np.int32(_MANTISSA - mantissa), np.int32(127 + least << _MANTISSA)
-    powers = np.maximum(sizes.view(np.int32) & np.int32(0xFF << _MANTISSA), floor)
-    far = powers + (cut << _MANTISSA)
+    cut, floor = np.int32(MANTISSA - mantissa), np.int32(127 + least << MANTISSA)
+    powers = np.maximum(sizes.view(np.int32) & np.int32(0xFF << MANTISSA), floor)
+    far = powers + (cut << MANTISSA)
     moved = sizes + (far + (powers - floor >> cut)).view(np.float32)
     return moved.view(np.int32) - far

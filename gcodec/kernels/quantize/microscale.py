@@ -22,6 +22,7 @@ from gcodec.kernels.numeric.reduce import INFINITY_BITS, float_of_bits
 from gcodec.kernels.quantize.block_format import (
     FORMATS,
     LEAST_TENSOR_SCALE,
+    MANTISSA,
     MOST_TENSOR_SCALE,
     BlockFormat,
     ScaleRule,
@@ -55,7 +56,6 @@ from gcodec.runtime.lanes import (
 )
 
 _TILE = 2048  # elements whose scales are found together, while they stay in a cache
-_MANTISSA = 23  # of float32: bits of the mantissa
 
 
 class Quantization(NamedTuple):
@@ -252,7 +252,7 @@ def rounded(
     else:
         rule = ScaleRule.of(rule_name, fmt)
         bits = (tops / rule.divisor).view(np.int32)
-        scales = np.clip(bits + rule.adds[bits >> _MANTISSA] >> _MANTISSA, 0, 254)
+        scales = np.clip(bits + rule.adds[bits >> MANTISSA] >> MANTISSA, 0, 254)
         factors = np.where(scales > 0, np.ldexp(np.float32(1), 127 - scales), rule.least)
     random = None if seed is None else words(seed, 0, blocks.size).reshape(blocks.shape)
     with np.errstate(over="ignore"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
-from gcodec.kernels.quantize.block_format import BLOCK_SIZES
+from gcodec.kernels.quantize.block_format import BLOCK_SIZES, MANTISSA
 from gcodec.runtime.jit import Intrinsic, Kernel, calling, factory, kernel
 from gcodec.runtime.lanes import (
     BLOCK,
@@ -23,10 +23,9 @@ from gcodec.runtime.lanes import (
 )
 
 GROUPS = 8  # elements whose magnitudes are compared at once, lanes of a vector
-_MANTISSA = 23  # of float32: bits of the mantissa
 _LEAST, _MOST = 0x3C800000, 0x43E00000  # bits of 2^-6 and 448, the range of scales of NVFP4
 _E4M3 = 20  # bits of a float32 that an e4m3 number drops
-_REBIAS = 120 << _MANTISSA  # what the exponent of a float32 has more than that of e4m3
+_REBIAS = 120 << MANTISSA  # what the exponent of a float32 has more than that of e4m3
 
 # Steps that reduce eight vectors of eight lanes to the largest lane of each. A step has the places
 # of the first lanes of pairs in two vectors, and the distance of the second ones. Lanes change
@@ -129,15 +128,15 @@ def _power_block(uniform: bool) -> Intrinsic:
             divisor = e.splat(e.args["divisor"])
             quotients = builder.fdiv(builder.bitcast(tops, floats()), divisor)
             bits = builder.bitcast(quotients, kind)
-            exponents = builder.and_(builder.lshr(bits, constant(_MANTISSA)), constant(255))
+            exponents = builder.and_(builder.lshr(bits, constant(MANTISSA)), constant(255))
             adds = e.gathered(e.args["adds"], e.indices(exponents), kind)
-        scales = builder.ashr(builder.add(bits, adds), constant(_MANTISSA))
+        scales = builder.ashr(builder.add(bits, adds), constant(MANTISSA))
         scales = e.smaller(e.larger(scales, constant(0)), constant(254))
         _store_scales(e, scales, tops, 0xFF)
-        tiny = constant(1 << _MANTISSA - 1)  # 2^-127
-        sizes = e.larger(builder.shl(scales, constant(_MANTISSA)), tiny)
+        tiny = constant(1 << MANTISSA - 1)  # 2^-127
+        sizes = e.larger(builder.shl(scales, constant(MANTISSA)), tiny)
         e.store(sizes, e.address("sizes", "b"))
-        inverse = builder.shl(builder.sub(constant(254), scales), constant(_MANTISSA))
+        inverse = builder.shl(builder.sub(constant(254), scales), constant(MANTISSA))
         least = builder.bitcast(e.splat(e.args["least"]), kind)
         is_least = builder.icmp_signed("==", scales, constant(0))
         factors = builder.select(is_least, least, e.larger(inverse, tiny))

@@ -48,7 +48,7 @@ class Errors(NamedTuple):
     ----------
     counts : (int, int, int)
         Number of levels of magnitude 1, of 2, and of larger ones.
-    rests : (int, int, int)
+    residues : (int, int, int)
         For each of these magnitudes, the sum of y minus the level, in 1024ths of a step.
     squares : int
         Sum of the squares of that difference over all levels, 0 included.
@@ -62,9 +62,9 @@ class Errors(NamedTuple):
     escapes: int
 
     @classmethod
-    def of(cls, sums: np.ndarray, *more_sums: np.ndarray) -> Errors:
-        """Unpack the (8,) sums that kernels compute, added over one or more parts."""
-        a, b, c, of_a, of_b, of_c, squares, escapes = sum(more_sums, sums).tolist()
+    def of(cls, sums: np.ndarray) -> Errors:
+        """Unpack the (8,) sums that kernels compute."""
+        a, b, c, of_a, of_b, of_c, squares, escapes = sums.tolist()
         return cls((a, b, c), (of_a, of_b, of_c), squares, escapes)
 
 
@@ -90,7 +90,7 @@ def rated_levels(x: np.ndarray, step: np.float32, of: ScaleArrays, out: np.ndarr
         _rate(x[start:stop], factor, *of, start, wide, out[start:stop], sums)
         return sums
 
-    return Errors.of(*pool.run(task, x.size))
+    return Errors.of(pool.run_added(task, x.size))
 
 
 def scaled_levels(

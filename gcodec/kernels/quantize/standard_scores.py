@@ -11,12 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.numeric.convert import half_to_single, single_to_half
-from gcodec.kernels.numeric.reduce import LANES, TILE, float_of_bits, fold
+from gcodec.kernels.numeric.reduce import LANES, TILE, float_of_bits, fold, largest_bits
 from gcodec.runtime import pool
 from gcodec.runtime.cover import store_of
-from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.jit import kernel
 from gcodec.runtime.lanes import ADD, BLOCK
-from gcodec.runtime.memory import bits_float, float_bits, magnitude_bits
+from gcodec.runtime.memory import bits_float, float_bits
 
 _PART = 1 << 16  # elements that stay in a cache, at least a block
 _TOGETHER = 8  # blocks that are summed at the same time
@@ -131,14 +131,6 @@ def _aligned(numbers: np.ndarray, start: int, stop: int) -> np.ndarray:
     return np.require(numbers[2 * start : 2 * stop].view(np.uint16), requirements="A")
 
 
-@inline
-def _most(values, top):
-    """Return the bits of the largest magnitude of values, or `top` if they are larger."""
-    for i in range(values.size):
-        top = max(top, magnitude_bits(values[i]))
-    return top
-
-
 @kernel("in float32[], int64, out float64[], out float32[]")
 def _means(x, block_size, totals, means):
     # means.size == ceil(x.size / block_size). totals.size == _TOGETHER: as many sums grow
@@ -151,7 +143,7 @@ def _means(x, block_size, totals, means):
         for at in range(0, block_size, TILE):
             end = min(at + TILE, block_size)
             for k in range(_TOGETHER):
-                top = _most(blocks[k * block_size + at : k * block_size + end], top)
+                top = largest_bits(blocks[k * block_size + at : k * block_size + end], top)
             for i in range(at, end):
                 for k in range(_TOGETHER):
                     totals[k] += np.float64(blocks[k * block_size + i])
@@ -159,7 +151,7 @@ def _means(x, block_size, totals, means):
             means[first + k] = np.float32(totals[k] / np.float64(block_size))
     for b in range(whole, means.size):
         values = x[b * block_size : min((b + 1) * block_size, x.size)]
-        top, total = _most(values, top), 0.0
+        top, total = largest_bits(values, top), 0.0
         for i in range(values.size):
             total += np.float64(values[i])
         means[b] = np.float32(total / np.float64(values.size))

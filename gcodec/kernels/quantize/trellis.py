@@ -95,13 +95,9 @@ def model_counts(symbols: np.ndarray, models: np.ndarray, sample: int) -> np.nda
             if at // RUN % step == 0:
                 end = min(at + RUN, stop)
                 _count_models(symbols[at:end], models[at:end], counts)
-        return counts
+        return counts.reshape(2, MODELS, 256).sum(axis=0, dtype=np.int64)
 
-    total = np.zeros((MODELS, 256), np.int64)
-    for counts in pool.run(task, symbols.size, RUN):
-        for half in counts.reshape(2, MODELS, 256):
-            total += half
-    return total
+    return pool.run_added(task, symbols.size, RUN)
 
 
 def level_counts(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -117,7 +117,7 @@ def errors_of(x: np.ndarray, factor: np.float32, run_step: int, symbols: np.ndar
                 _sum_errors(x[at:end], factor, symbols[at:end], sums)
         return sums
 
-    return Errors.of(*pool.run(task, x.size, RUN))
+    return Errors.of(pool.run_added(task, x.size, RUN))
 
 
 def beyond(x: np.ndarray, factor: np.float32, escapes: np.ndarray) -> np.ndarray:
@@ -243,13 +243,11 @@ def _advance(e: Emitter) -> None:
     bits of `decisions` tell from which state each state is reached.
     """
     builder, real, number = e.builder, floats(WIDTH), lanes(32, WIDTH)
-    first_turn, pitch = e.args["place"], e.args["pitch"]
-    rows = [e.args["totals"]]
+    pitch, rows = e.args["pitch"], [e.args["totals"]]
     while len(rows) < STATES:
         rows.append(builder.gep(rows[-1], [pitch]))
 
-    def one_turn(state: list[Value]) -> list[Value]:
-        at, *costs = state
+    def one_turn(at: Value, *costs: Value) -> list[Value]:
         first = builder.gep(e.args["metrics"], [at])
         cosets = [e.load(e.element(first, APART * k), real) for k in range(len(_COSETS))]
         decided, after = number([0] * WIDTH), []
@@ -266,11 +264,10 @@ def _advance(e: Emitter) -> None:
             decided = builder.or_(decided, bit)
         place = builder.gep(e.args["decisions"], [at])
         e.store(builder.trunc(decided, lanes(8, WIDTH)), place, 1)
-        return [builder.add(at, pitch), *after]
+        return after
 
-    begin = [first_turn, *(e.load(row, real) for row in rows)]
-    end = e.args["end"]
-    _, *costs = e.loop(begin, lambda state: builder.icmp_signed("<", state[0], end), one_turn)
+    begin = [e.load(row, real) for row in rows]
+    costs = e.count(e.args["place"], e.args["end"], pitch, begin, one_turn)
     for cost, row in zip(costs, rows, strict=True):
         e.store(cost, row)
 

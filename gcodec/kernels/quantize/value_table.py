@@ -23,7 +23,7 @@ import numpy as np
 
 from gcodec.kernels.quantize.block_format import BlockFormat
 
-_CELL = 17  # bits of a float32 that a cell drops
+CELL = 17  # bits of a float32 that a cell drops
 _ANY = 0x7FFFFFFF  # magnitude that no float32 exceeds
 
 _NF4 = (
@@ -64,8 +64,8 @@ class Cells(NamedTuple):
         tops = (self.entries & np.uint64(_ANY)).astype(np.int64)
         first, second = ((self.entries >> np.uint64(at) & np.uint64(0xFF)) for at in (32, 40))
         differences = second.astype(np.int64) - first.astype(np.int64)
-        rests = np.minimum(tops, tops & (1 << _CELL) - 1)
-        words = rests | first.astype(np.int64) << _CELL | differences << _CELL + 8
+        rests = np.minimum(tops, tops & (1 << CELL) - 1)
+        words = rests | first.astype(np.int64) << CELL | differences << CELL + 8
         return (words & 0xFFFFFFFF).astype(np.uint32)
 
 
@@ -195,10 +195,10 @@ def _cells(order: np.ndarray, bounds: np.ndarray) -> Cells:
     `bounds` has the largest key that each code but the last stands for.
     """
     magnitudes = np.where(bounds < 0, -1 - bounds, bounds)
-    first = int(magnitudes[magnitudes > 0].min() >> _CELL) - 1
-    count = int(magnitudes.max() >> _CELL) + 2 - first
-    starts = np.arange(first, first + count, dtype=np.int64) << _CELL
-    ends = starts + (1 << _CELL) - 1
+    first = int(magnitudes[magnitudes > 0].min() >> CELL) - 1
+    count = int(magnitudes.max() >> CELL) + 2 - first
+    starts = np.arange(first, first + count, dtype=np.int64) << CELL
+    ends = starts + (1 << CELL) - 1
     starts[0], ends[-1] = 0, _ANY
     entries = []
     for negative in (False, True):

@@ -65,7 +65,7 @@ from gcodec.runtime.lanes import lanes as vector
 
 _ONE, _FOUR, _EIGHT, _SIXTEEN = (np.uint64(k) for k in (1, 4, 8, 16))
 _LOW, _LEAST = np.uint64(0xFFFF), np.uint64(LEAST_STATE)
-_TRUNCATED, _LOW_HEAD, _OTHER_END = -1, -2, -3  # errors that a reader reports
+TRUNCATED, _LOW_HEAD, _OTHER_END = -1, -2, -3  # errors of a reader; negated on a device
 
 
 class Reader:
@@ -149,12 +149,18 @@ class Reader:
             *(self._states, self._paths, self._cursors, classes, out, ends, states.reshape(-1)),
         )
         status = int(self._cursors[AT])
-        if status == _TRUNCATED:
-            raise Truncated(f"the payload ends within a block of symbols, at byte {self._end}")
-        if status == _LOW_HEAD:
-            raise Corrupt("a block of symbols begins in a state below 2**16")
-        if status == _OTHER_END and whole:
-            raise Corrupt("a block of symbols does not end in the states that it must")
+        if whole or status != _OTHER_END:
+            check(status, self._end)
+
+
+def check(status: int, end: int) -> None:
+    """Raise the error that a reader reports, if any, given the byte where the payload ends."""
+    if status == TRUNCATED:
+        raise Truncated(f"the payload ends within a block of symbols, at byte {end}")
+    if status == _LOW_HEAD:
+        raise Corrupt("a block of symbols begins in a state below 2**16")
+    if status == _OTHER_END:
+        raise Corrupt("a block of symbols does not end in the states that it must")
 
 
 @functools.cache
@@ -295,7 +301,7 @@ def _reader(
         for way in range(ways):
             at = starts[way]
             if at + head > end:
-                cursors[AT] = _TRUNCATED
+                cursors[AT] = TRUNCATED
                 return
             if not read_head(data, at, states[way * lanes : (way + 1) * lanes]):
                 cursors[AT] = _LOW_HEAD
@@ -323,7 +329,7 @@ def _reader(
                 tail, models = tail[whole:], models[whole:]
                 at = read_singles(data, end, at, shift, slots, pairs, own, along, models, tail)
                 if at < 0:
-                    cursors[AT] = _TRUNCATED
+                    cursors[AT] = TRUNCATED
                     return
                 run = row + way * count + start // run_size
                 cursors[CURSOR * way + AT] = ends[run] = at

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
-from gcodec.kernels.bits.bit_string import BitString, written
-from gcodec.kernels.prefix.dense_string import SymbolsOf, parts_of
+from gcodec.kernels.bits.bit_string import SPARE, BitString, SymbolsOf, parts_of, written
 from gcodec.kernels.rans.rans_read import Reader
 from gcodec.kernels.rans.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans.rans_table import STATE_NBYTES, ReadTables, WriteTables
@@ -29,8 +28,6 @@ from gcodec.kernels.rans.rans_write import Writer
 from gcodec.runtime import pool
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.memory import Drainable, release
-
-_SPARE = 1.01  # factor by which the estimated size of a string is raised
 
 ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
 Take = Callable[[int, np.ndarray], None]
@@ -101,7 +98,7 @@ def write(
             block = write_block(part, 1 << log2_run, row, runs.offsets, runs.states)
             release(symbols, at, end)
             # Room for all further blocks too, if they are about as long as this one.
-            needed = int(_SPARE * block.size * max((stop - at) / BLOCK, 1))
+            needed = int(SPARE * block.size * max((stop - at) / BLOCK, 1))
             if string is None:
                 string = BitString(lead.size if start == 0 else 0, needed)
             string.reserve(needed)

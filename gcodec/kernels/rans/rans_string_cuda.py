@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.errors import Corrupt, Truncated
+from gcodec.errors import Corrupt
 from gcodec.kernels.context.lane_order import RUN
 from gcodec.kernels.numeric.scan_cuda import sums_before
 from gcodec.kernels.prefix.codewords_cuda import NO_ERROR, check_status
 from gcodec.kernels.rans import rans_string
+from gcodec.kernels.rans.rans_read import TRUNCATED, check
 from gcodec.kernels.rans.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans.rans_string import Layout, Take, refuse_more
 from gcodec.kernels.rans.rans_table import WriteTables
@@ -22,7 +23,6 @@ _WARPS = 4  # warps of a block of threads that reads runs
 _MOVERS, _MOST = 256, 128  # threads that move words, and their blocks for each rANS block
 _LOG2_RUN = 16  # log2 of the shortest runs of symbols with classes
 _SERIAL = 1 << 14  # symbols of the longest string that one warp reads
-_TRUNCATED, _LOW_HEAD, _OTHER_END = 1, 2, 3
 
 
 def write(
@@ -170,12 +170,8 @@ def _read_runs(data: Array, layout: Layout, runs: Runs, chained: bool) -> tuple[
     device.launch("rans_read", kernel, blocks, _WARPS * LANES, *arguments)
 
     def raise_error(run: int, error: int) -> None:
-        if error == _TRUNCATED and not chained:
-            raise Truncated(f"the payload ends within a block of symbols, at byte {end}")
-        if error == _LOW_HEAD:
-            raise Corrupt("a block of symbols begins in a state below 2**16")
-        if error == _OTHER_END:
-            raise Corrupt("a block of symbols does not end in the states that it must")
+        if -error != TRUNCATED or not chained:
+            check(-error, end)
         raise Corrupt(f"the seek table or the payload is wrong: run {run} ends elsewhere")
 
     check_status(device, status, raise_error)

@@ -128,23 +128,18 @@ def _summing(together: int) -> Intrinsic:
         # 8 or 16 sums stay in registers, with the elements of a row and an entry.
         kind = floats(BLOCK if compiles_for("avx512f") else BLOCK // 2)
 
-        def is_below(current: list[Value]) -> Value:
-            return builder.icmp_signed("<", current[0], e.args["count"])
-
-        def add(current: list[Value]) -> list[Value]:
-            number, source, entries, *sums = current
-            values = e.load(source, kind)
+        def add(_: Value, source: Value, entries: Value, *sums: Value) -> list[Value]:
+            values, totals = e.load(source, kind), list[Value]()
             for k in range(together):
                 factor = e.splat(builder.load(e.element(entries, k)), kind.count)
-                sums[k] = e.fused(factor, values, sums[k])
-            following = e.element(source, BLOCK), e.element(entries, together)
-            return [builder.add(number, word(1)), *following, *sums]
+                totals.append(e.fused(factor, values, sums[k]))
+            return [e.element(source, BLOCK), e.element(entries, together), *totals]
 
         for lane in range(0, BLOCK, kind.count):
             source = e.element(e.address("panel", "first"), lane)
             zeros = [kind([0.0] * kind.count)] * together
-            begin = [word(0), source, e.address("table", "entry"), *zeros]
-            _, _, _, *sums = e.loop(begin, is_below, add)
+            begin = [source, e.address("table", "entry"), *zeros]
+            _, _, *sums = e.count(word(0), e.args["count"], word(1), begin, add)
             target = e.element(e.address("out", "to"), lane)
             for total in sums:
                 e.store(total, target)
@@ -162,11 +157,7 @@ def _transpose_squares(e: Emitter) -> None:
     builder, word = e.builder, e.args["count"].type
     out_step = builder.mul(e.args["out_pitch"], word(_SIDE))
 
-    def is_below(current: list[Value]) -> Value:
-        return builder.icmp_signed("<", current[0], e.args["count"])
-
-    def move(current: list[Value]) -> list[Value]:
-        number, source, target = current
+    def move(_: Value, source: Value, target: Value) -> list[Value]:
         places = [source]
         for _ in range(1, _SIDE):
             places.append(builder.gep(places[-1], [e.args["pitch"]]))
@@ -174,10 +165,10 @@ def _transpose_squares(e: Emitter) -> None:
         for column in _columns(e, places):
             e.store(column, place)
             place = builder.gep(place, [e.args["out_pitch"]])
-        following = e.element(source, _SIDE), builder.gep(target, [out_step])
-        return [builder.add(number, word(1)), *following]
+        return [e.element(source, _SIDE), builder.gep(target, [out_step])]
 
-    e.loop([word(0), e.address("source", "at"), e.address("out", "to")], is_below, move)
+    begin = [e.address("source", "at"), e.address("out", "to")]
+    e.count(word(0), e.args["count"], word(1), begin, move)
 
 
 def _columns(e: Emitter, rows: list[Value]) -> list[Value]:
@@ -251,20 +242,14 @@ def _copy_eight(e: Emitter) -> None:
     """Copy 8 elements of each of n rows."""
     builder, word = e.builder, e.args["n"].type
 
-    def is_below(current: list[Value]) -> Value:
-        return builder.icmp_signed("<", current[0], e.args["n"])
-
-    def move(current: list[Value]) -> list[Value]:
-        number, source, target = current
+    def move(_: Value, source: Value, target: Value) -> list[Value]:
         e.store(e.load(source, floats(_SIDE)), target)
         pitches = e.args["pitch"], e.args["out_pitch"]
-        following = (
-            builder.gep(place, [pitch])
-            for place, pitch in zip((source, target), pitches, strict=True)
-        )
-        return [builder.add(number, word(1)), *following]
+        places = zip((source, target), pitches, strict=True)
+        return [builder.gep(place, [pitch]) for place, pitch in places]
 
-    e.loop([word(0), e.address("source", "at"), e.address("out", "to")], is_below, move)
+    begin = [e.address("source", "at"), e.address("out", "to")]
+    e.count(word(0), e.args["n"], word(1), begin, move)
 
 
 @subroutine

@@ -107,9 +107,8 @@ def _adding(is_mirrored: bool) -> Intrinsic:
         # The sums of all rows stay in registers: 512 bits have 32 of them, and 256 bits have 16.
         kind = floats(BLOCK if compiles_for("avx512f") else BLOCK // 2)
 
-        def row(current: list[Value]) -> list[Value]:
-            number, source, factors, *sums = current
-            values = e.load(source, kind)
+        def row(number: Value, source: Value, factors: Value, *before: Value) -> list[Value]:
+            values, sums = e.load(source, kind), list(before)
             sign = e.splat(builder.load(builder.gep(e.args["signs"], [number])), kind.count)
             for k, i in enumerate(columns):
                 factor = e.splat(builder.load(builder.gep(factors, [i])), kind.count)
@@ -118,11 +117,7 @@ def _adding(is_mirrored: bool) -> Intrinsic:
                 if is_mirrored:  # a factor of ±1 is exact, so only the sum is rounded
                     sums[k + 2] = e.fused(product, sign, sums[k + 2])
             following = builder.gep(source, [e.args["length"]])
-            factors = builder.gep(factors, [e.args["n"]])
-            return [builder.add(number, one), following, factors, *sums]
-
-        def going(current: list[Value]) -> Value:
-            return builder.icmp_signed("<", current[0], e.args["count"])
+            return [following, builder.gep(factors, [e.args["n"]]), *sums]
 
         for j in range(0, BLOCK, kind.count):
             starts = [builder.mul(i, e.args["length"]) for i in targets]
@@ -130,8 +125,8 @@ def _adding(is_mirrored: bool) -> Intrinsic:
             zeros = kind([0.0] * kind.count)
             totals = [builder.select(e.args["begin"], zeros, e.load(p, kind)) for p in places]
             source = e.element(e.address("rows", "row"), j)
-            begin = [one.type(0), source, e.args["factors"], *totals]
-            _, _, _, *totals = e.loop(begin, going, row)
+            begin = [source, e.args["factors"], *totals]
+            _, _, *totals = e.count(one.type(0), e.args["count"], one, begin, row)
             for total, place in zip(totals, places, strict=True):
                 e.store(total, place)
 
@@ -174,37 +169,33 @@ def _add_wave(e: Emitter, j: int, kind: ValueType, is_mirrored: bool, is_periodi
     cosines, sines = (e.load(e.element(near, first), kind) for first in (0, SHORT))
     length = builder.mul(e.args["period"], word(SHORT))
 
-    def below(name: str) -> Value:
-        return lambda current: builder.icmp_signed("<", current[0], e.args[name])
-
-    def add_group(current: list[Value]) -> list[Value]:
-        far = builder.gep(e.address("products", "far"), current)
+    def add_group(group: Value) -> list[Value]:
+        far = builder.gep(e.address("products", "far"), [group])
         factors = builder.load(far), builder.load(builder.gep(far, [e.args["longs"]]))
         cosine, sine = (e.splat(factor, kind.count) for factor in factors)
         first, second = builder.fmul(cosine, cosines), builder.fmul(sine, sines)
-        start = builder.mul(current[0], word(SHORT))
+        start = builder.mul(group, word(SHORT))
         products = [builder.fmul(value, builder.fsub(first, second))]
         places = [builder.gep(target, [start])]
         if is_mirrored:
             products.append(builder.fmul(mirrored_value, builder.fadd(first, second)))
             places.append(builder.gep(target, [builder.sub(length, start)]))
 
-        def add(places: list[Value], sign: Value) -> list[Value]:
+        def add(sign: Value, *places: Value) -> list[Value]:
             for product, place in zip(products, places, strict=True):
                 e.store(sign(e.load(place, kind), product), place)
             return [builder.gep(place, [length]) for place in places]
 
-        def add_pair(current: list[Value]) -> list[Value]:
-            places = add(add(current[1:], builder.fadd), builder.fsub)
-            return [builder.add(current[0], word(2)), *places]
+        def add_pair(_: Value, *places: Value) -> list[Value]:
+            return add(builder.fsub, *add(builder.fadd, *places))
 
         if is_periodic:
-            e.loop([word(0), *places], below("periods"), add_pair)
+            e.count(word(0), e.args["periods"], word(2), places, add_pair)
         else:
-            add(places, builder.fadd)
-        return [builder.add(current[0], word(1))]
+            add(builder.fadd, *places)
+        return []
 
-    e.loop([e.args["q"]], below("stop"), add_group)
+    e.count(e.args["q"], e.args["stop"], word(1), [], add_group)
 
 
 _add_waves, _add_mirrored_waves = _waving(False, False), _waving(True, False)
