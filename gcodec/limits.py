@@ -12,6 +12,8 @@ from gcodec.errors import LimitExceeded, ParameterError
 MAX_TENSORS = 65_536
 """Largest number of tensors in a file or a message, and of members of an archive."""
 
+_MOST = 1 << 62  # elements and bytes of any tensor; NumPy cannot address much more
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -110,6 +112,8 @@ class Limits:
                 f"{subject} needs {nbytes} bytes, more than max_bytes={self.max_bytes}; "
                 f"to allow it, pass limits=gcodec.Limits(max_bytes={nbytes})"
             )
+        if max(elements, nbytes) > _MOST:
+            raise LimitExceeded(f"{subject} has {elements} elements, more than any array can have")
         if self.max_ratio is None or source_nbytes is None:
             return
         source = max(source_nbytes, 1)
@@ -136,5 +140,5 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 """Limits where the caller passes none, and only the bytes state the size."""
 
-NO_LIMITS = Limits(1 << 62, 1 << 62, max_products=1 << 62)
+NO_LIMITS = Limits(_MOST, _MOST, max_products=1 << 62)
 """Limits for frames of this process, and where the caller's own arrays bound the memory."""

@@ -316,8 +316,14 @@ def test_damaged_lists_are_refused(text: str) -> None:
         (members_frame('[["b",[4]]]') * 2 + VECTOR, gcodec.Corrupt),
         (members_frame('[["b",[4]]]'), gcodec.Truncated),
         (gcodec.encode(np.ones(3, np.float32), "raw", name="\\members"), gcodec.Corrupt),
-        # An empty array of such a shape has more bytes than NumPy can address.
+        # The same holds for frames: no array has an empty shape of 2^59 or more.
         (members_frame('[["b",[4]],["c",[2305843009213693952,0]]]') + VECTOR, gcodec.Corrupt),
+        (members_frame('[["b",[4]],["c",[576460752303423488,0]]]') + VECTOR, gcodec.Corrupt),
+        (
+            gcodec.encode(np.frombuffer(b'[["b",[4]]]', np.uint8), "lossless", name="\\members")
+            + VECTOR,
+            gcodec.Corrupt,
+        ),
     ],
 )
 def test_damaged_messages_are_refused(message: bytes, error: type[Exception]) -> None:

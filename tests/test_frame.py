@@ -584,6 +584,18 @@ def test_invalid_limits(values: dict[str, Any]) -> None:
         Limits(**values)
 
 
+@pytest.mark.parametrize("shape", [(1 << 60, 5), (1 << 63,), (2**64 - 1,) * 2], ids=range(3))
+def test_limits_allow_no_more_than_arrays_can_have(shape: tuple[int, ...]) -> None:
+    payload = bytes.fromhex("3f800000c0")  # the norm 1, and the level 1 of element 2
+    frame = build(
+        codec_id=2, shape=shape, params=b"\x01\x01", scalars=b"", payload=payload, nbits=37
+    )
+    limits = Limits(1 << 200, 1 << 200)
+    for call in (gcodec.decode, gcodec.decode_sparse, gcodec.Frame.from_bytes):
+        with pytest.raises(LimitExceeded, match="any array"):
+            call(frame, limits=limits)
+
+
 @pytest.mark.parametrize("limits", [0, 5, {}, {"max_elements": 5}, Limits])
 def test_objects_that_are_not_limits(limits: Any) -> None:
     """Falsy objects must not select the default limits silently."""

@@ -273,6 +273,13 @@ def test_overhead_of_the_sparse_form() -> None:
     assert fixed + len(primitives.leb128(n)) + len(primitives.leb128(3 * n)) <= 40
 
 
+def test_checksums_of_the_tables() -> None:
+    named = re.findall(r"`(gcodec/\S+\.txt)`[^`]*? CRC-32C (0x[0-9a-f]{8})", PROSE)
+    assert len(named) == PROSE.count(".txt`") == 3
+    for path, checksum in named:
+        assert crc32c.crc32c((PAGE.parent.parent / path).read_bytes()) == int(checksum, 16), path
+
+
 def test_overhead_of_topk() -> None:
     """With a ratio or k; all of 2**35 - 1 elements have 32 bits for the value, and 2 more."""
     n = 2**35 - 1

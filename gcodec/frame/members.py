@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame.frame import Frame
-from gcodec.wire.primitives import encode_name
+from gcodec.wire.primitives import LOG2_ADDRESSABLE, encode_name
 
 MEMBERS_NAME = "\\members"
 """Name of the frame that contains the list."""
@@ -71,6 +71,8 @@ def members_of(frame: Frame) -> list[Member]:
     """
     if frame.dtype != "uint8" or len(frame.shape) != 1:
         raise Corrupt("the list of members is not a vector of uint8")
+    if frame.codec.name != "raw":
+        raise Corrupt(f"the list of members has the codec {frame.codec.name} in place of raw")
     if frame.size > MAX_NBYTES:
         raise Corrupt(f"the list of members has {frame.size} bytes, more than {MAX_NBYTES}")
     try:
@@ -111,6 +113,8 @@ def _member(pair: object) -> Member:
         raise Corrupt(f"the member {name!r} has no shape of at most {_MAX_NDIM} dimensions")
     if not all(type(size) is int and 0 <= size < 2**62 for size in shape):
         raise Corrupt(f"the shape of the member {name!r} has a size that is no such integer")
+    if 0 in shape and math.prod(filter(None, shape)) >> LOG2_ADDRESSABLE:
+        raise Corrupt(f"no array has the shape of the member {name!r}")
     return Member(name, tuple(shape))
 
 

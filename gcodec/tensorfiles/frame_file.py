@@ -231,6 +231,8 @@ def read_structure(frame: Frame, names: Sequence[str]) -> Any:
                 f"the structure must be at most {MAX_NBYTES} uint8 in one dimension, and is "
                 f"{frame.dtype} of shape {frame.shape}"
             )
+        if frame.codec.name != "raw":
+            raise Corrupt(f"the structure must have the codec raw, and has {frame.codec.name}")
         return structure.read(frame.decode().tobytes(), names)
 
 

@@ -144,7 +144,7 @@ def read(data: bytes, names: Sequence[str]) -> Any:
     if not isinstance(document, dict) or "version" not in document:
         raise Corrupt("the structure is no JSON object with a version")
     version = document["version"]
-    if type(version) is not int or version < 1:
+    if type(version) is not int:
         raise Corrupt(f"the structure has the version {brief(repr(version))}")
     if version != _VERSION:
         raise Unsupported(f"structure version {version}; this release reads {_VERSION}")

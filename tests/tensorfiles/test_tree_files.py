@@ -374,8 +374,9 @@ def test_sharded_tensors_of_torch_name_to_local() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "[]", "3", '{"version":1}', '{"version":0,"tree":[]}', '{"version":true,"tree":[]}'),
-        *('{"version":1,"tree":[],"more":1}', '{"version":1,"tree":{"dict":{"a":1,"a":2}}}'),
+        *("", "[]", "3", '{"version":1}', '{"version":true,"tree":[]}'),
+        *('{"version":1.0,"tree":[]}', '{"version":1,"tree":[],"more":1}'),
+        '{"version":1,"tree":{"dict":{"a":1,"a":2}}}',
         *(
             '{"version":1,"tree":{"pairs":[[1,2],[1,3]]}}',
             '{"version":1,"tree":{"pairs":[[1.5,2]]}}',
@@ -397,6 +398,12 @@ def test_hostile_structures_are_refused(text: str) -> None:
         structure.read(text.encode(), [])
 
 
+@pytest.mark.parametrize("version", [-1, 0, 2])
+def test_other_versions_of_the_structure_are_unsupported(version: int) -> None:
+    with pytest.raises(gcodec.Unsupported, match=f"version {version}"):
+        structure.read(json.dumps({"version": version, "tree": []}).encode(), [])
+
+
 def test_structures_must_agree_with_the_frames(tmp_path: Path) -> None:
     text = json.dumps({"version": 1, "tree": [{"tensor": None}]}).encode()
     first = gcodec.encode(np.frombuffer(text, np.uint8), "raw", name="\\structure")
@@ -408,6 +415,10 @@ def test_structures_must_agree_with_the_frames(tmp_path: Path) -> None:
     wrong = gcodec.encode(array(1), "raw", name="\\structure")
     (tmp_path / "x.gcf").write_bytes(wrong)
     with pytest.raises(gcodec.Corrupt, match="uint8"):
+        gcodec.load_file(tmp_path / "x.gcf")
+    packed = gcodec.encode(np.frombuffer(text, np.uint8), "lossless", name="\\structure")
+    (tmp_path / "x.gcf").write_bytes(packed + gcodec.encode(array(1), "raw", name="0"))
+    with pytest.raises(gcodec.Corrupt, match="codec raw"):
         gcodec.load_file(tmp_path / "x.gcf")
     for data in (b"", b"no frames"):
         (tmp_path / "x.gcf").write_bytes(data)
