@@ -179,16 +179,27 @@ class CupyDevice(Device):
             if stream is None or stream == former.ptr:
                 yield
                 return
+            with self.on_stream(stream) as own:
+                own.wait_event(former.record(cuda.Event(disable_timing=True)))
+                try:
+                    yield
+                finally:
+                    former.wait_event(own.record(cuda.Event(disable_timing=True)))
+
+    @contextlib.contextmanager
+    def on_stream(self, stream: int) -> Iterator[Any]:
+        """Make a stream of another library CuPy's current one, without any waiting.
+
+        This is for a thread that does all its work on that stream.
+        """
+        cuda = self.cupy.cuda
+        with cuda.Device(self.number):
             if hasattr(cuda.Stream, "from_external"):
                 own = cuda.Stream.from_external(_Stream(stream))
             else:  # before CuPy 14
                 own = cuda.ExternalStream(stream, self.number)
-            own.wait_event(former.record(cuda.Event(disable_timing=True)))
-            try:
-                with own:
-                    yield
-            finally:
-                former.wait_event(own.record(cuda.Event(disable_timing=True)))
+            with own:
+                yield own
 
     def synchronize(self) -> None:
         """Wait for all operations of the current stream."""

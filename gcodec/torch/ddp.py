@@ -8,7 +8,6 @@ completes the future.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import operator
 import os
@@ -16,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_type_hints
 
@@ -32,7 +32,7 @@ from gcodec.errors import FormatError, GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.policy import Policy, PrefixedPolicy
-from gcodec.runtime.device import has_cupy, host
+from gcodec.runtime.device import cuda_device, has_cupy, host
 from gcodec.torch.agreement import Refused, check_agreement, report_failure, roll_call
 from gcodec.torch.choice import Choice, announce, choose_collective, measure_coding
 from gcodec.torch.communicator import TorchCommunicator, check_group
@@ -707,7 +707,8 @@ class DdpState:
             if task.ready is None:
                 future.set_result(self._mean(task))
                 return
-            with torch.cuda.stream(self._stream_on(task.flat.device)):
+            stream = self._stream_on(task.flat.device)
+            with torch.cuda.stream(stream), _cupy_on(stream, task.flat):
                 task.ready.wait()
                 future.set_result(self._mean(task))
         except Exception as error:
@@ -737,7 +738,7 @@ class DdpState:
             where = f", on rank {dist.get_rank()}" if isinstance(error, FormatError) else ""
             report_failure(group.name, f"{text}{where}" if is_known else "")
             traceback.clear_frames(error.__traceback__)  # they refer to the groups
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 (group if self._place is None else self._exchange).close()
             if not is_known:
                 seconds = min(_ROLL_CALL_SECONDS, self._timeout or math.inf)
@@ -846,6 +847,13 @@ def _all_finite(values: torch.Tensor) -> bool:
     if values.dtype == torch.float32 and not values.is_cuda and values.is_contiguous():
         return all_finite(values.numpy().reshape(-1))
     return bool(torch.isfinite(values).all())
+
+
+def _cupy_on(stream: torch.cuda.Stream, flat: torch.Tensor) -> AbstractContextManager[object]:
+    """Let CuPy use the stream of the thread: its own one may be that of the backward pass."""
+    if not _works_there(flat):
+        return nullcontext()
+    return cuda_device(flat.device.index).on_stream(stream.cuda_stream)
 
 
 def _works_there(flat: torch.Tensor) -> bool:

@@ -19,6 +19,7 @@ import shim
 from shim import ShimArray, ShimDevice
 
 PATTERN = 0xEE
+_entered = threading.local()  # its `streams` are those that the thread has made the current one
 
 
 class Pinned(bytearray):
@@ -96,10 +97,10 @@ class Stream:
         self.awaited.append(event.stream.ptr)
 
     def __enter__(self) -> None:
-        pass
+        _entered.streams = [*getattr(_entered, "streams", ()), self]
 
     def __exit__(self, *_: Any) -> None:
-        pass
+        _entered.streams.pop()
 
     def run_until(self, position: int) -> None:
         while self.done < position:
@@ -226,7 +227,10 @@ class StandIn(types.ModuleType):
 
     @property
     def stream(self) -> Stream:
-        """Return the current stream; each thread has its own."""
+        """Return the current stream; each thread begins with its own."""
+        if entered := getattr(_entered, "streams", None):
+            innermost: Stream = entered[-1]
+            return innermost
         if not hasattr(self.local, "stream"):
             self.local.stream = Stream()
         actual: Stream = self.local.stream

@@ -351,6 +351,11 @@ def test_streams_wait_for_each_other(
     monkeypatch.setattr(cupy.stream, "ptr", 77)
     gcodec.encode(x, "sign")
     assert not own  # CuPy works on this stream anyway
+    monkeypatch.setattr(cupy.stream, "ptr", 0)
+    cupy.stream.awaited.clear()
+    with devices.cuda_device(0).on_stream(77):  # as in the thread of the DDP hook
+        gcodec.encode(x, "sign")
+    assert not any(stream.awaited for stream in (cupy.stream, *own))
 
 
 @needs_compiler
