@@ -12,7 +12,7 @@ from gcodec.errors import LimitExceeded, ParameterError
 MAX_TENSORS = 65_536
 """Largest number of tensors in a file or a message, and of members of an archive."""
 
-_MOST = 1 << 62  # elements and bytes of any tensor; NumPy cannot address much more
+_MOST = 1 << 62  # elements that positions may index, and bytes that NumPy can address
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class Limits:
                 f"{subject} needs {nbytes} bytes, more than max_bytes={self.max_bytes}; "
                 f"to allow it, pass limits=gcodec.Limits(max_bytes={nbytes})"
             )
-        if max(elements, nbytes) > _MOST:
-            raise LimitExceeded(f"{subject} has {elements} elements, more than any array can have")
+        if elements > _MOST:
+            raise LimitExceeded(f"{subject} has {elements} elements, more than 2^62")
         if self.max_ratio is None or source_nbytes is None:
             return
         source = max(source_nbytes, 1)
@@ -135,6 +135,12 @@ class Limits:
                 f"max_products={self.max_products}; "
                 f"to allow it, pass limits=gcodec.Limits(max_products={products})"
             )
+
+
+def check_addressable(subject: str, nbytes: int) -> None:
+    """Raise `LimitExceeded` if no array can have a number of bytes, whatever the limits."""
+    if nbytes > _MOST:
+        raise LimitExceeded(f"{subject} needs {nbytes} bytes, more than any array can have")
 
 
 DEFAULT_LIMITS = Limits()

@@ -592,7 +592,21 @@ def test_limits_allow_no_more_than_arrays_can_have(shape: tuple[int, ...]) -> No
     )
     limits = Limits(1 << 200, 1 << 200)
     for call in (gcodec.decode, gcodec.decode_sparse, gcodec.Frame.from_bytes):
-        with pytest.raises(LimitExceeded, match="any array"):
+        with pytest.raises(LimitExceeded, match=r"more than 2\^62"):
+            call(frame, limits=limits)
+
+
+@pytest.mark.parametrize("size", [1 << 61, 1 << 62])
+def test_sparse_frames_may_have_more_bytes_than_arrays(size: int) -> None:
+    payload = bytes.fromhex("3f800000c0")
+    frame = build(
+        codec_id=2, shape=(size,), params=b"\x01\x01", scalars=b"", payload=payload, nbits=37
+    )
+    limits = Limits(1 << 200, 1 << 200)
+    positions, values = gcodec.decode_sparse(frame, limits=limits)
+    assert positions.tolist() == [2] and values.tolist() == [1]
+    for call in (gcodec.decode, lambda *args, **kw: gcodec.decode_range(*args, 0, 5, **kw)):
+        with pytest.raises(LimitExceeded, match="more than any array can have"):
             call(frame, limits=limits)
 
 

@@ -30,7 +30,7 @@ from gcodec.frame import header, integrity
 from gcodec.frame.header import Header
 from gcodec.frame.integrity import CHECKSUM_NBYTES, crc32c, crc32c_from_memory
 from gcodec.kernels.numeric import convert, scatter
-from gcodec.limits import Limits
+from gcodec.limits import Limits, check_addressable
 from gcodec.payload import Payload
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import copy_to_device, one_wait
@@ -395,6 +395,7 @@ class Frame(_Secret):
 
     def _decode_to(self, dtype: str, device: Device | None) -> Array:
         """Return the tensor as an array of `dtype` on a device, or for None on the host."""
+        check_addressable("the frame", self.size * primitives.ITEMSIZE[self.dtype])
         if device is not None and dtype == self.dtype and self.codec.keeps_every_bit:
             exact = self.codec._decode_as(dtype, self._payload_on(device), self.size)
             return exact.reshape(self.shape)
@@ -450,6 +451,7 @@ class Frame(_Secret):
         start = check_integer("start", start, 0, self.size, f"an integer from 0 to {self.size}")
         allowed = f"an integer from start={start} to {self.size}"
         stop = check_integer("stop", stop, start, self.size, allowed)
+        check_addressable("the frame", self.size * primitives.ITEMSIZE[self.dtype])
         values = self.codec._decode_range(self.payload, self.size, start, stop)
         return outlet(values, self.dtype)
 
