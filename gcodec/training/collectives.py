@@ -306,9 +306,9 @@ def on_all_ranks(
     """Check the gradients and call `prepare`; if either fails on one rank, raise on all ranks.
 
     This takes one all-gather of messages that are empty unless a rank fails or there are digests
-    to compare. Without it only the
-    failing rank would raise, and the other ranks would wait for it; and a step that all ranks
-    must skip, for example after loss scaling overflowed, would have changed their state.
+    to compare. Without it only the failing rank would raise, and the other ranks would wait for
+    it; and a step that all ranks must skip, for example after loss scaling overflowed, would have
+    changed their state.
 
     Parameters
     ----------
