@@ -207,8 +207,7 @@ class DiLoCo:
         check_between("mixing", mixing, 0, 1, "a number from 0 to 1")
         self._mixing = float(mixing)
         check_flag("feedback", feedback)
-        policy = selection.joined_policy(None, codec)
-        self._policy = selection.with_dense_rules(policy, exclude, min_numel)
+        self._policy = selection.with_dense_rules(codec, exclude, min_numel)
         checked = Feedback(self._policy, decay=decay, seed=seed)
         self._seed = checked.seed
         self._feedback = checked if feedback else None

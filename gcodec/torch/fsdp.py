@@ -109,11 +109,10 @@ def fsdp_comm(
     >>> model(torch.ones(1, 64)).sum().backward()
     >>> dist.destroy_process_group()
     """
-    policies: dict[str, Policy | None] = {"codec": None, "parameters": None}
-    for name, codecs in (("codec", codec), ("parameters", parameters)):
-        if codecs is not None:
-            policy = selection.joined_policy(None, codecs)
-            policies[name] = selection.with_dense_rules(policy, exclude, min_numel)
+    policies = {
+        name: None if codecs is None else selection.with_dense_rules(codecs, exclude, min_numel)
+        for name, codecs in (("codec", codec), ("parameters", parameters))
+    }
     return FsdpComm(policies, replicas, feedback=feedback, decay=decay, seed=seed)
 
 
