@@ -56,10 +56,10 @@ from gcodec.torch.saved_state import (
     check_state,
     parse_state,
     redistribute,
+    warn_of_missing_residuals,
 )
 from gcodec.torch.selection import joined_policy, warn_of_unmatched
 from gcodec.torch.settings import Settings
-from gcodec.torch.tensors import warn_of_missing_residuals
 from gcodec.training.collectives import share_of
 from gcodec.training.state import check_same_rank
 from gcodec.wire.kinds import check_between

@@ -34,8 +34,12 @@ from gcodec.torch.agreement import Refused, check_agreement, opened, sealed
 from gcodec.torch.communicator import TorchCommunicator, check_communicator
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import trainable_parameters
-from gcodec.torch.saved_state import check_shapes
-from gcodec.torch.tensors import saved_array, saved_count, warn_of_missing_residuals
+from gcodec.torch.saved_state import (
+    check_shapes,
+    saved_array,
+    saved_count,
+    warn_of_missing_residuals,
+)
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_flag, check_integer
 

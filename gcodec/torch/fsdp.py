@@ -32,8 +32,12 @@ from gcodec.torch.communicator import TorchCommunicator, check_group
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part, check_states
 from gcodec.torch.names import FLOATS, unwrapped
-from gcodec.torch.saved_state import check_shapes
-from gcodec.torch.tensors import saved_array, saved_count, warn_of_missing_residuals
+from gcodec.torch.saved_state import (
+    check_shapes,
+    saved_array,
+    saved_count,
+    warn_of_missing_residuals,
+)
 from gcodec.training.collectives import share_of
 from gcodec.training.state import check_same_rank
 from gcodec.wire.kinds import check_flag
@@ -612,7 +616,7 @@ class FsdpComm:
             raise ParameterError.of("state", values, f"{allowed}, with integers") from None
         check_same_rank(counters, dist.get_rank(), dist.get_world_size())
         coders = self._coders()
-        arrays: dict[str, dict[str, Any]] = {prefix: {} for prefix in coders}
+        arrays: dict[str, dict[str, np.ndarray]] = {prefix: {} for prefix in coders}
         for key, value in state.items():
             prefix, _, name = str(key).partition(":")
             if prefix in arrays:
@@ -687,7 +691,8 @@ def _managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
 
 
 def _check_residuals(
-    arrays: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, Mapping[str, tuple[int, ...]]]
+    arrays: Mapping[str, Mapping[str, np.ndarray]],
+    shapes: Mapping[str, Mapping[str, tuple[int, ...]]],
 ) -> None:
     """Raise `ParameterError` unless all residuals of each coder have one of its shapes."""
     for prefix, saved in arrays.items():
