@@ -290,7 +290,7 @@ class DdpState:
         group: dist.ProcessGroup | None,
         timeout: float | None,
         key: Key,
-        inside: Any,
+        inside: int | dist.ProcessGroup | DeviceMesh | None,
     ) -> None:
         self.settings = settings
         self.iteration = self.gradient_nbytes = 0
@@ -337,7 +337,8 @@ class DdpState:
         if collective == "auto":
             return choice and self._place_of(choice.inside_first, choice.two_phase)
         if self._nodes is not None:
-            return self._place_of(True, self._nodes.nodes > 2)  # for two, gathering is as short
+            # For two nodes, gathering is as short.
+            return self._place_of(True, self._nodes.between.size > 2)
         return self._place_of(False, collective == "two-phase")
 
     def _place_of(self, is_inside_first: bool, is_two_phase: bool) -> Place:
@@ -345,8 +346,8 @@ class DdpState:
         if not is_inside_first:
             return Place(0, 1, rank, size, int(is_two_phase))
         assert self._nodes is not None
-        local, node, nodes, inside, _ = self._nodes
-        return Place(local, inside.size, node, nodes, int(is_two_phase))
+        inside, between = self._nodes
+        return Place(inside.rank, inside.size, between.rank, between.size, int(is_two_phase))
 
     @cached_property
     def _coder(self) -> BucketCoder:
@@ -819,14 +820,11 @@ class DdpState:
         """Choose a collective for a bucket, and for all others unless it is dense."""
         if all(part.codec is None for part in parts):
             return self._dense
-        nodes = self._nodes
-        several = nodes is not None and nodes.nodes > 1 and nodes.inside.size > 1
         self._choice = choose_collective(
             measure_coding(parts),
             self._names.trainable_size,
             self._communicator,
-            nodes.inside if nodes and several else None,
-            nodes.between if nodes and several else None,
+            self._nodes,
         )
         announce(self._communicator.rank, "ddp_hook", self._choice)
         if self._restored:
