@@ -35,7 +35,7 @@ from gcodec.policy import Policy, PrefixedPolicy
 from gcodec.runtime.device import has_cupy, host
 from gcodec.torch.agreement import Refused, check_agreement, report_failure, roll_call
 from gcodec.torch.choice import Choice, announce, choose_collective, measure_coding
-from gcodec.torch.communicator import TorchCommunicator, check_group
+from gcodec.torch.communicator import TorchCommunicator, check_group, check_initialized
 from gcodec.torch.exchange import (
     Exchange,
     Gathered,
@@ -314,7 +314,7 @@ class DdpState:
     @cached_property
     def _communicator(self) -> TorchCommunicator:
         """Communicator of a group of its own, whose messages do not mingle with the model's."""
-        _check_initialized()
+        check_initialized("ddp_hook")
         return TorchCommunicator.apart(self._group, self._timeout)
 
     @cached_property
@@ -444,7 +444,7 @@ class DdpState:
         return self._traffic.decode_seconds
 
     def _rank_and_size(self) -> tuple[int, int]:
-        _check_initialized()
+        check_initialized("ddp_hook")
         return dist.get_rank(self._group), dist.get_world_size(self._group)
 
     @property
@@ -830,11 +830,6 @@ class DdpState:
         if self._restored:
             self._restore(self._restored)
         return self._exchange
-
-
-def _check_initialized() -> None:
-    if not dist.is_initialized():
-        raise ParameterError("ddp_hook: call torch.distributed.init_process_group first")
 
 
 def _all_finite(values: torch.Tensor) -> bool:

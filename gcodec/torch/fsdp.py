@@ -28,7 +28,7 @@ from gcodec.policy import Policy, PrefixedPolicy
 from gcodec.runtime.device import host
 from gcodec.torch import selection
 from gcodec.torch.agreement import Refused, check_agreement
-from gcodec.torch.communicator import TorchCommunicator, check_group
+from gcodec.torch.communicator import TorchCommunicator, check_group, check_initialized
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part, check_states
 from gcodec.torch.names import FLOATS, unwrapped
@@ -210,8 +210,7 @@ class FsdpComm:
         seed, decay = checked.seed, checked.decay
         self._settings = {"feedback": feedback, "decay": decay, "seed": seed}
         self._policies, self._replicas = policies, replicas
-        if not dist.is_initialized():
-            raise ParameterError("fsdp_comm: call torch.distributed.init_process_group first")
+        check_initialized("fsdp_comm")
         rank = dist.get_rank()
         worker = server = None
         if feedback and policy is not None:
