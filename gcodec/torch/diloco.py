@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gcodec.api import encode
+from gcodec.api import encode, iter_frames
 from gcodec.arrays.large_bytes import joined
 from gcodec.codec import CodecLike
 from gcodec.errors import Corrupt, GcodecError, ParameterError
 from gcodec.feedback import Feedback
-from gcodec.frame import Frame, check_key
+from gcodec.frame import check_key
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.policy import Policy, matches_any
@@ -529,10 +529,8 @@ class DiLoCo:
         largest = max((tensor.numel() for tensor in self._outer.values()), default=0)
         most = max(8 * largest, 1 << 24)  # bytes of a tensor
         limits = Limits(max_elements=most, max_bytes=most)
-        arrays, end = {}, 0
-        while end < len(message):
-            frame, end = Frame.read(message, end, limits, key)
-            arrays[frame.name] = frame.decode()
+        frames = iter_frames(message, limits=limits, key=key)
+        arrays = {frame.name: frame.decode() for frame in frames}
         try:
             header = json.loads(arrays["header"].tobytes())
             tensors = {

@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
+from gcodec.api import iter_frames
 from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.protocols import TensorLike
 from gcodec.codecs import topk
@@ -306,9 +307,9 @@ def on_all_ranks(
     """Check the gradients and call `prepare`; if either fails on one rank, raise on all ranks.
 
     This takes one all-gather of messages that are empty unless a rank fails or there are digests
-    to compare. Without it only the
-    failing rank would raise, and the other ranks would wait for it; and a step that all ranks
-    must skip, for example after loss scaling overflowed, would have changed their state.
+    to compare. Without it only the failing rank would raise, and the other ranks would wait for
+    it; and a step that all ranks must skip, for example after loss scaling overflowed, would have
+    changed their state.
 
     Parameters
     ----------
@@ -464,15 +465,11 @@ def _message(frames: Sequence[bytes]) -> bytes:
 
 def _frames(message: bytes, rank: int) -> list[Frame]:
     """Read all frames in the message of a rank."""
-    frames, start = [], 0
-    while start < len(message):
-        try:
-            # Shapes are compared before any memory is allocated.
-            frame, start = Frame.read(message, start, NO_LIMITS, None)
-        except FormatError as error:
-            raise type(error)(f"the message of rank {rank}: {error}") from error
-        frames.append(frame)
-    return frames
+    try:
+        # Shapes are compared before any memory is allocated.
+        return list(iter_frames(message, limits=NO_LIMITS))
+    except FormatError as error:
+        raise type(error)(f"the message of rank {rank}: {error}") from error
 
 
 def _matching_frames(messages: Sequence[bytes], own_rank: int) -> list[list[Frame]]:
