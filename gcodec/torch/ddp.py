@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 import torch
@@ -59,7 +59,7 @@ from gcodec.torch.saved_state import (
     warn_of_missing_residuals,
 )
 from gcodec.torch.selection import joined_policy, warn_of_unmatched
-from gcodec.torch.settings import Settings
+from gcodec.torch.settings import Collective, Settings
 from gcodec.training.collectives import share_of
 from gcodec.training.state import check_same_rank
 from gcodec.wire.kinds import check_between
@@ -115,14 +115,14 @@ def ddp_hook(
     decay: float = 1.0,
     start_iter: int = 2,
     seed: int = 0,
-    policy: Any = None,
+    policy: object = None,
     exclude: str | Sequence[str] = (),
     min_numel: int = 1024,
     group_below: int = 0,
     process_group: dist.ProcessGroup | None = None,
     timeout: float | None = None,
     key: bytes | None = None,
-    collective: Literal["gather", "two-phase", "hierarchical", "auto", "factors"] = "gather",
+    collective: Collective = "gather",
     inside: int | dist.ProcessGroup | DeviceMesh | None = None,
     second: CodecLike | Policy | None = None,
 ) -> tuple[DdpState, Callable[[DdpState, dist.GradBucket], torch.futures.Future[torch.Tensor]]]:

@@ -15,7 +15,7 @@ from gcodec.wire.kinds import check_integer
 _DENSE = Raw()
 
 
-def joined_policy(policy: Any, codec: CodecLike | Policy) -> Policy:
+def joined_policy(policy: object, codec: CodecLike | Policy) -> Policy:
     """Return the rules of `policy`, followed by those of `codec`, as one policy.
 
     Parameters
