@@ -27,7 +27,7 @@ from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.policy import Policy, PrefixedPolicy
 from gcodec.runtime.device import host
 from gcodec.torch import selection
-from gcodec.torch.agreement import Refused, check_agreement
+from gcodec.torch.agreement import Refused, check_agreement, first_reason
 from gcodec.torch.communicator import TorchCommunicator, check_group, check_initialized
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part, check_states
@@ -387,9 +387,8 @@ class FsdpComm:
         if not torch.isnan(output).all():
             return
         refusal = self._refusals.get(layout.module, "")
-        reasons = self._communicator(group).all_gather(refusal.encode())
-        reason = next(filter(None, reasons), b"the mean contains only NaN").decode()
-        error = self._error(layout, reason)
+        reason = first_reason(self._communicator(group), refusal)
+        error = self._error(layout, reason or "the mean contains only NaN")
         self.rollback()
         raise error
 
@@ -409,9 +408,7 @@ class FsdpComm:
         own = shares_of(parts, size, policy, prefixed=True)[replicas.rank]
         self.dense_nbytes += 2 * (size - 1) * output.numel() * output.element_size() // size
         # A gradient that is not finite has reached one shard of this node only.
-        reason = self._reason_of(whole) or ""
-        reasons = self._communicator(node).all_gather(reason.encode())
-        refusal = next((text.decode() for text in reasons if text), None)
+        refusal = first_reason(self._communicator(node), self._reason_of(whole) or "")
         for coder in self._coders().values():
             coder.take_place(layout.place)
         with self._backward_pass(layout):
@@ -458,15 +455,15 @@ class FsdpComm:
         communicator: TorchCommunicator,
         shares: Sequence[Sequence[Part]],
         own: Sequence[Part],
-        reason: str | None = None,
+        reason: str = "",
     ) -> None:
         """Send share i to rank i, and write the mean of the shares received to `own`.
 
         Unlike DDP, no gradient that is not finite is sent.
         """
-        reason = reason or next(filter(None, map(self._reason_of, shares)), None)
+        refusal = reason or next(filter(None, map(self._reason_of, shares)), None)
         average_shares(
-            communicator, self._gradients, shares, own, self.step, self._traffic, reason=reason
+            communicator, self._gradients, shares, own, self.step, self._traffic, reason=refusal
         )
 
     def _reason_of(self, parts: Sequence[Part]) -> str | None:
