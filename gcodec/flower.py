@@ -222,7 +222,8 @@ class _Encoded(NamedTuple):
     Attributes
     ----------
     record, frames : ArrayRecord
-        Record of the strategy, and the record that is sent.
+        Record of the strategy, which is kept so that no other one has its identity, and the
+        record that is sent.
     arrays : dict
         Arrays that a client decodes, by name.
     """

@@ -47,7 +47,9 @@ class Observed(NamedTuple):
     observe: Callable[[np.ndarray], None]
 
 
-def joined(parts: Sequence[bytes | bytearray | memoryview | Drainable | Observed]) -> bytes:
+def joined(
+    parts: Sequence[bytes | bytearray | memoryview | np.ndarray | Drainable | Observed],
+) -> bytes:
     """Concatenate contiguous parts, as ``b"".join`` does.
 
     The memory of a part that is a `Drainable` of bytes is released while it is copied.

@@ -702,16 +702,14 @@ class Transaction:
         self, grads: Mapping[str, TensorLike], *, group_below: int = 4096, key: bytes | None = None
     ) -> bytes:
         """Compress as `Feedback.compress_many` does, and record the memory of new names."""
-        for name in grads:
-            self.record(name)
+        self.record(*grads)
         return self.feedback.compress_many(grads, group_below=group_below, key=key)
 
     def compress_resident(
         self, grads: Mapping[str, TensorLike], key: bytes | None
     ) -> dict[str, bytes]:
         """Compress tensors of one device, all or none of them; the host waits once."""
-        for name in grads:
-            self.record(name)
+        self.record(*grads)
         sources = {name: inspect(grad, "grad") for name, grad in grads.items()}
         feedback, tensors = self.feedback, self.feedback._tensors
         if not sources:
@@ -725,8 +723,7 @@ class Transaction:
         self, grads: Mapping[str, TensorLike], group_below: int, key: bytes | None
     ) -> list[GroupStep]:
         """Compress the tensors that share frames, and no others; see `Feedback.compress_many`."""
-        for name in grads:
-            self.record(name)
+        self.record(*grads)
         feedback, tensors = self.feedback, self.feedback._tensors
         with tensors.locked(grads):
             grouped = feedback._grouped(grads, group_below)
@@ -734,10 +731,11 @@ class Transaction:
             feedback._finish_many(tensors, [], groups)
         return groups
 
-    def record(self, name: str) -> None:
-        """Keep the memory of a tensor, unless that is done, because a step may change it."""
-        if name not in self._before:
-            self._before[name] = self.feedback.memory(name)
+    def record(self, *names: str) -> None:
+        """Keep the memory of tensors, unless that is done, because a step may change it."""
+        for name in names:
+            if name not in self._before:
+                self._before[name] = self.feedback.memory(name)
 
     def commit(self) -> None:
         """Keep all steps since the last commit or rollback."""

@@ -207,8 +207,8 @@ class Frame(_Secret):
             parts = self._parts_of(array)
             if is_small:
                 return b"".join(parts)
-            parts[1] = payload  # whose memory may be released while it is copied
-            return joined(parts)
+            # The memory of the payload may be released while it is copied.
+            return joined([parts[0], payload, *parts[2:]])
         checksum = integrity.RunningChecksum()
 
         def observe(chunk: np.ndarray) -> None:
@@ -221,8 +221,8 @@ class Frame(_Secret):
         """Return the frame as bytes-like parts: header, payload, checksum and tag."""
         return self._parts_of(np.ascontiguousarray(host(self.payload.data)))
 
-    def _parts_of(self, payload: np.ndarray) -> list[Any]:
-        parts = [self.header(), payload.data, crc32c(payload)]
+    def _parts_of(self, payload: np.ndarray) -> list[bytes | memoryview]:
+        parts: list[bytes | memoryview] = [self.header(), payload.data, crc32c(payload)]
         if self.key is not None:
             parts.append(integrity.tag_of(self.key, parts))
         return parts

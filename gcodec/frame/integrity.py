@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -68,8 +67,8 @@ def check_key(key: bytes | None) -> bytes | None:
     return key
 
 
-def tag_of(key: bytes, parts: Iterable[Any]) -> bytes:
-    """Return the tag of the concatenation of bytes-like parts."""
+def tag_of(key: bytes, parts: Iterable[bytes | memoryview]) -> bytes:
+    """Return the tag of the concatenation of parts."""
     digest = hashlib.blake2b(key=key, digest_size=TAG_NBYTES)
     for part in parts:
         digest.update(part)

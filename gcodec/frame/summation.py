@@ -10,10 +10,11 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import inspect, is_flat
 from gcodec.codec import Symbols
 from gcodec.errors import ParameterError
@@ -62,7 +63,7 @@ class FrameSum:
         Shape of `out`.
     """
 
-    def __init__(self, out: Any, shape: tuple[int, ...]) -> None:
+    def __init__(self, out: TensorLike, shape: tuple[int, ...]) -> None:
         self._source = inspect(out, "out")
         self.shape = shape
         with self._source.stream():

@@ -78,6 +78,12 @@ def opened(messages: Sequence[bytes]) -> list[bytes]:
     return [message.removeprefix(_MESSAGE) for message in messages]
 
 
+def first_reason(communicator: Communicator, reason: str) -> str:
+    """Return the first reason of any rank that is not empty; if there is none, an empty text."""
+    reasons = communicator.all_gather(reason.encode())
+    return next(filter(None, reasons), b"").decode(errors="replace")
+
+
 def report_failure(group: str, reason: str) -> None:
     """Tell the other ranks of a group, which may wait for this one, why it has failed.
 

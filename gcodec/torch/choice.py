@@ -18,6 +18,7 @@ from gcodec.limits import NO_LIMITS
 from gcodec.runtime.device import host
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import Part
+from gcodec.torch.nodes import Nodes
 
 _PROBE_NBYTES = 1 << 20  # message that measures a bandwidth
 _REPEATS = 3
@@ -107,8 +108,7 @@ def choose_collective(
     coding: Coding,
     values: int,
     world: TorchCommunicator,
-    inside: TorchCommunicator | None,
-    between: TorchCommunicator | None,
+    nodes: Nodes | None,
 ) -> Choice:
     """Return the collective with the shortest step; all ranks return the same.
 
@@ -119,14 +119,15 @@ def choose_collective(
         Number of values that a step exchanges.
     world : TorchCommunicator
         Group of all ranks.
-    inside, between : TorchCommunicator, optional
-        Group of this node, and of the ranks with the same number in other nodes; None if the
-        nodes are unknown or have one rank each.
+    nodes : Nodes, optional
+        Groups of this rank; None if the nodes are unknown. They do not count if there is one node,
+        or one rank in each.
     """
     if world.size == 1:
         return Choice(False, False, "gather: there is one rank")
-    groups = [group for group in (world, inside, between) if group is not None]
-    links = [measure_link(group) for group in groups]
+    if nodes is not None and 1 in (nodes.inside.size, nodes.between.size):
+        nodes = None
+    links = [measure_link(group) for group in (world, *(nodes or ()))]
     own = [*coding, *(number for link in links for number in (link.bandwidth, link.latency))]
     everyone = np.array(
         [json.loads(text) for text in world.all_gather(json.dumps(own).encode())], np.float64
@@ -144,12 +145,13 @@ def choose_collective(
         advisor.plan(work, [way]) for way in advisor.ways(flat, work, "between", [scheme])
     )
     plans = {"gather": (False, False, gather), "two-phase": (False, True, two_phase)}
-    if inside is not None and between is not None:
+    if nodes is not None:
+        inside, between = nodes
         # All ranks of a node have used its link at the same time.
         link = advisor.Link(slowest[2].bandwidth * inside.size, slowest[2].latency)
-        nodes = advisor.Cluster(between.size, inside.size, link, slowest[1])
-        ring = advisor.ways(nodes, work, "inside", [])[0]
-        options = advisor.ways(nodes, work, "between", [scheme])[1:]
+        cluster = advisor.Cluster(between.size, inside.size, link, slowest[1])
+        ring = advisor.ways(cluster, work, "inside", [])[0]
+        options = advisor.ways(cluster, work, "between", [scheme])[1:]
         for way, is_two_phase in zip(options, (False, True), strict=True):
             name = f"hierarchical, {way.collective} between nodes"
             plans[name] = (True, is_two_phase, advisor.plan(work, [ring, way]))

@@ -61,8 +61,8 @@ class TorchCommunicator:
         if group is not dist.GroupMember.NON_GROUP_MEMBER:
             check_group("group", group)
         self._is_foreign = _is_foreign(group)
-        if not self._is_foreign and not dist.is_initialized():
-            raise ParameterError("group: call torch.distributed.init_process_group first")
+        if not self._is_foreign:
+            check_initialized("group")
         self.group = dist.group.WORLD if group is None else group
         self.size: int = dist.get_world_size(self.group)
         # Ranks and name outlive the group.
@@ -103,8 +103,7 @@ class TorchCommunicator:
         backend : str
             Backend of the new group.
         """
-        if not dist.is_initialized():
-            raise ParameterError("group: call torch.distributed.init_process_group first")
+        check_initialized("group")
         if timeout is not None:
             timeout = check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
         if isinstance(group, dist.ProcessGroup):
@@ -293,6 +292,12 @@ class TorchCommunicator:
     def _to_device(self, message: bytes) -> torch.Tensor:
         # A copy, because torch warns of read-only memory.
         return torch.from_numpy(np.frombuffer(message, np.uint8).copy()).to(self._device)
+
+
+def check_initialized(caller: str) -> None:
+    """Raise `ParameterError` unless torch.distributed is initialized."""
+    if not dist.is_initialized():
+        raise ParameterError(f"{caller}: call torch.distributed.init_process_group first")
 
 
 def check_group(name: str, group: object) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from gcodec.policy import Policy, PrefixedPolicy
 from gcodec.runtime.device import cuda_device, has_cupy, host
 from gcodec.torch.agreement import Refused, check_agreement, report_failure, roll_call
 from gcodec.torch.choice import Choice, announce, choose_collective, measure_coding
-from gcodec.torch.communicator import TorchCommunicator, check_group
+from gcodec.torch.communicator import TorchCommunicator, check_group, check_initialized
 from gcodec.torch.exchange import (
     Exchange,
     Gathered,
@@ -56,10 +56,10 @@ from gcodec.torch.saved_state import (
     check_state,
     parse_state,
     redistribute,
+    warn_of_missing_residuals,
 )
 from gcodec.torch.selection import joined_policy, warn_of_unmatched
-from gcodec.torch.settings import Settings
-from gcodec.torch.tensors import warn_of_missing_residuals
+from gcodec.torch.settings import Collective, Settings
 from gcodec.training.collectives import share_of
 from gcodec.training.state import check_same_rank
 from gcodec.wire.kinds import check_between
@@ -115,14 +115,14 @@ def ddp_hook(
     decay: float = 1.0,
     start_iter: int = 2,
     seed: int = 0,
-    policy: Any = None,
+    policy: object = None,
     exclude: str | Sequence[str] = (),
     min_numel: int = 1024,
     group_below: int = 0,
     process_group: dist.ProcessGroup | None = None,
     timeout: float | None = None,
     key: bytes | None = None,
-    collective: Literal["gather", "two-phase", "hierarchical", "auto", "factors"] = "gather",
+    collective: Collective = "gather",
     inside: int | dist.ProcessGroup | DeviceMesh | None = None,
     second: CodecLike | Policy | None = None,
 ) -> tuple[DdpState, Callable[[DdpState, dist.GradBucket], torch.futures.Future[torch.Tensor]]]:
@@ -290,7 +290,7 @@ class DdpState:
         group: dist.ProcessGroup | None,
         timeout: float | None,
         key: Key,
-        inside: Any,
+        inside: int | dist.ProcessGroup | DeviceMesh | None,
     ) -> None:
         self.settings = settings
         self.iteration = self.gradient_nbytes = 0
@@ -314,7 +314,7 @@ class DdpState:
     @cached_property
     def _communicator(self) -> TorchCommunicator:
         """Communicator of a group of its own, whose messages do not mingle with the model's."""
-        _check_initialized()
+        check_initialized("ddp_hook")
         return TorchCommunicator.apart(self._group, self._timeout)
 
     @cached_property
@@ -337,7 +337,8 @@ class DdpState:
         if collective == "auto":
             return choice and self._place_of(choice.inside_first, choice.two_phase)
         if self._nodes is not None:
-            return self._place_of(True, self._nodes.nodes > 2)  # for two, gathering is as short
+            # For two nodes, gathering is as short.
+            return self._place_of(True, self._nodes.between.size > 2)
         return self._place_of(False, collective == "two-phase")
 
     def _place_of(self, is_inside_first: bool, is_two_phase: bool) -> Place:
@@ -345,8 +346,8 @@ class DdpState:
         if not is_inside_first:
             return Place(0, 1, rank, size, int(is_two_phase))
         assert self._nodes is not None
-        local, node, nodes, inside, _ = self._nodes
-        return Place(local, inside.size, node, nodes, int(is_two_phase))
+        inside, between = self._nodes
+        return Place(inside.rank, inside.size, between.rank, between.size, int(is_two_phase))
 
     @cached_property
     def _coder(self) -> BucketCoder:
@@ -443,7 +444,7 @@ class DdpState:
         return self._traffic.decode_seconds
 
     def _rank_and_size(self) -> tuple[int, int]:
-        _check_initialized()
+        check_initialized("ddp_hook")
         return dist.get_rank(self._group), dist.get_world_size(self._group)
 
     @property
@@ -820,24 +821,16 @@ class DdpState:
         """Choose a collective for a bucket, and for all others unless it is dense."""
         if all(part.codec is None for part in parts):
             return self._dense
-        nodes = self._nodes
-        several = nodes is not None and nodes.nodes > 1 and nodes.inside.size > 1
         self._choice = choose_collective(
             measure_coding(parts),
             self._names.trainable_size,
             self._communicator,
-            nodes.inside if nodes and several else None,
-            nodes.between if nodes and several else None,
+            self._nodes,
         )
         announce(self._communicator.rank, "ddp_hook", self._choice)
         if self._restored:
             self._restore(self._restored)
         return self._exchange
-
-
-def _check_initialized() -> None:
-    if not dist.is_initialized():
-        raise ParameterError("ddp_hook: call torch.distributed.init_process_group first")
 
 
 def _all_finite(values: torch.Tensor) -> bool:

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gcodec.api import encode
+from gcodec.api import encode, iter_frames
 from gcodec.arrays.large_bytes import joined
 from gcodec.codec import CodecLike
 from gcodec.errors import Corrupt, GcodecError, ParameterError
 from gcodec.feedback import Feedback
-from gcodec.frame import Frame, check_key
+from gcodec.frame import check_key
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.policy import Policy, matches_any
@@ -34,8 +34,12 @@ from gcodec.torch.agreement import Refused, check_agreement, opened, sealed
 from gcodec.torch.communicator import TorchCommunicator, check_communicator
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import trainable_parameters
-from gcodec.torch.saved_state import check_shapes
-from gcodec.torch.tensors import saved_array, saved_count, warn_of_missing_residuals
+from gcodec.torch.saved_state import (
+    check_shapes,
+    saved_array,
+    saved_count,
+    warn_of_missing_residuals,
+)
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_flag, check_integer
 
@@ -207,8 +211,7 @@ class DiLoCo:
         check_between("mixing", mixing, 0, 1, "a number from 0 to 1")
         self._mixing = float(mixing)
         check_flag("feedback", feedback)
-        policy = selection.joined_policy(None, codec)
-        self._policy = selection.with_dense_rules(policy, exclude, min_numel)
+        self._policy = selection.with_dense_rules(codec, exclude, min_numel)
         checked = Feedback(self._policy, decay=decay, seed=seed)
         self._seed = checked.seed
         self._feedback = checked if feedback else None
@@ -526,10 +529,8 @@ class DiLoCo:
         largest = max((tensor.numel() for tensor in self._outer.values()), default=0)
         most = max(8 * largest, 1 << 24)  # bytes of a tensor
         limits = Limits(max_elements=most, max_bytes=most)
-        arrays, end = {}, 0
-        while end < len(message):
-            frame, end = Frame.read(message, end, limits, key)
-            arrays[frame.name] = frame.decode()
+        frames = iter_frames(message, limits=limits, key=key)
+        arrays = {frame.name: frame.decode() for frame in frames}
         try:
             header = json.loads(arrays["header"].tobytes())
             tensors = {

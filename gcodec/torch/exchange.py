@@ -22,7 +22,7 @@ from gcodec.errors import FormatError, GcodecError
 from gcodec.policy import Policy
 from gcodec.runtime import Array
 from gcodec.runtime.memory import empty_beside
-from gcodec.torch.agreement import Refused, opened, sealed
+from gcodec.torch.agreement import Refused, first_reason, opened, sealed
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Part, consecutive
 from gcodec.training.collectives import share_of
@@ -375,13 +375,11 @@ class InsideFirst:
         traffic.inside_nbytes += 2 * (size - 1) * mean.nbytes
         code = int(rows[:, longest].max())
         if code:
-            reason = (
-                f"{error}, on rank {self._inside.ranks[rank]}" if code == 2 and error else error
-            )
-            reasons = self._inside.all_gather(str(reason or "").encode())
+            where = f", on rank {self._inside.ranks[rank]}" if code == 2 and error else ""
+            reason = first_reason(self._inside, f"{error or ''}{where}")
             # What a rank of this node alone has noticed, the other nodes do not know.
             kind = Refused if code == 1 else GcodecError
-            raise error or kind(next(filter(None, reasons)).decode(errors="replace"))
+            raise error or kind(reason)
         for share, row in zip(shares, rows, strict=True):
             for part, place in zip(share, consecutive(share, row), strict=True):
                 part.values[...] = place.values

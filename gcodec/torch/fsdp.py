@@ -27,13 +27,17 @@ from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.policy import Policy, PrefixedPolicy
 from gcodec.runtime.device import host
 from gcodec.torch import selection
-from gcodec.torch.agreement import Refused, check_agreement
-from gcodec.torch.communicator import TorchCommunicator, check_group
+from gcodec.torch.agreement import Refused, check_agreement, first_reason
+from gcodec.torch.communicator import TorchCommunicator, check_group, check_initialized
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part, check_states
 from gcodec.torch.names import FLOATS, unwrapped
-from gcodec.torch.saved_state import check_shapes
-from gcodec.torch.tensors import saved_array, saved_count, warn_of_missing_residuals
+from gcodec.torch.saved_state import (
+    check_shapes,
+    saved_array,
+    saved_count,
+    warn_of_missing_residuals,
+)
 from gcodec.training.collectives import share_of
 from gcodec.training.state import check_same_rank
 from gcodec.wire.kinds import check_flag
@@ -109,11 +113,10 @@ def fsdp_comm(
     >>> model(torch.ones(1, 64)).sum().backward()
     >>> dist.destroy_process_group()
     """
-    policies: dict[str, Policy | None] = {"codec": None, "parameters": None}
-    for name, codecs in (("codec", codec), ("parameters", parameters)):
-        if codecs is not None:
-            policy = selection.joined_policy(None, codecs)
-            policies[name] = selection.with_dense_rules(policy, exclude, min_numel)
+    policies = {
+        name: None if codecs is None else selection.with_dense_rules(codecs, exclude, min_numel)
+        for name, codecs in (("codec", codec), ("parameters", parameters))
+    }
     return FsdpComm(policies, replicas, feedback=feedback, decay=decay, seed=seed)
 
 
@@ -207,8 +210,7 @@ class FsdpComm:
         seed, decay = checked.seed, checked.decay
         self._settings = {"feedback": feedback, "decay": decay, "seed": seed}
         self._policies, self._replicas = policies, replicas
-        if not dist.is_initialized():
-            raise ParameterError("fsdp_comm: call torch.distributed.init_process_group first")
+        check_initialized("fsdp_comm")
         rank = dist.get_rank()
         worker = server = None
         if feedback and policy is not None:
@@ -385,9 +387,8 @@ class FsdpComm:
         if not torch.isnan(output).all():
             return
         refusal = self._refusals.get(layout.module, "")
-        reasons = self._communicator(group).all_gather(refusal.encode())
-        reason = next(filter(None, reasons), b"the mean contains only NaN").decode()
-        error = self._error(layout, reason)
+        reason = first_reason(self._communicator(group), refusal)
+        error = self._error(layout, reason or "the mean contains only NaN")
         self.rollback()
         raise error
 
@@ -407,9 +408,7 @@ class FsdpComm:
         own = shares_of(parts, size, policy, prefixed=True)[replicas.rank]
         self.dense_nbytes += 2 * (size - 1) * output.numel() * output.element_size() // size
         # A gradient that is not finite has reached one shard of this node only.
-        reason = self._reason_of(whole) or ""
-        reasons = self._communicator(node).all_gather(reason.encode())
-        refusal = next((text.decode() for text in reasons if text), None)
+        refusal = first_reason(self._communicator(node), self._reason_of(whole) or "")
         for coder in self._coders().values():
             coder.take_place(layout.place)
         with self._backward_pass(layout):
@@ -456,15 +455,15 @@ class FsdpComm:
         communicator: TorchCommunicator,
         shares: Sequence[Sequence[Part]],
         own: Sequence[Part],
-        reason: str | None = None,
+        reason: str = "",
     ) -> None:
         """Send share i to rank i, and write the mean of the shares received to `own`.
 
         Unlike DDP, no gradient that is not finite is sent.
         """
-        reason = reason or next(filter(None, map(self._reason_of, shares)), None)
+        refusal = reason or next(filter(None, map(self._reason_of, shares)), None)
         average_shares(
-            communicator, self._gradients, shares, own, self.step, self._traffic, reason=reason
+            communicator, self._gradients, shares, own, self.step, self._traffic, reason=refusal
         )
 
     def _reason_of(self, parts: Sequence[Part]) -> str | None:
@@ -613,7 +612,7 @@ class FsdpComm:
             raise ParameterError.of("state", values, f"{allowed}, with integers") from None
         check_same_rank(counters, dist.get_rank(), dist.get_world_size())
         coders = self._coders()
-        arrays: dict[str, dict[str, Any]] = {prefix: {} for prefix in coders}
+        arrays: dict[str, dict[str, np.ndarray]] = {prefix: {} for prefix in coders}
         for key, value in state.items():
             prefix, _, name = str(key).partition(":")
             if prefix in arrays:
@@ -688,7 +687,8 @@ def _managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
 
 
 def _check_residuals(
-    arrays: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, Mapping[str, tuple[int, ...]]]
+    arrays: Mapping[str, Mapping[str, np.ndarray]],
+    shapes: Mapping[str, Mapping[str, tuple[int, ...]]],
 ) -> None:
     """Raise `ParameterError` unless all residuals of each coder have one of its shapes."""
     for prefix, saved in arrays.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -18,19 +18,14 @@ _VARIABLE = "LOCAL_WORLD_SIZE"  # set by torchrun
 
 
 class Nodes(NamedTuple):
-    """Place of this rank, and its groups.
+    """Groups of this rank, which determine its place.
 
     Attributes
     ----------
-    local, node, nodes : int
-        Number of this rank in its node, its rank in the group between nodes, and number of nodes.
     inside, between : TorchCommunicator
         Group of this node, and of the ranks with the same number in all nodes.
     """
 
-    local: int
-    node: int
-    nodes: int
     inside: TorchCommunicator
     between: TorchCommunicator
 
@@ -42,7 +37,9 @@ def check_inside(inside: object) -> None:
         check_integer("inside", inside, 1, 1 << 20, allowed)
 
 
-def ranks_inside(world: TorchCommunicator, inside: Any) -> list[int] | None:
+def ranks_inside(
+    world: TorchCommunicator, inside: int | dist.ProcessGroup | DeviceMesh | None
+) -> list[int] | None:
     """Return the ranks of this node, or None if neither `inside` nor torchrun gives them.
 
     Parameters
@@ -92,8 +89,6 @@ def find_nodes(
         raise ParameterError(
             f"inside: the nodes must have equally many ranks and cover the group; they are {shown}"
         )
-    rank = dist.get_rank()
-    local = list(own).index(rank)
     inside = TorchCommunicator.apart(list(own), timeout, backend)
-    between = TorchCommunicator.apart([each[local] for each in nodes], timeout)
-    return Nodes(local, between.rank, len(nodes), inside, between)
+    between = TorchCommunicator.apart([each[inside.rank] for each in nodes], timeout)
+    return Nodes(inside, between)

@@ -17,8 +17,7 @@ from gcodec import training
 from gcodec.errors import ParameterError
 from gcodec.torch.communicator import TorchCommunicator, check_communicator
 from gcodec.torch.names import trainable_parameters
-from gcodec.torch.saved_state import check_shapes
-from gcodec.torch.tensors import saved_array
+from gcodec.torch.saved_state import check_shapes, saved_array
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_float32
 

@@ -1,16 +1,18 @@
-"""Saved states: shapes of residuals, and, for the DDP hook, the place of each rank."""
+"""Saved states: their values, shapes of residuals, and, for the DDP hook, places of ranks."""
 
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from gcodec.errors import ParameterError
-from gcodec.torch.tensors import saved_array, saved_count
 from gcodec.training.collectives import share_of
+from gcodec.wire.kinds import check_integer
 
 COUNTERS = ("iteration", "rank", "size")
 """Keys of a state_dict that do not come from `Feedback`."""
@@ -57,8 +59,8 @@ class SavedState(NamedTuple):
     """State of one rank: its place, and the arrays of both feedbacks."""
 
     place: Place
-    worker: Mapping[str, Any]
-    server: Mapping[str, Any]
+    worker: Mapping[str, np.ndarray]
+    server: Mapping[str, np.ndarray]
 
 
 def parse_state(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
@@ -78,8 +80,7 @@ def parse_state(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
         raise ParameterError.of("state", values, f"{allowed}, with integers") from None
     if not (0 <= place.local < place.inside and place.node >= 0 and place.nodes > 0):
         raise ParameterError.of(f"state[{PLACE!r}]", tuple(place), "a place among the ranks")
-    others = state.keys() - {*counters, PLACE}
-    arrays = {key: saved_array(x) for key, x in state.items() if key in others}
+    arrays = {key: saved_array(x) for key, x in state.items() if key not in (*COUNTERS, PLACE)}
     server = {key.removeprefix(SERVER): x for key, x in arrays.items() if key.startswith(SERVER)}
     worker = {key: x for key, x in arrays.items() if not key.startswith(SERVER)}
     return counters, SavedState(place, worker, server)
@@ -166,7 +167,7 @@ def redistribute(
                 for key, share in shares.items():
                     if f"residual:{key}" not in arrays:
                         continue
-                    residual = np.asarray(arrays[f"residual:{key}"])
+                    residual = arrays[f"residual:{key}"]
                     if residual.shape != share.shape:
                         raise ParameterError.of(
                             f"state['residual:{key}'].shape", residual.shape, str(share.shape)
@@ -192,3 +193,30 @@ def redistribute(
         for key in sorted(keys):
             raise ParameterError.of("state", key, "the residual of a parameter of the model")
     return worker, server
+
+
+def warn_of_missing_residuals(caller: str) -> None:
+    """Warn the caller's caller of a state_dict that lacks the residuals of its steps."""
+    warnings.warn(
+        f"{caller}: the state has no residuals, so feedback starts anew; "
+        "torch.distributed.checkpoint loads none into a new state_dict, but torch.load does",
+        stacklevel=3,
+    )
+
+
+def saved_count(name: str, value: Any) -> int:
+    """Return a count of a state_dict as an integer.
+
+    Raises
+    ------
+    ParameterError
+        If the count is out of range; the message states the name.
+    TypeError
+        If the value is no integer.
+    """
+    return check_integer(name, operator.index(value), 0, 1 << 62, "an integer from 0 to 2**62")
+
+
+def saved_array(value: Any) -> np.ndarray:
+    """Return a value of a state_dict as an array; `torch.load` puts tensors on any device."""
+    return np.asarray(value.cpu() if isinstance(value, torch.Tensor) else value)

@@ -15,7 +15,7 @@ from gcodec.wire.kinds import check_integer
 _DENSE = Raw()
 
 
-def joined_policy(policy: Any, codec: CodecLike | Policy) -> Policy:
+def joined_policy(policy: object, codec: CodecLike | Policy) -> Policy:
     """Return the rules of `policy`, followed by those of `codec`, as one policy.
 
     Parameters
@@ -36,12 +36,12 @@ def checked_globs(exclude: object) -> tuple[str, ...]:
     return tuple(globs)
 
 
-def with_dense_rules(policy: Policy, exclude: object, min_numel: object) -> Policy:
-    """Return a policy that first picks ``raw`` for tensors that are small or excluded.
+def with_dense_rules(codec: CodecLike | Policy, exclude: object, min_numel: object) -> Policy:
+    """Return the policy of `codec` that first picks ``raw`` for small and excluded tensors.
 
     Parameters
     ----------
-    policy : Policy
+    codec : str, mapping, Codec or Policy
     exclude : str or sequence of str
         Globs of names.
     min_numel : int
@@ -50,8 +50,9 @@ def with_dense_rules(policy: Policy, exclude: object, min_numel: object) -> Poli
     Raises
     ------
     ParameterError
-        If `exclude` or `min_numel` is invalid.
+        If an argument is invalid.
     """
+    policy = policy_of(codec)
     allowed = "an integer from 0 to 2**32"
     least = check_integer("min_numel", min_numel, 0, 1 << 32, allowed)
     globs = checked_globs(exclude)

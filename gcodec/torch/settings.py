@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Literal, get_args
 
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
@@ -14,7 +15,7 @@ from gcodec.torch.factors import check_factors
 from gcodec.torch.selection import checked_globs, globs_of, lossy_codec
 from gcodec.wire.kinds import check_choice, check_flag, check_integer
 
-COLLECTIVES = ("gather", "two-phase", "hierarchical", "auto", "factors")
+Collective = Literal["gather", "two-phase", "hierarchical", "auto", "factors"]
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,13 @@ class Settings:
     group_below: int
     named: bool
     keyed: bool
-    collective: str = "gather"
+    collective: Collective = "gather"
     second: Policy | None = None
     inside: int | str | None = None
 
     def __post_init__(self) -> None:
         globs = checked_globs(self.exclude)
-        check_choice("collective", self.collective, COLLECTIVES)
+        check_choice("collective", self.collective, get_args(Collective))
         if self.collective == "factors":
             check_factors(self.policy)
             if self.keyed:

@@ -1,12 +1,7 @@
-"""Encode torch tensors to frames, and decode frames to torch tensors; read saved tensors."""
+"""Encode torch tensors to frames, and decode frames to torch tensors."""
 
 from __future__ import annotations
 
-import operator
-import warnings
-from typing import Any
-
-import numpy as np
 import torch
 
 from gcodec import api
@@ -14,7 +9,6 @@ from gcodec.arrays.frameworks import TORCH
 from gcodec.arrays.nonfinite import NonFinite
 from gcodec.codec import CodecLike
 from gcodec.limits import Limits
-from gcodec.wire.kinds import check_integer
 
 
 def encode(
@@ -115,30 +109,3 @@ def decode(
 def _is_on_device(tensor: torch.Tensor) -> bool:
     """Tell whether a dense tensor has values outside of the host's memory."""
     return tensor.layout is torch.strided and tensor.device.type not in ("cpu", "meta")
-
-
-def warn_of_missing_residuals(caller: str) -> None:
-    """Warn the caller's caller of a state_dict that lacks the residuals of its steps."""
-    warnings.warn(
-        f"{caller}: the state has no residuals, so feedback starts anew; "
-        "torch.distributed.checkpoint loads none into a new state_dict, but torch.load does",
-        stacklevel=3,
-    )
-
-
-def saved_count(name: str, value: Any) -> int:
-    """Return a count of a state_dict as an integer.
-
-    Raises
-    ------
-    ParameterError
-        If the count is out of range; the message states the name.
-    TypeError
-        If the value is no integer.
-    """
-    return check_integer(name, operator.index(value), 0, 1 << 62, "an integer from 0 to 2**62")
-
-
-def saved_array(value: Any) -> np.ndarray:
-    """Return a value of a state_dict as an array; `torch.load` puts tensors on any device."""
-    return np.asarray(value.cpu() if isinstance(value, torch.Tensor) else value)

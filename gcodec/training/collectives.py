@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
+from gcodec.api import iter_frames
 from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.protocols import TensorLike
 from gcodec.codecs import topk
@@ -75,12 +76,7 @@ def all_gather_mean(communicator: Communicator, frames: Sequence[bytes]) -> list
     [array([-1., -1., -1.], dtype=float32), array([-1., -1., -1.], dtype=float32)]
     """
     gathered = _matching_frames(communicator.all_gather(_message(frames)), communicator.rank)
-    means = []
-    for frames_of_all in zip(*gathered, strict=True):
-        mean = _sum_of(frames_of_all)
-        mean /= np.float32(communicator.size)
-        means.append(mean)
-    return means
+    return [_mean_of(frames_of_all) for frames_of_all in zip(*gathered, strict=True)]
 
 
 def two_phase_mean(
@@ -173,9 +169,8 @@ def two_phase(
     def compress_means() -> bytes:
         contributions, frames = _matching_frames(received, rank), []
         for index, name in enumerate(arrays):
-            total = _sum_of([rank_frames[index] for rank_frames in contributions])
-            total /= np.float32(size)
-            frames.append(averaged.compress(name, total))
+            mean = _mean_of([rank_frames[index] for rank_frames in contributions])
+            frames.append(averaged.compress(name, mean))
         return joined(frames)
 
     with contextlib.ExitStack() as unless_finished:
@@ -464,15 +459,11 @@ def _message(frames: Sequence[bytes]) -> bytes:
 
 def _frames(message: bytes, rank: int) -> list[Frame]:
     """Read all frames in the message of a rank."""
-    frames, start = [], 0
-    while start < len(message):
-        try:
-            # Shapes are compared before any memory is allocated.
-            frame, start = Frame.read(message, start, NO_LIMITS, None)
-        except FormatError as error:
-            raise type(error)(f"the message of rank {rank}: {error}") from error
-        frames.append(frame)
-    return frames
+    try:
+        # Shapes are compared before any memory is allocated.
+        return list(iter_frames(message, limits=NO_LIMITS))
+    except FormatError as error:
+        raise type(error)(f"the message of rank {rank}: {error}") from error
 
 
 def _matching_frames(messages: Sequence[bytes], own_rank: int) -> list[list[Frame]]:
@@ -493,13 +484,14 @@ def _check_shapes(
         raise Corrupt(f"rank {rank} sent integers or booleans in place of floats")
 
 
-def _sum_of(frames: Sequence[Frame]) -> np.ndarray:
-    """Return the sum of the frames of all ranks, added in the order of ranks."""
+def _mean_of(frames: Sequence[Frame]) -> np.ndarray:
+    """Return the mean of the frames of all ranks, added in the order of ranks."""
     total = result_beside(frames[0].size, np.float32, None).reshape(frames[0].shape)
     added = FrameSum(total, total.shape)
     for frame in frames:
         added.add(frame)
     added.finish()
+    total /= np.float32(len(frames))
     return total
 
 

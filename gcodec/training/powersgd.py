@@ -248,8 +248,8 @@ class PowerSGD:
             ``"residual:NAME"`` and ``"start:NAME"`` of factored tensors, and ``"momentum:NAME"``;
             and ``"place:rank"`` and ``"place:size"``, the rank and the number of ranks.
         """
-        groups = {"residual": self._residual, "start": self._start, "momentum": self._momentum}
-        return state.pack(**groups, place=state.place_of(self.communicator))
+        copies = {key: np.array(array) for key, array in self.memory().items()}
+        return copies | state.pack(place=state.place_of(self.communicator))
 
     def load_state_dict(self, saved: Mapping[str, object]) -> None:
         """Replace all state by a dict that `state_dict` returned.

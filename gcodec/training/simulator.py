@@ -186,7 +186,7 @@ class _Meeting:
         collective: str,
         rank: int,
         item: object,
-        combine: Callable[[list[object]], object] = list,
+        combine: Callable[[list[object]], object],
     ) -> Any:
         """Combine the items of all members, in the order of ranks, and return the result."""
         with self._lock:

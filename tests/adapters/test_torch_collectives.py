@@ -18,7 +18,7 @@ import gcodec.torch  # noqa: E402
 from gcodec.advisor import Link  # noqa: E402
 from gcodec.errors import ParameterError  # noqa: E402
 from gcodec.torch import choice  # noqa: E402
-from gcodec.torch.nodes import find_nodes  # noqa: E402
+from gcodec.torch.nodes import Nodes, find_nodes  # noqa: E402
 from gcodec.torch.saved_state import Place, SavedState, redistribute  # noqa: E402
 from gcodec.training.collectives import share_of  # noqa: E402
 
@@ -296,9 +296,9 @@ def test_choice_follows_the_advisor(
 ) -> None:
     monkeypatch.setattr(choice, "measure_link", lambda group: group.link)
     slow = Link(1e8 / gpus, latency=1e-3)
-    groups = [Group(gpus, Link(inside)), Group(16 // gpus, slow)] if gpus > 1 else [None, None]
+    nodes = Nodes(cast(Any, Group(gpus, Link(inside))), cast(Any, Group(16 // gpus, slow)))
     coding = choice.Coding(bits, 1e-12, 1e-12, 0.1)
-    chosen = choice.choose_collective(coding, 10**8, Group(16, slow), *groups)
+    chosen = choice.choose_collective(coding, 10**8, Group(16, slow), nodes)
     assert chosen[:2] == expected
     assert f"{bits:.3g} bits per value" in chosen.reason
 
@@ -366,7 +366,7 @@ def test_nodes_in_any_order_of_ranks(
     monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
     texts = [json.dumps(node).encode() for node in nodes]
     world = SimpleNamespace(ranks=list(range(6)), all_gather=lambda text: texts)
-    assert find_nodes(cast(Any, world), sorted(own), None, "gloo").node == place
+    assert find_nodes(cast(Any, world), sorted(own), None, "gloo").between.rank == place
 
 
 def test_residuals_of_other_parameters_are_refused() -> None:
