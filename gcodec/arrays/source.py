@@ -228,6 +228,8 @@ class Source(NamedTuple):
             text += "; gcodec.encode(…, 'raw') keeps integers and booleans unchanged"
         if dtype.startswith("complex"):
             return TypeError(f"{text}; give its real and imaginary parts one by one")
+        if dtype.startswith("key<"):
+            return TypeError(f"{text}; give the bits of the key, jax.random.key_data({self.name})")
         if not dtype.startswith(_CONVERTIBLE):
             return TypeError(text)
         if self.library is not None:
