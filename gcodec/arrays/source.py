@@ -190,9 +190,14 @@ class Source(NamedTuple):
                 f"{name} is of type {type(x).__name__}: must be an array{advice_for(x, name)}"
             )
         try:
-            return np.asarray(x)
+            array = np.asarray(x)
         except FAILURES as error:
             raise unreadable(name, error) from error
+        declared = str(getattr(x, "dtype", ""))
+        if array.dtype.kind == "f" and declared.lower().startswith(("int", "uint")):
+            # Columns of pandas and polars become float64, which rounds large integers.
+            raise TypeError(f"{name} has dtype {declared} and missing values: fill them first")
+        return array
 
     def on_host(self) -> np.ndarray:
         """Return the array in its own dtype and shape: a view if possible, else a copy.
