@@ -402,6 +402,8 @@ def advice_for(x: object, name: str) -> str:
     """Return the end of an error message about an object that is no array."""
     if x is None:
         return ""
+    if hasattr(type(x), "__members__"):  # an enumeration
+        return f"; use its value, as in {name}.value"
     if hasattr(x, "state_dict"):
         return f"; gcodec.save_file stores {name}.state_dict()"
     for method in ("toarray", "todense"):  # sparse matrices

@@ -98,6 +98,16 @@ def test_members_of_enumerations_are_keys(tmp_path: Path) -> None:
         assert file.names() == ["first.w", "1.w"]
 
 
+def test_members_of_an_enumeration_are_refused_with_advice(tmp_path: Path) -> None:
+    class Mode(enum.Enum):
+        TRAIN = "train"
+
+    with pytest.raises(
+        TypeError, match=r"'mode' is of type Mode: .*; use its value, as in x\.value"
+    ):
+        gcodec.save_file({"mode": Mode.TRAIN}, tmp_path / "mode.gcf", "raw")
+
+
 def test_counters_of_like_take_the_numbers_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "counter.gcf"
     tree = {"seen": Counter("aab"), "values": np.ones(2, np.float32)}
