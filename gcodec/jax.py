@@ -174,10 +174,17 @@ def roundtrip(x: jax.Array, codec: CodecLike, *, seed: int | jax.Array = 0) -> j
     def through(values: object, seed: object) -> Any:
         return _call(on_host, result_type, values, seed)
 
-    def forward(values: object, seed: object) -> tuple[Any, None]:
-        return through(values, seed), None
+    def forward(values: object, seed: object) -> tuple[Any, Any]:
+        return through(values, seed), jax.numpy.zeros_like(values)
 
-    through.defvjp(forward, lambda _, gradient: (gradient, None))
+    def backward(zeros: Any, gradient: Any) -> tuple[Any, None]:
+        # The difference is exact, also for -0, and has the sharding of the values.
+        is_float = jax.numpy.issubdtype(zeros.dtype, np.floating)
+        return (gradient - zeros if is_float else gradient), None
+
+    through.defvjp(forward, backward)
+    if isinstance(seed, jax.core.Tracer):  # over whose axes of `shard_map` the gradient varies
+        x = jax.numpy.where(_true(seed), x, x)
     return through(x, seed)
 
 
@@ -271,14 +278,25 @@ def decode_padded(buffer: object, length: object, like: Any) -> jax.Array:
 
 
 def _call(on_host: Callable[..., object], result_types: object, *arguments: object) -> Any:
-    """Call a function on the host, also under `jit` and `vmap`.
+    """Call a function on the host, also under `jit`, `vmap` and `shard_map`.
 
     If the arguments of `jit` lie on several devices, a result that nothing else computes with
-    would have the sharding of a single device, which no later operation of JAX accepts.
+    would have the sharding of a single device, which no later operation of JAX accepts. And
+    `shard_map` takes the result of a callback for equal on all devices, which it is not.
     """
     results = jax.pure_callback(on_host, result_types, *arguments, vmap_method="sequential")
+    true = _true(*arguments)
     # A selection is exact for every dtype, and known to `vmap` in every release of JAX.
-    return jax.tree.map(lambda x: jax.numpy.where(True, x, jax.numpy.zeros_like(x)), results)
+    return jax.tree.map(lambda x: jax.numpy.where(true, x, jax.numpy.zeros_like(x)), results)
+
+
+def _true(*arguments: object) -> Any:
+    """Return True, which varies over the axes of `shard_map` over which the arguments vary."""
+    true: Any = True
+    for argument in arguments:
+        if isinstance(argument, jax.core.Tracer):
+            true |= (argument != argument).any()
+    return true
 
 
 def _encode(values: object, codec: Codec, seed: object) -> bytes:
@@ -316,6 +334,8 @@ def _dtype(name: str, x: object) -> np.dtype[Any]:
     """Return the dtype that JAX can return for an array: float32 for float64 without x64."""
     if not hasattr(x, "dtype"):
         raise ParameterError.of(name, type(x).__name__, "an array")
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
+        raise ParameterError.of(f"{name}.dtype", str(x.dtype), "a dtype of NumPy")
     return jax.dtypes.canonicalize_dtype(x.dtype)
 
 

@@ -53,10 +53,10 @@ class MPICommunicator:
     def all_gather(self, message: bytes) -> list[bytes]:
         """Send a message to all ranks; return the messages of all ranks, in order."""
         sizes = np.empty(self.size, np.int64)
-        self.comm.Allgather(np.array([len(message)], np.int64), sizes)
+        self.comm.Allgather(np.array([_nbytes(message)], np.int64), sizes)
         received = np.empty(int(sizes.sum()), np.uint8)
         self.comm.Allgatherv(
-            [message, len(message), MPI.BYTE], [received, sizes, _starts(sizes), MPI.BYTE]
+            [message, _nbytes(message), MPI.BYTE], [received, sizes, _starts(sizes), MPI.BYTE]
         )
         return _split(received, sizes)
 
@@ -64,7 +64,7 @@ class MPICommunicator:
         """Send message i to rank i; return the messages to this rank, in the order of ranks."""
         if len(messages) != self.size:
             raise ParameterError.of("messages", len(messages), f"{self.size}, one for each rank")
-        sizes = np.array([len(message) for message in messages], np.int64)
+        sizes = np.array([_nbytes(message) for message in messages], np.int64)
         received_sizes = np.empty_like(sizes)
         self.comm.Alltoall(sizes, received_sizes)
         received = np.empty(int(received_sizes.sum()), np.uint8)
@@ -92,7 +92,7 @@ class MPICommunicator:
         """Send a message to rank `to`, which calls this method too, and return its message."""
         to = self._member("to", to)
         size = np.empty(1, np.int64)
-        self.comm.Sendrecv(np.array([len(message)], np.int64), to, recvbuf=size, source=to)
+        self.comm.Sendrecv(np.array([_nbytes(message)], np.int64), to, recvbuf=size, source=to)
         received = np.empty(int(size[0]), np.uint8)
         self.comm.Sendrecv([message, MPI.BYTE], to, recvbuf=[received, MPI.BYTE], source=to)
         return received.tobytes()
@@ -100,7 +100,7 @@ class MPICommunicator:
     def broadcast(self, message: bytes, root: int = 0) -> bytes:
         """Return the message of rank `root`; the messages of other ranks are ignored."""
         root = self._member("root", root)
-        size = np.array([len(message)], np.int64)
+        size = np.array([_nbytes(message)], np.int64)
         self.comm.Bcast(size, root)
         if self.rank == root:
             received = np.frombuffer(message, np.uint8).copy()
@@ -112,6 +112,10 @@ class MPICommunicator:
     def _member(self, name: str, rank: int) -> int:
         """Return the rank of a member; MPI takes a negative one for no process at all."""
         return check_integer(name, rank, 0, self.size - 1, f"a rank below {self.size}")
+
+
+def _nbytes(message: bytes) -> int:
+    return memoryview(message).nbytes  # len counts the elements of an array or a memoryview
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:

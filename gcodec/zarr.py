@@ -83,7 +83,11 @@ class GradientCodec(ArrayBytesCodec):
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> GradientCodec:
         """Create the serializer from an array's metadata."""
-        return cls(**data["configuration"])
+        configuration = data.get("configuration", {})
+        keys, allowed = sorted(configuration), "spec, and optionally seed and nonfinite"
+        if "spec" not in keys or not {"spec", "seed", "nonfinite"}.issuperset(keys):
+            raise ParameterError.of("configuration", keys, allowed)
+        return cls(**configuration)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry for an array's metadata."""

@@ -21,6 +21,11 @@ def main() -> None:
     messages = [bytes([rank]) * (1000 * rank) for rank in range(size)]
     assert communicator.all_gather(messages[own]) == messages
     assert communicator.all_gather(b"") == [b""] * size
+    words = np.arange(3, dtype=np.float32)  # whose elements have more than one byte
+    assert communicator.all_gather(memoryview(words)) == [words.tobytes()] * size
+    assert communicator.all_to_all([memoryview(words)] * size) == [words.tobytes()] * size
+    assert communicator.exchange(own, memoryview(words)) == words.tobytes()
+    assert communicator.broadcast(memoryview(words)) == words.tobytes()
     sent = [bytes([own, rank]) * (5 * rank + own) for rank in range(size)]
     expected = [bytes([rank, own]) * (5 * own + rank) for rank in range(size)]
     assert communicator.all_to_all(sent) == expected

@@ -190,9 +190,14 @@ class Source(NamedTuple):
                 f"{name} is of type {type(x).__name__}: must be an array{advice_for(x, name)}"
             )
         try:
-            return np.asarray(x)
+            array = np.asarray(x)
         except FAILURES as error:
             raise unreadable(name, error) from error
+        declared = str(getattr(x, "dtype", ""))
+        if array.dtype.kind == "f" and declared.lower().startswith(("int", "uint")):
+            # Columns of pandas and polars become float64, which rounds large integers.
+            raise TypeError(f"{name} has dtype {declared} and missing values: fill them first")
+        return array
 
     def on_host(self) -> np.ndarray:
         """Return the array in its own dtype and shape: a view if possible, else a copy.
@@ -228,6 +233,8 @@ class Source(NamedTuple):
             text += "; gcodec.encode(…, 'raw') keeps integers and booleans unchanged"
         if dtype.startswith("complex"):
             return TypeError(f"{text}; give its real and imaginary parts one by one")
+        if dtype.startswith("key<"):
+            return TypeError(f"{text}; give the bits of the key, jax.random.key_data({self.name})")
         if not dtype.startswith(_CONVERTIBLE):
             return TypeError(text)
         if self.library is not None:
@@ -395,6 +402,8 @@ def advice_for(x: object, name: str) -> str:
     """Return the end of an error message about an object that is no array."""
     if x is None:
         return ""
+    if hasattr(type(x), "__members__"):  # an enumeration
+        return f"; use its value, as in {name}.value"
     if hasattr(x, "state_dict"):
         return f"; gcodec.save_file stores {name}.state_dict()"
     for method in ("toarray", "todense"):  # sparse matrices

@@ -83,6 +83,58 @@ def test_results_of_sharded_arrays_take_part_in_later_operations() -> None:
     assert not run.returncode, run.stderr.decode()
 
 
+MAPPED = """
+import numpy as np
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import gcodec.jax
+
+x = jnp.arange(-8.0, 8.0, dtype="float32").reshape(4, 4) / 4
+split, whole = PartitionSpec("device"), PartitionSpec()
+mesh = jax.make_mesh((2,), ("device",), axis_types=(AxisType.Auto,))
+
+
+def mapped(function, *, of, to):
+    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=of, out_specs=to))
+
+
+def loss(x, seed=0):
+    return 3 * gcodec.jax.roundtrip(x, "sign", seed=seed)
+
+
+slope = mapped(jax.grad(lambda x: loss(x).sum()), of=split, to=split)(x)
+assert np.array_equal(slope, np.full((4, 4), 3, np.float32))
+losses = mapped(lambda x: loss(x, jax.lax.axis_index("device"))[None], of=whole, to=split)
+assert np.array_equal(jax.jit(jax.grad(lambda x: losses(x).sum()))(x), np.full((4, 4), 6))
+steps = mapped(
+    lambda x: jax.lax.scan(lambda y, _: (loss(y), None), x, length=2)[0], of=split, to=split
+)
+assert np.array_equal(steps(x)[:2], loss(loss(x[:2])))
+for function in (loss, lambda x: gcodec.jax.encode_padded(x, "sign")[0]):
+    try:
+        mapped(function, of=split, to=whole)(x)
+    except ValueError as error:
+        assert "out_specs" in str(error)
+    else:
+        raise AssertionError("a result that differs between devices was taken for a replica")
+
+explicit = jax.make_mesh((2,), ("device",), axis_types=(AxisType.Explicit,))
+with jax.set_mesh(explicit):
+    rows = jax.device_put(x, NamedSharding(explicit, split))
+    slope = jax.jit(jax.grad(lambda x: loss(x).sum()))(rows)
+    assert np.array_equal(slope, np.full((4, 4), 3, np.float32))
+"""
+
+
+@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="JAX has no shard_map, or an old one")
+def test_results_in_shard_map_differ_between_devices() -> None:
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    run = subprocess.run([sys.executable, "-c", MAPPED], capture_output=True, env=environment)
+    assert not run.returncode, run.stderr.decode()
+
+
 def test_vmap_encodes_rows_separately() -> None:
     rows = jax.vmap(lambda row: gcodec.jax.roundtrip(row, "sign"))(sample())
     for row, x in zip(rows, sample(), strict=True):
@@ -209,6 +261,14 @@ def test_objects_that_are_no_arrays_are_refused() -> None:
     ):
         with pytest.raises(ParameterError, match=f"^{name}='(list|float)': must be an array"):
             call()
+
+
+def test_random_keys_are_refused_with_advice() -> None:
+    key = jax.random.key(0)
+    with pytest.raises(TypeError, match=r"jax\.random\.key_data\(x\)"):
+        gcodec.jax.encode(key, "raw")
+    with pytest.raises(ParameterError, match=r"x\.dtype='key<fry>': must be a dtype of NumPy"):
+        gcodec.jax.roundtrip(key, "raw")
 
 
 def test_frames_of_two_gibibytes_are_refused() -> None:

@@ -152,6 +152,14 @@ def test_zarr_2_refuses_another_byte_order(zarr: Any) -> None:
         swapped[:] = X
 
 
+@pytest.mark.parametrize("configuration", [None, {}, {"seed": 1}, {"spec": "sign", "seeds": 1}])
+def test_zarr_3_metadata_with_another_configuration(zarr: Any, configuration: Any) -> None:
+    codec = importlib.import_module("gcodec.zarr").GradientCodec
+    entry = {"name": "gcodec"} if configuration is None else {"configuration": configuration}
+    with pytest.raises(ParameterError, match=r"^configuration=\[.*must be spec, and optionally"):
+        codec.from_dict(entry)
+
+
 def test_zarr_3(zarr: Any) -> None:
     module = importlib.import_module("gcodec.zarr")
     zarr.registry.register_codec("gcodec", module.GradientCodec)

@@ -310,6 +310,21 @@ def test_objects_that_are_no_arrays(x: Any) -> None:
         frame_of(x)
 
 
+def test_integer_columns_with_missing_values() -> None:
+    class Column:
+        """What pandas and polars make of integers and a missing value."""
+
+        dtype = "Int64"
+
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            return np.array([2.0**53, np.nan])
+
+    with pytest.raises(
+        TypeError, match=r"^x has dtype Int64 and missing values: fill them first$"
+    ):
+        gcodec.encode(Column(), "lossless")
+
+
 def test_masked_arrays() -> None:
     with pytest.raises(TypeError, match="filled"):
         frame_of(np.ma.masked_less(X, 0))

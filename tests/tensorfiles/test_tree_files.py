@@ -8,7 +8,7 @@ import gzip
 import io
 import json
 import os
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -96,6 +96,24 @@ def test_members_of_enumerations_are_keys(tmp_path: Path) -> None:
     assert gcodec.load_file(tmp_path / "x.gcf", like=tree) == tree
     with gcodec.open(tmp_path / "x.gcf") as file:
         assert file.names() == ["first.w", "1.w"]
+
+
+def test_members_of_an_enumeration_are_refused_with_advice(tmp_path: Path) -> None:
+    class Mode(enum.Enum):
+        TRAIN = "train"
+
+    with pytest.raises(
+        TypeError, match=r"'mode' is of type Mode: .*; use its value, as in x\.value"
+    ):
+        gcodec.save_file({"mode": Mode.TRAIN}, tmp_path / "mode.gcf", "raw")
+
+
+def test_counters_of_like_take_the_numbers_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "counter.gcf"
+    tree = {"seen": Counter("aab"), "values": np.ones(2, np.float32)}
+    gcodec.save_file(tree, path, "raw")
+    loaded = gcodec.load_file(path, like={**tree, "seen": Counter("ab")})
+    assert loaded["seen"] == Counter("aab")
 
 
 def test_types_of_like_are_restored(tmp_path: Path) -> None:
