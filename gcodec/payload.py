@@ -232,9 +232,7 @@ class Selection(Generic[_T]):
 
     def _requests(self: Selection[Payload], with_data: bool) -> dict[int, object]:
         """Return what the host fetches for the selection, by the id of the words or the data."""
-        requests: dict[int, object] = {
-            id(number.words): number.words for number in self._deferred()
-        }
+        requests: dict[int, object] = {id(each.words): each.words for each in self._deferred()}
         if with_data and device_of(array_of(self.candidates[0].data)) is not None:
             requests |= {id(each.data): each._fetched_data() for each in self.candidates}
         return requests

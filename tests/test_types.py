@@ -43,6 +43,8 @@ def test_results_of_functions(tmp_path: Path) -> None:
     gcodec.save_file({"x": X}, tmp_path / "x.gcf", "raw")
     with gcodec.open(tmp_path / "x.gcf") as file:
         arrays.append(assert_type(file["x"], np.ndarray))
+        arrays += assert_type(list(file.values()), list[np.ndarray])
+    arrays.append(gcodec.load_file(tmp_path / "x.gcf", like={"x": X})["x"])
     assert all(type(decoded) is np.ndarray for decoded in arrays)
     assert type(assert_type(gcodec.codecs(), dict[str, type[gcodec.Codec]])) is dict
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from gcodec.api.frames import encode
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
-from gcodec.arrays.protocols import TensorLike
 from gcodec.codec import CodecLike
 from gcodec.errors import FormatError, ParameterError
 from gcodec.feedback import derive_seed
@@ -128,7 +127,7 @@ def save_file(
 
 def load_file(
     path: str | os.PathLike[str],
-    like: TensorLike | None = None,
+    like: object = None,
     *,
     limits: Limits | None = None,
     key: bytes | None = None,

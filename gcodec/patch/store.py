@@ -53,7 +53,7 @@ class Snapshot(NamedTuple):
     """
 
     step: int
-    tree: object
+    tree: Any
 
 
 class _Files(NamedTuple):

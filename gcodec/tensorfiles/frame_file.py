@@ -31,7 +31,7 @@ OTHER_SUFFIXES = (".safetensors", ".npz", ".npy", ".pt", ".pth")
 """Suffixes of other formats, which no file of frames should have."""
 
 
-class TensorFile(Mapping[str, object]):
+class TensorFile(Mapping[str, np.ndarray]):
     """A file of frames, opened as a mapping of names to tensors; `gcodec.open` returns it.
 
     The file is memory-mapped. The first use of a name reads and verifies the headers of all
