@@ -12,7 +12,8 @@ from gcodec.errors import LimitExceeded, ParameterError
 MAX_TENSORS = 65_536
 """Largest number of tensors in a file or a message, and of members of an archive."""
 
-_MOST = 1 << 62  # elements that positions may index, and bytes that NumPy can address
+MOST = 1 << 62
+"""Largest number of elements of a tensor, and of bytes of an array."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Limits:
                 f"{subject} needs {nbytes} bytes, more than max_bytes={self.max_bytes}; "
                 f"to allow it, pass limits=gcodec.Limits(max_bytes={nbytes})"
             )
-        if elements > _MOST:
+        if elements > MOST:
             raise LimitExceeded(f"{subject} has {elements} elements, more than 2^62")
         if self.max_ratio is None or source_nbytes is None:
             return
@@ -137,14 +138,8 @@ class Limits:
             )
 
 
-def check_addressable(subject: str, nbytes: int) -> None:
-    """Raise `LimitExceeded` if no array can have a number of bytes, whatever the limits."""
-    if nbytes > _MOST:
-        raise LimitExceeded(f"{subject} needs {nbytes} bytes, more than any array can have")
-
-
 DEFAULT_LIMITS = Limits()
 """Limits where the caller passes none, and only the bytes state the size."""
 
-NO_LIMITS = Limits(_MOST, _MOST, max_products=1 << 62)
+NO_LIMITS = Limits(MOST, MOST, max_products=1 << 62)
 """Limits for frames of this process, and where the caller's own arrays bound the memory."""

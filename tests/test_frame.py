@@ -605,7 +605,11 @@ def test_sparse_frames_may_have_more_bytes_than_arrays(size: int) -> None:
     limits = Limits(1 << 200, 1 << 200)
     positions, values = gcodec.decode_sparse(frame, limits=limits)
     assert positions.tolist() == [2] and values.tolist() == [1]
-    for call in (gcodec.decode, lambda *args, **kw: gcodec.decode_range(*args, 0, 5, **kw)):
+    for call in (
+        gcodec.decode,
+        lambda frame, limits: gcodec.decode_range(frame, 0, 5, limits=limits),
+        lambda frame, limits: gcodec.decode_sum([frame], limits=limits),
+    ):
         with pytest.raises(LimitExceeded, match="more than any array can have"):
             call(frame, limits=limits)
 

@@ -478,6 +478,8 @@ def decode_sum(
     if len(scales) != len(read):
         raise ParameterError.of("scale", scale, f"a number, or one for each of {len(read)} frames")
     size, shape = read[0].size, read[0].shape
+    if out is None:
+        read[0].check_addressable()
     total = result_beside(size, np.float32, None).reshape(shape) if out is None else out
     added = FrameSum(total, shape)
     read = [added.apart(frame) for frame in read]

@@ -25,12 +25,12 @@ from gcodec.arrays.protocols import BytesLike, TensorLike
 from gcodec.arrays.source import byte_view, inspect, is_flat, outlet, shares_memory
 from gcodec.codec import Codec, Symbols
 from gcodec.codecs import by_id
-from gcodec.errors import Corrupt, ParameterError
+from gcodec.errors import Corrupt, LimitExceeded, ParameterError
 from gcodec.frame import header, integrity
 from gcodec.frame.header import Header
 from gcodec.frame.integrity import CHECKSUM_NBYTES, crc32c, crc32c_from_memory
 from gcodec.kernels.numeric import convert, scatter
-from gcodec.limits import Limits, check_addressable
+from gcodec.limits import MOST, Limits
 from gcodec.payload import Payload
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import copy_to_device, one_wait
@@ -387,6 +387,12 @@ class Frame(_Secret):
         with one_wait():
             return self._decode_to(self.dtype, None)
 
+    def check_addressable(self) -> None:
+        """Raise `LimitExceeded` if no array can hold the whole tensor, whatever the limits."""
+        nbytes = self.size * primitives.ITEMSIZE[self.dtype]
+        if nbytes > MOST:
+            raise LimitExceeded(f"the frame needs {nbytes} bytes, more than any array can have")
+
     def apart_from(self, array: Array) -> Frame:
         """Return the frame, with a copy of its payload if that lies in the memory of an array."""
         if not shares_memory(self.payload.data, array):
@@ -395,7 +401,7 @@ class Frame(_Secret):
 
     def _decode_to(self, dtype: str, device: Device | None) -> Array:
         """Return the tensor as an array of `dtype` on a device, or for None on the host."""
-        check_addressable("the frame", self.size * primitives.ITEMSIZE[self.dtype])
+        self.check_addressable()
         if device is not None and dtype == self.dtype and self.codec.keeps_every_bit:
             exact = self.codec._decode_as(dtype, self._payload_on(device), self.size)
             return exact.reshape(self.shape)
@@ -451,7 +457,7 @@ class Frame(_Secret):
         start = check_integer("start", start, 0, self.size, f"an integer from 0 to {self.size}")
         allowed = f"an integer from start={start} to {self.size}"
         stop = check_integer("stop", stop, start, self.size, allowed)
-        check_addressable("the frame", self.size * primitives.ITEMSIZE[self.dtype])
+        self.check_addressable()
         values = self.codec._decode_range(self.payload, self.size, start, stop)
         return outlet(values, self.dtype)
 
