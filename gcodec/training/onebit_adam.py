@@ -148,12 +148,9 @@ class OneBitAdam:
         rate = self.rate if rate is None else check_float32("rate", rate)
         arrays = state.as_float32(gradients, self._momentum)
         targets = state.writable_parameters(parameters, arrays)
-        names = tuple(targets)
-        shared = b""
-        if names != self._compared:
-            settings = {"warmup": self.warmup, "rate": rate, "betas": self.betas}
-            settings |= {"epsilon": self.epsilon, "scale": self.scale, "min_size": self.min_size}
-            shared = state.shared(targets, **settings)
+        settings = {"warmup": self.warmup, "rate": rate, "betas": self.betas}
+        settings |= {"epsilon": self.epsilon, "scale": self.scale, "min_size": self.min_size}
+        shared = state.shared(targets, self._compared, **settings)
         on_all_ranks(self.communicator, arrays, lambda: None, self._digest, shared)
         count = self._steps + 1
         factor = np.float32(rate / (1 - self.betas[0] ** count))
@@ -171,7 +168,7 @@ class OneBitAdam:
                 steps = {name: momentum[name] * inverse_root[name] * factor for name in targets}
             state.check_finite("step", steps)
         self._momentum, self._variance = {**self._momentum, **momentum}, variance
-        self._steps, self._digest, self._compared = count, b"", names
+        self._steps, self._digest, self._compared = count, b"", tuple(targets)
         for name, x in targets.items():
             x -= steps[name]
 

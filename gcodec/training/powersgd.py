@@ -202,11 +202,8 @@ class PowerSGD:
         """
         rate = check_float32("rate", rate)
         targets = state.writable_parameters(parameters, gradients)
-        names = tuple(targets)
-        shared = b""
-        if names != self._compared:
-            settings = {"rank": self.rank, "momentum": self.momentum, "seed": self.seed}
-            shared = state.shared(targets, **settings, rate=rate)
+        settings = {"rank": self.rank, "momentum": self.momentum, "seed": self.seed, "rate": rate}
+        shared = state.shared(targets, self._compared, **settings)
         means, residual, start = self._average(gradients, shared)
         momentum = {}
         with np.errstate(over="ignore", invalid="ignore"):
@@ -220,7 +217,7 @@ class PowerSGD:
         state.check_finite("step", means)
         self._residual |= residual
         self._start |= start
-        self._digest, self._compared = b"", names
+        self._digest, self._compared = b"", tuple(targets)
         self._momentum |= momentum
         for name, step in means.items():
             targets[name][...] -= step

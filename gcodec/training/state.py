@@ -100,8 +100,17 @@ def digest(**groups: Mapping[str, np.ndarray]) -> bytes:
     return hashed.hexdigest().encode()
 
 
-def shared(parameters: Mapping[str, np.ndarray], **settings: object) -> bytes:
-    """Return what all ranks must share: a digest of the parameters, and settings as JSON."""
+def shared(
+    parameters: Mapping[str, np.ndarray],
+    compared: tuple[str, ...] | None = None,
+    **settings: object,
+) -> bytes:
+    """Return what all ranks must share: a digest of the parameters, and settings as JSON.
+
+    The result is empty if the ranks have compared parameters of these names before, `compared`.
+    """
+    if tuple(parameters) == compared:
+        return b""
     return digest(parameters=parameters) + b"/" + json.dumps(settings).encode()
 
 
