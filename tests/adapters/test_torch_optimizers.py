@@ -34,6 +34,12 @@ def backward(model: Any, step: int, rank: int) -> dict[str, np.ndarray]:
     return {name: p.grad.numpy().copy() for name, p in model.named_parameters()}
 
 
+def take_steps(optimizer: Any, model: Any, steps: int, rank: int) -> None:
+    for step in range(steps):
+        backward(model, step, rank)
+        optimizer.step()
+
+
 def values(model: Any) -> dict[str, np.ndarray]:
     return {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
 
@@ -133,9 +139,7 @@ def test_nan_of_one_rank_fails_all_and_changes_nothing(kind: str) -> None:
     def worker(communicator: Any) -> tuple[str, bool]:
         model = network()
         optimizer = make(kind, model, communicator)
-        for step in range(4):
-            backward(model, step, communicator.rank)
-            optimizer.step()
+        take_steps(optimizer, model, 4, communicator.rank)
         before, x = optimizer.method.state_dict(), values(model)
         backward(model, 4, communicator.rank)
         if communicator.rank == 1:
@@ -340,9 +344,7 @@ def test_state_of_other_ranks_is_refused(kind: str) -> None:
     def train(communicator: Any) -> dict[str, Any]:
         model = network()
         optimizer = make(kind, model, communicator)
-        for step in range(5):
-            backward(model, step, communicator.rank)
-            optimizer.step()
+        take_steps(optimizer, model, 5, communicator.rank)
         return optimizer.state_dict()
 
     four = Simulator(4).run(train)
@@ -363,9 +365,7 @@ def test_state_of_other_ranks_is_refused(kind: str) -> None:
         kinds = ("worker:", "server:", "velocity:", "residual:")
         common = {key: x for key, x in four[0]["method"].items() if not key.startswith(kinds)}
         optimizer.load_state_dict(four[0] | {"method": common})
-        for step in range(2):
-            backward(model, step, rank)
-            optimizer.step()
+        take_steps(optimizer, model, 2, rank)
         return values(model)
 
     two, place, wrong = Simulator(2).run(train), ("place:rank", "place:size"), {"place:size": 2.5}
@@ -380,9 +380,7 @@ def test_frozen_parameters_stay(kind: str) -> None:
     def worker(communicator: Any) -> dict[str, np.ndarray]:
         model = network()
         optimizer = make(kind, model, communicator)
-        for step in range(4):
-            backward(model, step, communicator.rank)
-            optimizer.step()
+        take_steps(optimizer, model, 4, communicator.rank)
         model[0].requires_grad_(False)
         before = values(model)
         for step in range(2):
@@ -405,9 +403,7 @@ def test_functions_that_would_drop_state_are_refused(kind: str) -> None:
     def worker(communicator: Any) -> None:
         model = network()
         optimizer = make(kind, model, communicator)
-        for step in range(5):
-            backward(model, step, communicator.rank)
-            optimizer.step()
+        take_steps(optimizer, model, 5, communicator.rank)
         optimizer.zero_grad()
         before = optimizer.state_dict()
         former = before | {"state": {}}  # of former versions
@@ -461,9 +457,7 @@ def test_parameters_that_one_rank_freezes_are_refused(kind: str, steps: int) -> 
     def worker(communicator: Any) -> None:
         model = network()
         optimizer = make(kind, model, communicator)
-        for step in range(steps):
-            backward(model, step, communicator.rank)
-            optimizer.step()
+        take_steps(optimizer, model, steps, communicator.rank)
         for ranks, message in ((1, "parameters: ranks 0 and 1 have different ones"), (2, "")):
             model[0].requires_grad_(communicator.rank < 2 - ranks)
             optimizer.zero_grad()
