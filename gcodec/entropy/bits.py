@@ -133,7 +133,7 @@ class Bits:
 
 
 BitsLike: TypeAlias = "Bits | str | BytesLike"
-"""A string of bits: `Bits`, text of 0 and 1, bytes, all bits of which count, or a bitarray."""
+"""Bits: `Bits`, a bitarray, a text such as "0110", or bytes with all their bits."""
 
 
 def as_bits(bits: BitsLike) -> tuple[np.ndarray, int]:

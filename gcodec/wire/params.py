@@ -23,7 +23,7 @@ from gcodec.wire.primitives import Reader
 _P = TypeVar("_P", bound="Parameters")
 
 Scalars: TypeAlias = dict[str, Any]
-"""The scalars of a message by name; `Parameters.message_fields` says of which kinds they are."""
+"""The scalars of one message, by name; `Parameters.message_fields` declares their kinds."""
 
 
 @dataclasses.dataclass(frozen=True)

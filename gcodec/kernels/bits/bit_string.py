@@ -14,7 +14,7 @@ from gcodec.runtime.jit import kernel
 from gcodec.runtime.memory import Drainable, contents, discard
 
 SLACK = 64  # bytes after the end of a string that stores of words may overwrite
-SPARE = 1.01  # factor by which the estimated size of a string is raised
+SPARE = 1.01  # memory that is reserved for a string, relative to its estimated size
 _LEAST_GROWTH = 4096  # bytes
 
 SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
