@@ -199,6 +199,13 @@ class Emitter:
         half = builder.fptrunc(values, ir.VectorType(ir.HalfType(), word.count))
         return builder.select(is_index("float16"), builder.fpext(half, values.type), nearest)
 
+    def rotated(self, words: Value, count: int) -> Value:
+        """Emit the rotation of 64-bit lanes to the right by `count` bits."""
+        kind = words.type
+        return self._call(
+            f"llvm.fshr.v{kind.count}i64", kind, [words, words, kind([count] * kind.count)]
+        )
+
     def larger(self, one: Value, other: Value) -> Value:
         """Emit the maxima of lanes of floats or signed integers; `other` if a float is NaN."""
         return self._chosen(">", one, other)

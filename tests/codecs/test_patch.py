@@ -287,10 +287,21 @@ def test_threads_write_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert frames[0] == frames[1]
 
 
-def test_digests_are_those_of_the_oracle() -> None:
-    for n in (0, 1, digest.LEAF_NBYTES, digest.LEAF_NBYTES + 1, 3 * digest.LEAF_NBYTES):
-        data = np.random.default_rng(n).integers(0, 256, n, np.uint8)
-        assert digest.digest_of(data) == reference.digest(data.tobytes())
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_digests_are_those_of_the_oracle(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several whole leaves are digested together; one or two, and a part of one, alone."""
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    leaf = digest.LEAF_NBYTES
+    data = np.random.default_rng(0).integers(0, 256, 19 * leaf, np.uint8)
+    for n in (0, 1, leaf, leaf + 1, 3 * leaf, 7 * leaf + 8, 8 * leaf, 11 * leaf - 1, 19 * leaf):
+        assert digest.digest_of(data[:n]) == reference.digest(data[:n].tobytes())
+
+
+def test_leaves_that_are_digested_together_begin_anywhere() -> None:
+    """The bytes of a mapped file need not be aligned."""
+    leaf = digest.LEAF_NBYTES
+    data = np.random.default_rng(1).integers(0, 256, 4 * leaf + 5, np.uint8)[5:]
+    assert digest.digest_of(data) == reference.digest(data.tobytes())
 
 
 # --- damage -------------------------------------------------------------------------------------

@@ -183,8 +183,8 @@ def test_digests(gpu: Device) -> None:
 
 
 def test_digests_of_many_leaves(gpu: Device) -> None:
-    data = np.random.default_rng(1).integers(0, 256, 20 * 264 + 3, np.uint8)
-    for leaf in (128, 264, 1 << 20):
+    data = np.random.default_rng(1).integers(0, 256, 20 * 384 + 3, np.uint8)
+    for leaf in (128, 384, 1 << 20):
         for n in (leaf, 7 * leaf + 1, 8 * leaf, 8 * leaf + 1, 17 * leaf - 8, 20 * leaf + 3):
             part = data[:n]
             actual = leaf_digests(gpu.to_device(part), leaf)

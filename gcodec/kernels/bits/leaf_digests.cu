@@ -53,7 +53,7 @@ __device__ __forceinline__ void load_words(const u8* data, i64 at, u64 (&words)[
 extern "C" __global__ void __launch_bounds__(32)
     digest_leaves(const u8* __restrict__ data, i64 nbytes, i64 length, i64 leaves,
                   u64* __restrict__ digests) {
-    // One warp; length: bytes of a leaf, a multiple of 8; digests: 2 · leaves.
+    // One warp; length: bytes of a leaf, a multiple of 128; digests: 2 · leaves.
     __shared__ u64 message[LEAVES * APART];
     int lane = threadIdx.x % LANES;
     i64 leaf = (i64)blockIdx.x * LEAVES + threadIdx.x / LANES;
