@@ -14,6 +14,7 @@ import pytest
 
 import gcodec
 from gcodec.patch import store as module
+from gcodec.tensorfiles.frame_list import outlines
 
 
 def states(count: int) -> list[dict[str, Any]]:
@@ -481,3 +482,53 @@ def test_invalid_arguments(tmp_path: Path, name: str) -> None:
             store.load(step)  # type: ignore[arg-type]
         with pytest.raises(gcodec.ParameterError, match=r"^step="):
             store.catch_up({}, 0, step)  # type: ignore[arg-type]
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def test_readers_need_the_key(tmp_path: Path) -> None:
+    steps = states(4)
+    for step, tree in enumerate(steps):  # each writer continues the store
+        gcodec.PatchStore(tmp_path, anchor_every=3, key=b"secret").publish(step, tree)
+    assert len(names(tmp_path)) == 5
+    for step, tree in enumerate(steps):
+        assert_same(gcodec.PatchStore(tmp_path, key=b"secret").load(step).tree, tree)
+        with pytest.raises(gcodec.FormatError, match=r"anchor\.gcf: .*tag"):
+            gcodec.PatchStore(tmp_path, key=b"another").load(step)
+    with pytest.raises(gcodec.ParameterError, match=r"^key"):
+        gcodec.PatchStore(tmp_path, key=b"")
+
+
+def test_files_without_tags_are_refused_and_a_writer_starts_anew(tmp_path: Path) -> None:
+    steps = states(3)
+    gcodec.PatchStore(tmp_path).publish(0, steps[0])
+    store = gcodec.PatchStore(tmp_path, key=b"secret")
+    with pytest.raises(gcodec.FormatError, match=r"000\.anchor\.gcf: .*tag"):
+        store.load()
+    store.publish(1, steps[1])
+    assert_same(store.load().tree, steps[1])
+    assert names(tmp_path) == {f"{step:012}.anchor.gcf" for step in (0, 1)}
+
+
+def test_frames_of_another_step_are_refused(tmp_path: Path) -> None:
+    """All frames are the writer's own, but a tensor is that of another step."""
+    steps = states(2)
+
+    def exchanged(key: bytes | None) -> Path:
+        folder, files = tmp_path / str(key), list[list[bytes]]()
+        store = gcodec.PatchStore(folder, anchor_every=1, key=key)
+        for step, tree in enumerate(steps):
+            store.publish(step, tree)
+            data = (folder / f"{step:012}.anchor.gcf").read_bytes()
+            files.append([data[each.start : each.end] for each in outlines(data)])
+        (folder / f"{0:012}-{1:012}.patch.gcf").unlink()
+        mixed = [*files[1][:-1], files[0][-1]]
+        (folder / f"{1:012}.anchor.gcf").write_bytes(b"".join(mixed))
+        return folder
+
+    accepted = gcodec.PatchStore(exchanged(None)).load(1).tree
+    with pytest.raises(AssertionError):
+        assert_same(accepted, steps[1])
+    with pytest.raises(gcodec.FormatError, match=r"001\.anchor\.gcf: .*tag"):
+        gcodec.PatchStore(exchanged(b"secret"), key=b"secret").load(1)

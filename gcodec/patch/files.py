@@ -114,7 +114,9 @@ def decoded(frame: Frame, find: Callable[[str], np.ndarray | None], title: str) 
     return patched
 
 
-def shortest_frame(array: np.ndarray, base: np.ndarray | None, name: str) -> bytes:
+def shortest_frame(
+    array: np.ndarray, base: np.ndarray | None, name: str, key: bytes | None = None
+) -> bytes:
     """Return a tensor as a patch, or as a frame of ``lossless`` if that is shorter.
 
     Parameters
@@ -123,13 +125,15 @@ def shortest_frame(array: np.ndarray, base: np.ndarray | None, name: str) -> byt
     base : array or None
         The old tensor, unless there is none. It may have another dtype or shape.
     name : str
+    key : bytes, optional
+        Key of the frame's tag.
     """
     patch = None
     if base is not None and base.dtype == array.dtype and base.shape == array.shape:
-        patch = encode_patch(array, base, name=name)
+        patch = encode_patch(array, base, name=name, key=key)
         if _SHORT * len(patch) <= array.nbytes:
             return patch
-    whole: bytes = api.encode(array, _WHOLE, name=name)
+    whole: bytes = api.encode(array, _WHOLE, name=name, key=key)
     return whole if patch is None else min(patch, whole, key=len)
 
 
@@ -139,6 +143,7 @@ def write_difference(
     file: BinaryIO,
     limits: Limits = NO_LIMITS,
     advance: Callable[[int], object] = lambda nbytes: None,
+    key: bytes | None = None,
 ) -> Difference:
     """Write the frames that turn one .safetensors file into another.
 
@@ -154,6 +159,8 @@ def write_difference(
         Bounds on each tensor.
     advance : callable
         Receives the number of bytes of each tensor that has been written.
+    key : bytes, optional
+        Key of the frames' tags.
 
     Raises
     ------
@@ -162,14 +169,15 @@ def write_difference(
     """
     tensors = whole = values = nbytes = raw_nbytes = 0
     for name, head, original in originals(new):
-        frame = api.encode(np.frombuffer(head, np.uint8), _WHOLE, name=FILE_PREFIX + name)
+        start = np.frombuffer(head, np.uint8)
+        frame = api.encode(start, _WHOLE, name=FILE_PREFIX + name, key=key)
         file.write(frame)
         nbytes += len(frame)
         if original is None:  # the index of shards, which contains no tensors
             continue
         for tensor in original.tensors:
             array = original.load(tensor, limits)
-            frame = shortest_frame(array, old.find(tensor.name), tensor.name)
+            frame = shortest_frame(array, old.find(tensor.name), tensor.name, key)
             file.write(frame)
             is_patch = Header.read(Reader(frame)).codec_id == Patch.id
             tensors, whole = tensors + 1, whole + (not is_patch)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ import numpy as np
 from gcodec import api
 from gcodec.arrays.source import inspect
 from gcodec.errors import Corrupt, FormatError, ParameterError
+from gcodec.frame import check_key
 from gcodec.limits import MAX_TENSORS, Limits
 from gcodec.patch.files import decoded, shortest_frame
 from gcodec.tensorfiles import structure
@@ -105,6 +107,10 @@ class PatchStore:
         precede the oldest anchor.
     limits : Limits, optional
         Bounds on each tensor that is read; default ``Limits()``.
+    key : bytes, optional
+        Secret of 1 to 64 bytes, the same for the writer and the readers. The frames of each file
+        then end with tags of a key that is derived from it and from the step and its base, and
+        readers refuse all others, also those of another step.
 
     Raises
     ------
@@ -135,12 +141,13 @@ class PatchStore:
         anchor_every: int = 16,
         keep: int = 2,
         limits: Limits | None = None,
+        key: bytes | None = None,
     ) -> None:
         self.folder = Path(folder)
         allowed = "an integer of at least 1"
         self.anchor_every = check_integer("anchor_every", anchor_every, 1, _MOST, allowed)
         self.keep = check_integer("keep", keep, 1, _MOST, allowed)
-        self._limits = Limits.or_default(limits)
+        self._limits, self._key = Limits.or_default(limits), check_key(key)
         self._last: tuple[int, dict[str, np.ndarray]] | None = None
         self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -201,12 +208,13 @@ class PatchStore:
         with AtomicFiles() as new:
             if base_step != _NO_BASE:
                 paths.append(self.folder / f"{base_step:0{_DIGITS}}-{step:0{_DIGITS}}.patch.gcf")
-                _write(new.open(paths[-1]), outline, arrays, base)
+                _write(new.open(paths[-1]), outline, arrays, base, self._key_of(step, base_step))
             anchor = max(files.anchors, default=_NO_BASE)
             since = 1 + sum(patched > anchor for patched in files.patches)  # with this step
             if base_step == _NO_BASE or since >= self.anchor_every:
                 paths.append(self.folder / f"{step:0{_DIGITS}}.anchor.gcf")
-                _write(new.open(paths[-1]), {**outline, "base": _NO_BASE}, arrays, {})
+                key = self._key_of(step, _NO_BASE)
+                _write(new.open(paths[-1]), {**outline, "base": _NO_BASE}, arrays, {}, key)
         try:
             if descriptor is not None:
                 os.fsync(descriptor)  # so that the new names survive a power failure
@@ -330,7 +338,7 @@ class PatchStore:
     ) -> tuple[object, dict[str, np.ndarray]]:
         """Return the tree of a file, and its tensors by name, given those of its base."""
         new = dict[str, np.ndarray]()
-        with TensorFile(path, self._limits) as file:
+        with TensorFile(path, self._limits, self._key_of(step, base)) as file:
 
             def decode(name: str) -> np.ndarray:
                 new[name] = decoded(file.frame(name), arrays.get, f"step {base}")
@@ -341,6 +349,12 @@ class PatchStore:
         if not is_whole or (document["step"], document["base"]) != (step, base):
             raise Corrupt("the file contains another step")
         return document["tree"], new
+
+    def _key_of(self, step: int, base: int) -> bytes | None:
+        """Return the key of the tags of a file, or None without a secret."""
+        if self._key is None:
+            return None
+        return hashlib.blake2b(f"gcodec.PatchStore {base} {step}".encode(), key=self._key).digest()
 
     def _base(self, last: int) -> tuple[int, dict[str, np.ndarray]]:
         """Return the last step and its tensors by name, or no step if they cannot be read."""
@@ -384,13 +398,17 @@ def _named(tree: object) -> dict[str, np.ndarray]:
 
 
 def _write(
-    file: BinaryIO, outline: object, arrays: dict[str, np.ndarray], bases: dict[str, np.ndarray]
+    file: BinaryIO,
+    outline: object,
+    arrays: dict[str, np.ndarray],
+    bases: dict[str, np.ndarray],
+    key: bytes | None,
 ) -> None:
     """Write a tree to a file, with patches on the tensors of the base."""
     text = np.frombuffer(structure.write(outline), np.uint8)
-    file.write(api.encode(text, "raw", name=STRUCTURE_NAME))
+    file.write(api.encode(text, "raw", name=STRUCTURE_NAME, key=key))
     for name, array in arrays.items():
-        file.write(shortest_frame(array, bases.get(name), name))
+        file.write(shortest_frame(array, bases.get(name), name, key))
 
 
 def _delete(path: Path) -> None:

@@ -217,3 +217,18 @@ def test_other_verbs_refuse_the_codec(tmp_path: Path, verb: str) -> None:
     np.save(path, np.ones(3, np.float32))
     refused = run(verb, path, "-c", "patch", code=2)
     assert refused.stderr.endswith("codec: patch needs a base; use gcodec diff OLD NEW\n")
+
+
+def test_frames_have_tags_of_a_key(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    old, new, step = files
+    key, other, back = (tmp_path / name for name in ("key", "other", "back.safetensors"))
+    key.write_bytes(b"secret")
+    other.write_bytes(b"another secret")
+    run("diff", old, new, "-o", step, "--key-file", key)
+    result = run("apply", step, old, "-o", back, "--key-file", other, code=1)
+    assert "tag" in result.stderr and not back.exists()
+    run("apply", step, old, "-o", back, "--key-file", key)
+    assert back.read_bytes() == new.read_bytes()
+    run("verify", step, "--key-file", key)
+    run("diff", old, new, "-o", step, "--force")
+    assert "tag" in run("apply", step, old, "--key-file", key, "--force", code=1).stderr

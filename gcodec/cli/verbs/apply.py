@@ -27,8 +27,11 @@ from gcodec.errors import ParameterError
     ".safetensors; - is stdout."
 )
 @options.force
+@options.key
 @options.outcome
-def command(source: str, base: str, output: str | None, force: bool, outcome: Outcome) -> int:
+def command(
+    source: str, base: str, output: str | None, force: bool, key: bytes | None, outcome: Outcome
+) -> int:
     """Turn an old .safetensors file into the new one.
 
     STEP is a file that gcodec diff wrote, and BASE its old file. OUT is the new file, byte for
@@ -54,7 +57,7 @@ def command(source: str, base: str, output: str | None, force: bool, outcome: Ou
     if outcome.code:
         return outcome.finish(document)
     with outcome.of(path, in_frames=True):
-        document |= coding.restore(data, target, is_folder, force, outcome, tensors.decode)
+        document |= coding.restore(data, target, is_folder, force, outcome, tensors.decode, key)
         outcome.line(
             *files.summary(f"{path}, {base}", target, document), err=target == files.STREAM
         )

@@ -23,8 +23,11 @@ from gcodec.cli.outcome import Outcome
 @click.argument("new", metavar="NEW.safetensors", type=options.FILE)
 @options.output("A .gcf file; default: NEW with the suffix .gcf; - is stdout.")
 @options.force
+@options.own_key
 @options.outcome
-def command(old: str, new: str, output: str | None, force: bool, outcome: Outcome) -> int:
+def command(
+    old: str, new: str, output: str | None, force: bool, key: bytes | None, outcome: Outcome
+) -> int:
     """Write the exact difference of two .safetensors files.
 
     From OUT and OLD, gcodec apply restores NEW byte for byte, metadata and order included. A
@@ -51,7 +54,7 @@ def command(old: str, new: str, output: str | None, force: bool, outcome: Outcom
             progress(target.name, new_path.stat().st_size, quiet=outcome.quiet) as advance,
             atomic_write(written) as file,
         ):
-            result = write_difference(tensors, new_path, file, outcome.limits, advance)
+            result = write_difference(tensors, new_path, file, outcome.limits, advance, key)
         document |= result._asdict()
         ratio = text.ratio(result.raw_nbytes, result.nbytes)
         parts = [f"{old}, {new} -> {target}", text.count(result.tensors, "tensor")]
