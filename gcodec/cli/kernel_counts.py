@@ -38,7 +38,7 @@ COUNTS = {
 }
 """Kernels that encode, and that encode and decode, by codec."""
 
-CANDIDATES = 111
+CANDIDATES = 112
 """Kernels of ``gcodec inspect`` with a budget, which tries every codec."""
 
 

@@ -12,13 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.entropy.bit_reader import SIZE_NBITS, BitReader, sized
-from gcodec.entropy.bits import Bits
+from gcodec.entropy.bit_reader import BitReader
 from gcodec.errors import Corrupt
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.sized_integers import LENGTH_NBITS, write_sized
 from gcodec.kernels.rans.rans_table import LEAST_LOG2, MOST_LOG2
-
-LENGTH_NBITS = SIZE_NBITS
-"""Width of the bit length of a frequency, and of the log2 of the sum, in bits."""
 
 
 class Field(NamedTuple):
@@ -67,9 +65,12 @@ def write_frequencies(
     nbits : int
         Number of valid bits.
     """
-    fields = map(sized, frequencies[alphabet].tolist())
-    bits = Bits.from01(f"{log2_total:0{LENGTH_NBITS}b}" + "".join(fields))
-    return bits.data, bits.nbits
+    string = BitString()
+    string.extend(np.array([log2_total << 8 - LENGTH_NBITS], np.uint8), LENGTH_NBITS)
+    write_sized(frequencies[alphabet], string)
+    nbits = string.nbits
+    string.align()
+    return string.trimmed(), nbits
 
 
 def read_frequencies(
@@ -102,26 +103,33 @@ def read_frequencies(
     Corrupt
         If the sum of the frequencies is not the one that the table states.
     """
-    frequencies, log2_total = np.zeros(256, np.int64), 0
-    for field in fields_of(data, at, end, alphabet):
-        if field.symbol is None:
-            log2_total = field.value
-        else:
-            frequencies[field.symbol] = field.value
-        at = field.end
-    if frequencies.sum() != 1 << log2_total:
-        raise Corrupt(f"frequencies add up to {frequencies.sum()}, not to 2**{log2_total}")
-    return frequencies, log2_total, at
+    reader, log2_total = _open(data, at, end, alphabet)
+    frequencies = np.zeros(256, np.int64)
+    frequencies[alphabet] = reader.take_sized(alphabet.size)
+    if (total := int(frequencies.sum())) != 1 << log2_total:
+        raise Corrupt(f"frequencies add up to {total}, not to 2**{log2_total}")
+    return frequencies, log2_total, reader.at
 
 
 def fields_of(data: np.ndarray, at: int, end: int, alphabet: np.ndarray) -> Iterator[Field]:
     """Yield the fields of a table as they are read; see `read_frequencies`."""
+    reader, log2_total = _open(data, at, end, alphabet)
+    yield Field(None, log2_total, at, reader.at)
+    start = reader.at
+    numbers, ends = reader.sized(alphabet.size)
+    symbols = alphabet[: numbers.size].tolist()
+    for symbol, number, after in zip(symbols, numbers.tolist(), ends.tolist(), strict=True):
+        yield Field(symbol, number, start, after)
+        start = after
+    if numbers.size < alphabet.size:
+        raise reader.truncated()
+
+
+def _open(data: np.ndarray, at: int, end: int, alphabet: np.ndarray) -> tuple[BitReader, int]:
+    """Read the log2 of the sum of a table; return it, and the reader of the frequencies."""
     most = LENGTH_NBITS + alphabet.size * (LENGTH_NBITS + MOST_LOG2)
     reader = BitReader(data, at, end, most, "a table of frequencies")
     log2_total = reader.take(LENGTH_NBITS)
     if not LEAST_LOG2 <= log2_total <= MOST_LOG2:
         raise Corrupt(f"frequencies that add up to 2**{log2_total}")
-    yield Field(None, log2_total, at, reader.at)
-    for symbol in alphabet.tolist():
-        start = reader.at
-        yield Field(symbol, reader.take_sized(), start, reader.at)
+    return reader, log2_total

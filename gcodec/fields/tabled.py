@@ -16,6 +16,7 @@ from gcodec.fields.rans import states
 from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.fields.words import words
 from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.bits.sized_integers import LENGTH_NBITS
 
 Meaning = Callable[[int], str]
 """Returns the meaning of a symbol."""
@@ -77,7 +78,7 @@ def _frequencies(walk: FieldWalker, alphabet: np.ndarray, meaning: Meaning) -> I
         else:
             yield from walk.summary("frequency", skipped, {"table": nbits})
             skipped = nbits = 0
-            groups = (frequency_table.LENGTH_NBITS, width - frequency_table.LENGTH_NBITS)
+            groups = (LENGTH_NBITS, width - LENGTH_NBITS)
             name = f"frequency of {field.symbol}"
             value = FieldValue(field.value, meaning(field.symbol), groups=groups)
             yield walk.span("table", name, width, value)

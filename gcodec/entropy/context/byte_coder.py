@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.entropy import rans
-from gcodec.entropy.bit_reader import SIZE_NBITS, BitReader, sized
+from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.bits import Bits
 from gcodec.entropy.coder import BitSpan, RansString, Written, write_classed
 from gcodec.entropy.context import byte_scales
@@ -41,6 +41,7 @@ from gcodec.entropy.context.table_choice import lanes_of
 from gcodec.entropy.rans import entropy_nbits
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString, SymbolsOf
+from gcodec.kernels.bits.sized_integers import LENGTH_NBITS, write_sized
 from gcodec.kernels.context import class_map
 from gcodec.kernels.context.byte_sums import LineSums
 from gcodec.kernels.context.class_map import CLASSES
@@ -52,7 +53,7 @@ from gcodec.wire.primitives import Reader
 
 TOTAL = 1 << LEAST_LOG2
 _CLASS, _BYTE = 6, 8  # bits of the fields of the models
-_MOST_NBITS = 2 * _CLASS + CLASSES * (2 * _BYTE + 256 * (SIZE_NBITS + LEAST_LOG2))
+_MOST_NBITS = 2 * _CLASS + CLASSES * (2 * _BYTE + 256 * (LENGTH_NBITS + LEAST_LOG2))
 _HEAD_NBITS = 48  # approximate bits of the fields before the scales
 _LONGEST, _FIXED = 64, 1 << 19  # upper bounds in bits: of a symbol, and of scales and models
 _ENTRY_NBITS = 10  # approximate bits of a frequency
@@ -150,7 +151,8 @@ def sent_nbits(models: np.ndarray, used: np.ndarray) -> int:
     inside = np.maximum(highs - lows + 1, 0)
     tails = int(np.maximum(lengths - 1, 0).sum())
     span = int(classes[-1] - classes[0]) + 1
-    return 2 * _CLASS + span * (2 * _BYTE + SIZE_NBITS) + SIZE_NBITS * int(inside.sum()) + tails
+    numbers = span + int(inside.sum())
+    return 2 * _CLASS + 2 * _BYTE * span + LENGTH_NBITS * numbers + tails
 
 
 def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -165,17 +167,16 @@ def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _put_models(plan: Plan, string: BitString) -> None:
     classes = np.flatnonzero(plan.used)
     first, last = int(classes[0]), int(classes[-1])
-    words = [f"{first:0{_CLASS}b}{last:0{_CLASS}b}"]
+    head = Bits.from01(f"{first:0{_CLASS}b}{last:0{_CLASS}b}")
+    string.extend(head.data, head.nbits)
     lows, highs = _ranges(plan.models)
     for row in range(first, last + 1):
-        low, high, model = 1, 0, [0]
+        low, high, model = 1, 0, np.zeros(1, np.int64)
         if plan.used[row]:
             low, high = int(lows[row]), int(highs[row])
-            model = plan.models[row, [0, *range(low, high + 1)]].tolist()
-        words.append(f"{low:0{_BYTE}b}{high:0{_BYTE}b}")
-        words += map(sized, model)
-    bits = Bits.from01("".join(words))
-    string.extend(bits.data, bits.nbits)
+            model = plan.models[row, [0, *range(low, high + 1)]]
+        string.extend(np.array([low, high], np.uint8), 2 * _BYTE)
+        write_sized(model, string)
 
 
 def read_models(data: np.ndarray, at: int, end: int) -> tuple[np.ndarray, int]:
@@ -194,10 +195,10 @@ def read_models(data: np.ndarray, at: int, end: int) -> tuple[np.ndarray, int]:
         low, high = reader.take(_BYTE), reader.take(_BYTE)
         if low < 1 or (low > high and (low, high) != (1, 0)):
             raise Corrupt(f"a model of the bytes {low} to {high}")
-        model = [reader.take_sized() for _ in range(2 + high - low)]
+        model = reader.take_sized(2 + high - low)
         models[row, 0], models[row, low : high + 1] = model[0], model[1:]
         used[row] = (low, high) != (1, 0) or model[0] > 0
-        if used[row] and sum(model) != TOTAL:
+        if used[row] and model.sum() != TOTAL:
             raise Corrupt(f"frequencies of a class do not add up to {TOTAL}")
     if not used[first]:
         raise Corrupt("the first class has no model")

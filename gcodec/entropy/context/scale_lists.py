@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.entropy.frequency_table import LENGTH_NBITS
 from gcodec.entropy.rans import RANS, entropy_nbits, log2_table
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.sized_integers import LENGTH_NBITS
 from gcodec.kernels.context import scale_lists as lists
 from gcodec.kernels.context.scale_lists import HEAD, MANY, MOST, SCALE, SHIFT, ListParameters
 from gcodec.kernels.numeric.byte_counts import byte_counts
