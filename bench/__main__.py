@@ -5,6 +5,8 @@ in the speed of the host affects all of them; the ratios are medians over rounds
 is faster than the memcpy. The column "× base" is the row's time divided by that of the call that
 it extends: `encode` of gradient and residual together for error feedback, and ``decode(out=)`` for
 the other ways to decode.
+
+With ``--page``, the rows of codecs and sums also replace the tables of a page.
 """
 
 from __future__ import annotations
@@ -14,21 +16,25 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bench.codec_rows import codec_rows
+from bench.codec_rows import codec_rows, half_rows
 from bench.interop_rows import interop_rows
-from bench.kernel_rows import Row, kernel_rows
+from bench.kernel_rows import Medians, Row, kernel_rows
 from bench.matrix_rows import matrix_rows
+from bench.page import put
+from bench.speed_page import codec_lines, half_lines, sum_lines
 from bench.sum_rows import sum_rows
 
 
-def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> Table:
-    """Time all rows, and return the medians as lines of a table."""
+def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> dict[str, Medians]:
+    """Time all rows; return the medians by the names of the rows."""
 
     def seconds(call: Callable[[], object]) -> float:
         start = time.perf_counter()
@@ -40,30 +46,48 @@ def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> Tabl
         for other in (row.twin, row.base):
             if other is not None:
                 other()
-    own, against, beside, based = ({row.name: [] for row in table} for _ in range(4))
+    own, copies, twins, bases = ({row.name: list[float]() for row in table} for _ in range(4))
     for _ in range(rounds):
         for row in table:
             baseline = seconds(memcpy)
             took = seconds(row.run)
             own[row.name].append(took)
-            against[row.name].append(baseline / took)
+            copies[row.name].append(took / baseline)
             if row.twin is not None:
-                beside[row.name].append(seconds(row.twin) / took)
+                twins[row.name].append(took / seconds(row.twin))
             if row.base is not None:
-                based[row.name].append(took / seconds(row.base))
-    shown = Table("what", "ms", "÷ memcpy", "÷ twin", "goal", "× base", box=None, header_style="")
-    for column in shown.columns[1:]:
+                bases[row.name].append(took / seconds(row.base))
+
+    def median(numbers: list[float]) -> float | None:
+        return float(np.median(numbers)) if numbers else None
+
+    return {
+        row.name: Medians(
+            float(np.median(own[row.name])),
+            float(np.median(copies[row.name])),
+            median(twins[row.name]),
+            median(bases[row.name]),
+        )
+        for row in table
+    }
+
+
+def shown(table: list[Row], measured: Mapping[str, Medians]) -> Table:
+    """Return the rows as lines of a table."""
+    lines = Table("what", "ms", "÷ memcpy", "÷ twin", "goal", "× base", box=None, header_style="")
+    for column in lines.columns[1:]:
         column.justify = "right"
     for row in table:
-        shown.add_row(
+        medians = measured[row.name]
+        lines.add_row(
             row.name,
-            f"{np.median(own[row.name]) * 1e3:.2f}",
-            f"{np.median(against[row.name]):.2f}",
-            f"{np.median(beside[row.name]):.2f}" if beside[row.name] else "",
+            f"{medians.seconds * 1e3:.2f}",
+            f"{1 / medians.copies:.2f}",
+            "" if medians.twins is None else f"{1 / medians.twins:.2f}",
             "" if row.goal is None else f"{row.goal:.3g}",
-            f"{np.median(based[row.name]):.2f}" if based[row.name] else "",
+            "" if medians.bases is None else f"{medians.bases:.2f}",
         )
-    return shown
+    return lines
 
 
 def main() -> None:
@@ -74,6 +98,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dump", help="measure the repeated tensors of this file")
     parser.add_argument("--only", default="", help="only rows whose name contains this text")
+    parser.add_argument("--bfloat16", action="store_true", help="only error feedback, on bfloat16")
+    parser.add_argument("--page", type=Path, help="page whose tables to replace; without --only")
     options = parser.parse_args()
     os.environ["GCODEC_NUM_THREADS"] = str(options.threads)
     import numba
@@ -84,10 +110,22 @@ def main() -> None:
         f"median of {options.rounds} rounds; Python {platform.python_version()}, "
         f"NumPy {np.__version__}, Numba {numba.__version__}, {processor()}"
     )
-    copy = np.ones(x.size, np.float32)
-    rows = (*kernel_rows(x), *codec_rows(x), *matrix_rows(x.size), *interop_rows(x))
-    table = [row for row in (*rows, *sum_rows(x)) if options.only in row.name]
-    Console(width=100).print(measure(lambda: np.copyto(copy, x), table, options.rounds))
+    if options.bfloat16:
+        x, rows = x.astype(ml_dtypes.bfloat16), half_rows(x.astype(ml_dtypes.bfloat16))
+    else:
+        others = *matrix_rows(x.size), *interop_rows(x), *sum_rows(x)
+        rows = [*kernel_rows(x), *codec_rows(x), *others]
+    copy = np.ones(x.size, x.dtype)
+    table = [row for row in rows if options.only in row.name]
+    measured = measure(lambda: np.copyto(copy, x), table, options.rounds)
+    Console(width=100).print(shown(table, measured))
+    if options.page is None:
+        return
+    if options.bfloat16:
+        put(options.page, half_lines(measured), "bfloat16")
+    else:
+        put(options.page, codec_lines(measured), "codecs")
+        put(options.page, sum_lines(measured), "sums")
 
 
 def elements(dump: str | None, n: int) -> np.ndarray:

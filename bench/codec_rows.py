@@ -63,6 +63,7 @@ _GOALS = {
     "randomk": Goals(),
     "randomk:value=int8": Goals(),
 }
+SPECS = tuple(_GOALS)
 
 
 def codec_rows(x: np.ndarray) -> list[Row]:
@@ -80,6 +81,26 @@ def codec_rows(x: np.ndarray) -> list[Row]:
         Row("raw: encode", lambda: gcodec.encode(x, "raw")),
         Row("raw: decode(out=)", lambda: gcodec.decode(raw, out=acc)),
     ]
+
+
+def half_rows(x: np.ndarray) -> list[Row]:
+    """Return benchmark rows for error feedback of (n,) elements of 16 bits."""
+    import gcodec
+
+    def rows(spec: str) -> list[Row]:
+        codec, feedback = gcodec.parse(spec), gcodec.Feedback(spec)
+        for _ in range(_STEPS):
+            feedback.compress("x", x)
+
+        def encode() -> bytes:
+            return gcodec.encode(x, codec)
+
+        compress = Row(
+            f"{spec}: Feedback.compress", lambda: feedback.compress("x", x), base=encode
+        )
+        return [Row(f"{spec}: encode", encode), compress]
+
+    return [row for spec in SPECS for row in rows(spec)]
 
 
 def _calls(

@@ -30,6 +30,26 @@ class Row(NamedTuple):
     base: Callable[[], object] | None = None
 
 
+class Medians(NamedTuple):
+    """What was measured of a row: medians over rounds.
+
+    Attributes
+    ----------
+    seconds : float
+    copies : float
+        Its time, divided by that of a memcpy.
+    twins : float or None
+        Its time, divided by that of the stream twin.
+    bases : float or None
+        Its time, divided by that of the call that it extends.
+    """
+
+    seconds: float
+    copies: float
+    twins: float | None
+    bases: float | None
+
+
 def kernel_rows(x: np.ndarray) -> list[Row]:
     """Return benchmark rows for (n,) float32 elements."""
     from bench import twins

@@ -8,8 +8,10 @@ from bench.kernel_rows import Row
 
 COUNT = 8  # frames
 SPECS = (
-    *("sign", "mxnet-1bit", "mxnet-2bit", "terngrad", "terngrad:pack=base3", "minmax", "raw"),
-    *("minmax:bits=4,bucket=512", "topk", "terngrad:pack=rans", "qsgd:bucket=512", "ecsq:step=1"),
+    *("sign", "mxnet-1bit", "mxnet-2bit", "mxnet-2bit:threshold=3,form=sparse", "terngrad"),
+    *("terngrad:pack=base3", "terngrad:pack=rans", "raw", "minmax", "minmax:bits=4,bucket=512"),
+    *("topk:ratio=0.001", "topk", "topk:ratio=0.1", "randomk", "sparseloco:k=2"),
+    *("qsgd:form=sparse", "qsgd:bucket=512", "ecsq:step=1", "dct8"),
 )
 
 

@@ -1,0 +1,55 @@
+"""The tables of `docs/speed.md`, from what ``python -m bench`` has measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bench.codec_rows import SPECS
+from bench.kernel_rows import Medians
+from bench.sum_rows import COUNT
+from bench.sum_rows import SPECS as SUMMED
+
+
+def _digits(number: float | None) -> str:
+    """Return a number with two digits, or all of a larger one."""
+    assert number is not None
+    return f"{number:.2g}" if number < 10 else f"{number:.0f}"
+
+
+def codec_lines(measured: Mapping[str, Medians]) -> str:
+    """Return the table of codecs, with times in those of a memcpy."""
+    lines = [
+        "| codec | `encode` | `compress` | ÷ `encode` | `quantize_residual` ÷ `encode` "
+        "| `decode(out=)` | `decode_add` |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for spec in SPECS:
+        calls = ("encode", "Feedback.compress", "quantize_residual", "decode(out=)", "decode_add")
+        encode, compress, update, decode, add = (measured[f"{spec}: {call}"] for call in calls)
+        numbers = (
+            *(encode.copies, compress.copies, compress.bases, update.bases),
+            *(decode.copies, add.copies),
+        )
+        lines.append(f"| `{spec}` | {' | '.join(map(_digits, numbers))} |")
+    return "\n".join(lines)
+
+
+def half_lines(measured: Mapping[str, Medians]) -> str:
+    """Return the table of gradients of 16 bits, with times in those of a memcpy."""
+    lines = ["| codec | `encode` | `compress` | ÷ `encode` |", "|---|--:|--:|--:|"]
+    for spec in SPECS:
+        encode, compress = (
+            measured[f"{spec}: {call}"] for call in ("encode", "Feedback.compress")
+        )
+        numbers = encode.copies, compress.copies, compress.bases
+        lines.append(f"| `{spec}` | {' | '.join(map(_digits, numbers))} |")
+    return "\n".join(lines)
+
+
+def sum_lines(measured: Mapping[str, Medians]) -> str:
+    """Return the table of sums of frames."""
+    lines = [f"| codec | `decode_sum` of {COUNT} ÷ `decode_add` |", "|---|--:|"]
+    for spec in SUMMED:
+        ratio = measured[f"{spec}: decode_sum of {COUNT}"].twins
+        lines.append(f"| `{spec}` | {_digits(ratio)} |")
+    return "\n".join(lines)
