@@ -304,8 +304,8 @@ class Feedback:
         for name in grads:
             if encode_name(name) == MEMBERS_NAME.encode():
                 raise ParameterError.of("name", name, f"a name other than {MEMBERS_NAME}")
-        grouped = {} if self.track else self._grouped(grads, group_below)
-        shared = {name for _, names in grouped.values() for name in names}
+        grouped = [] if self.track else self._grouped(grads, group_below)
+        shared = {name for _, names in grouped for name in names}
         sources = {
             name: inspect(grads[name], f"grads[{name!r}]") for name in grads if name not in shared
         }
@@ -363,20 +363,20 @@ class Feedback:
         self,
         tensors: Tensors,
         grads: Mapping[str, TensorLike],
-        grouped: dict[int, tuple[Codec, list[str]]],
+        groups: Iterable[tuple[Codec, list[str]]],
         key: bytes | None,
     ) -> list[GroupStep]:
-        """Run a step of each of the `_grouped` codecs, without finishing it."""
+        """Run a step of each of the groups that `_grouped` returned, without finishing it."""
         return [
             self._run_group(tensors, codec, {name: np.asarray(grads[name]) for name in names}, key)
-            for codec, names in grouped.values()
+            for codec, names in groups
         ]
 
     def _grouped(
         self, grads: Mapping[str, TensorLike], group_below: int
-    ) -> dict[int, tuple[Codec, list[str]]]:
-        """Return the codecs of groups, and the names of the tensors in them."""
-        grouped: dict[int, tuple[Codec, list[str]]] = {}
+    ) -> list[tuple[Codec, list[str]]]:
+        """Return the codec of each group of tensors that share a frame, and their names."""
+        groups: dict[int, tuple[Codec, list[str]]] = {}  # by the identity of the codec
         for name, grad in grads.items():
             if type(grad) is not np.ndarray or grad.dtype != np.float32:
                 continue
@@ -384,8 +384,8 @@ class Feedback:
                 codec = self.codec
                 if isinstance(codec, Policy):
                     codec = codec.codec(name, grad.shape, "float32")
-                grouped.setdefault(id(codec), (codec, []))[1].append(name)
-        return {number: each for number, each in grouped.items() if len(each[1]) > 1}
+                groups.setdefault(id(codec), (codec, []))[1].append(name)
+        return [(codec, names) for codec, names in groups.values() if len(names) > 1]
 
     def _run_group(
         self, tensors: Tensors, codec: Codec, grads: dict[str, np.ndarray], key: bytes | None
@@ -480,13 +480,18 @@ class Feedback:
         return TensorState(memory, gradient_norm=norm)
 
     def _run(self, step: _Step, key: bytes | None) -> _Result:
-        """Return the frame of a step, and the step with the tensor that the frame contains."""
+        """Return the frame of a step, and the step with the tensor that the frame contains.
+
+        Most codecs find NaN and Inf while they quantize, so the first attempt takes no pass over
+        memory for them. If it fails under ``nonfinite="zero"``, a second one encodes zeros there.
+        """
         try:
             step, symbols, packed = self._attempt(step)
             return step.frame(packed.resolved(with_data=True), key), step, symbols
         except ParameterError:
-            finite = self._finite(step)  # may raise a better message
-            if finite.tensor is step.tensor or not self._checks_later(step):
+            finite = self._finite(step)  # may raise an error that names the gradient
+            has_replaced = finite.tensor is not step.tensor
+            if not has_replaced or not self._checks_later(step):
                 raise
             return self._run(finite, key)
 
