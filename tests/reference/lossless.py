@@ -149,12 +149,12 @@ def byte_range(values: Sequence[int]) -> tuple[int, int]:
 
 def _scales_text(scales: Scales) -> str:
     head = leb128.encode(scales.width) + leb128.encode(scales.group)
-    text = to_text(head) + contexts._list(
+    text = to_text(head) + contexts.write_list(
         scales.rows, contexts.list_of(scales.rows, contexts.RICE)
     )
     if scales.group:
         setting = contexts.list_of(scales.columns, contexts.RICE)
-        text += contexts._list(scales.columns, setting)
+        text += contexts.write_list(scales.columns, setting)
     return text
 
 
@@ -247,11 +247,11 @@ def _models(bits: Bits) -> list[list[int]]:
 
 
 def _read_scales(bits: Bits, n: int) -> Scales:
-    width, group = contexts._read_leb128(bits), contexts._read_leb128(bits)
+    width, group = contexts.read_leb128(bits), contexts.read_leb128(bits)
     if not min(8, n) <= width <= n or (group and (n < 8 * width or group > width)):
         raise Corrupt(f"rows of {width}, columns of {group}")
-    rows, _ = contexts._read_list(bits, -(-n // width))
-    columns = contexts._read_list(bits, -(-width // group))[0] if group else []
+    rows, _ = contexts.read_list(bits, -(-n // width))
+    columns = contexts.read_list(bits, -(-width // group))[0] if group else []
     return Scales(width, group, rows, columns)
 
 
@@ -314,11 +314,11 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
         number = bits.number(8) if method in (CONSTANT, PACKED) else 0
         if method == PACKED and not 1 <= number <= 7:
             raise Corrupt(f"fields of {number} bits")
-        row = contexts._read_leb128(bits) if method == DIFFERENCES else 0
+        row = contexts.read_leb128(bits) if method == DIFFERENCES else 0
         if method == DIFFERENCES and (flag or not min(8, n) <= row <= n):
             raise Corrupt(f"differences in rows of {row}")
         if k and method in (HUFFMAN, DIFFERENCES):
-            number = contexts._read_leb128(bits)
+            number = contexts.read_leb128(bits)
         rows.append(row)
         heads.append((method, number))
     counts = None

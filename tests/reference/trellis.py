@@ -167,9 +167,9 @@ def read(bits: Bits, n: int) -> String:
         if symbol in (ODD, EVEN):
             escaped.append(element)
             if level(decoded.get(element, symbol)) % 2 != (symbol == ODD):
-                raise Corrupt("an escape of another parity than its exception")
+                raise Corrupt("an escape of another parity than its outlier")
         symbols[element] = decoded.get(element, symbol)
         paths.step(at, symbol)
     if sorted(escaped) != [*decoded]:
-        raise Corrupt("escapes that are not the exceptions")
+        raise Corrupt("escapes that are not the outliers")
     return string._replace(symbols=symbols)
