@@ -124,7 +124,7 @@ def choose_collective(
         or one rank in each.
     """
     if world.size == 1:
-        return Choice(False, False, "gather: there is one rank")
+        return Choice(inside_first=False, two_phase=False, reason="gather: there is one rank")
     if nodes is not None and 1 in (nodes.inside.size, nodes.between.size):
         nodes = None
     links = [measure_link(group) for group in (world, *(nodes or ()))]

@@ -335,19 +335,21 @@ class DdpState:
         """Place of this rank in the exchange; None until the advisor has chosen a collective."""
         choice, collective = self._choice, self.settings.collective
         if collective == "auto":
-            return choice and self._place_of(choice.inside_first, choice.two_phase)
+            return choice and self._place_of(
+                inside_first=choice.inside_first, two_phase=choice.two_phase
+            )
         if self._nodes is not None:
             # For two nodes, gathering is as short.
-            return self._place_of(True, self._nodes.between.size > 2)
-        return self._place_of(False, collective == "two-phase")
+            return self._place_of(inside_first=True, two_phase=self._nodes.between.size > 2)
+        return self._place_of(inside_first=False, two_phase=collective == "two-phase")
 
-    def _place_of(self, is_inside_first: bool, is_two_phase: bool) -> Place:
+    def _place_of(self, *, inside_first: bool, two_phase: bool) -> Place:
         rank, size = self._rank_and_size()
-        if not is_inside_first:
-            return Place(0, 1, rank, size, int(is_two_phase))
+        if not inside_first:
+            return Place(0, 1, rank, size, int(two_phase))
         assert self._nodes is not None
         inside, between = self._nodes
-        return Place(inside.rank, inside.size, between.rank, between.size, int(is_two_phase))
+        return Place(inside.rank, inside.size, between.rank, between.size, int(two_phase))
 
     @cached_property
     def _coder(self) -> BucketCoder:
@@ -533,7 +535,7 @@ class DdpState:
             phases: Sequence[Mapping[str, np.ndarray]]
             phases = [coder.state_dict() for coder in self._coders()]
             if self._restored:  # the advisor has not chosen a collective yet
-                flat = self._place_of(False, False)
+                flat = self._place_of(inside_first=False, two_phase=False)
                 phases = redistribute(self._restored, flat, self._names.shapes())
             for prefix, arrays in zip(("", SERVER), phases, strict=False):
                 state |= {prefix + key: torch.from_numpy(array) for key, array in arrays.items()}
@@ -646,7 +648,7 @@ class DdpState:
     def _restore(self, states: Sequence[SavedState]) -> None:
         """Use the states of another run, or keep them until the collective is known."""
         place = self._place
-        flat = self._place_of(False, False)
+        flat = self._place_of(inside_first=False, two_phase=False)
         arrays = redistribute(states, place or flat, self._names.shapes())
         self._restored = states if place is None else ()
         for coder, own in zip(self._coders(), arrays, strict=False):
