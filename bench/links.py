@@ -147,7 +147,7 @@ def _relay(devices: Sequence[int], shape: Any, busy: Any) -> None:
     for device in devices:
         os.set_blocking(device, False)
     numbers = {device: number for number, device in enumerate(devices)}
-    up, down = [0.0] * len(devices), [0.0] * len(devices)  # when each link is idle again
+    links = _Links(len(devices))
     waiting: list[tuple[float, int, int, bytes]] = []  # time, order, device and packet
     order, last = 0, 0.0
     poll = select.epoll()
@@ -177,17 +177,27 @@ def _relay(devices: Sequence[int], shape: Any, busy: Any) -> None:
                 source, target = numbers[device], packet[19] - 1  # last byte of the destination
                 if packet[0] >> 4 != 4 or not 0 <= target < len(devices):
                     continue  # such as the neighbor discovery of IPv6
-                due = now + delay
-                if rate:
-                    took = 8 * len(packet) / rate
-                    up[source] = max(now, up[source]) + took
-                    # The last bit of a packet leaves the link of the receiver after it has left
-                    # that of the sender, and after the packets before it.
-                    down[target] = max(up[source], down[target] + took)
-                    is_empty = len(packet) == 20 + 4 * (packet[32] >> 4)  # but for headers
-                    due = (now + took if is_empty else down[target]) + delay
+                due = delay + (links.passed(packet, source, target, rate, now) if rate else now)
                 order += 1
                 heapq.heappush(waiting, (due, order, devices[target], packet))
+
+
+class _Links:
+    """The times at which the links of all nodes are idle again, in both directions."""
+
+    def __init__(self, nodes: int) -> None:
+        self._up, self._down = [0.0] * nodes, [0.0] * nodes
+
+    def passed(self, packet: bytes, source: int, target: int, rate: float, now: float) -> float:
+        """Return the time at which a packet of now will have passed two links, without delays."""
+        up, down = self._up, self._down
+        took = 8 * len(packet) / rate
+        up[source] = max(now, up[source]) + took
+        # The last bit of a packet leaves the link of the receiver after it has left that of the
+        # sender, and after the packets before it.
+        down[target] = max(up[source], down[target] + took)
+        is_acknowledgment = len(packet) == 20 + 4 * (packet[32] >> 4)  # headers of IP and TCP only
+        return now + took if is_acknowledgment else down[target]
 
 
 def _open_device() -> int:

@@ -36,8 +36,8 @@ FACTORS = "powersgd:rank=4"
 PLAIN = {"none": "plain all-reduce", "fp16": "torch's fp16", "PowerSGD": "torch's PowerSGD"}
 _NEAR = 0.25  # difference of a prediction from a step, at most
 _BUSY = 0.5  # share of a step from which on the processors decide about its time
-_HEAD = 9 / 8
-_MAX_FAST = 8  # ranks
+_HEAD = 9 / 8  # length of a recurring message with its padding, as a multiple of that of the frame
+_MAX_FAST = 8  # largest number of ranks on the fast links, see `speeds`
 _BITS = {"none": 32, "fp16": 16}
 _FORK = multiprocessing.get_context("fork")  # ranks share what this process has imported
 

@@ -270,10 +270,7 @@ def coding(hook: Hook, rank: int, size: int, inside: int) -> dict[str, float]:
         parts = [part._replace(values=part.values.copy()) for part in first]
         gradients = {part.name: part.values.copy() for part in parts}
         members //= inside
-    coder, ranks = (
-        BucketCoder(gcodec.Feedback(codec, rank=rank), 0, rank, Key(None)),
-        range(members),
-    )
+    coder = BucketCoder(gcodec.Feedback(codec, rank=rank), 0, rank, Key(None))
     shares = [parts]
     if is_two_phase(hook, size, inside):
         shares = shares_of(parts, members, policy, prefixed=True)
@@ -286,7 +283,7 @@ def coding(hook: Hook, rank: int, size: int, inside: int) -> dict[str, float]:
         coder.commit()
 
     def add() -> None:
-        coder.average(shares[0], written[:1] * members, ranks)
+        coder.average(shares[0], written[:1] * members)
 
     def decode() -> None:
         for share, message in zip(shares, written, strict=True):

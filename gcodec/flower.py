@@ -480,19 +480,7 @@ class FrameGrid(Grid):
         node = sent.message.metadata.dst_node_id
         key = _key_of(self._key_of_node(node), "client", sent.nonce, node)
         records: dict[str, Any] = dict(content)
-        own = records.pop(_RECORD, None)
-        if key is not None:
-            tag = own.get("tag") if isinstance(own, ConfigRecord) else None
-            if not isinstance(tag, bytes) or not hmac.compare_digest(
-                tag, _tag_of_metrics(content, key)
-            ):
-                raise Corrupt("the metrics do not bear the tag of this key")
-        for name, metrics in content.metric_records.items():
-            if not all(np.isfinite(value).all() for value in metrics.values()):
-                raise Corrupt(f"the metrics {name!r} contain NaN or Inf")
-            weight = metrics.get(self._weighted_by, 0)
-            if not isinstance(weight, list) and not 0 <= weight <= _MAX_WEIGHT:
-                raise Corrupt(f"the metric {self._weighted_by!r} is {weight:.3g}")
+        self._check_metrics(content, records.pop(_RECORD, None), key)
         names = {name: set(record) for name, record in content.array_records.items()}
         sent_names = {name: set(arrays) for name, arrays in sent.arrays.items()}
         if _is_of(sent.message, MessageType.TRAIN) and names != sent_names:
@@ -515,6 +503,21 @@ class FrameGrid(Grid):
         if not math.sqrt(squares) <= self._max_norm:
             raise Corrupt(f"the update has a norm of {math.sqrt(squares):.3g}")
         return RecordDict(records)
+
+    def _check_metrics(self, content: RecordDict, own: object, key: bytes | None) -> None:
+        """Raise `Corrupt` unless metrics are finite, and have the tag in gcodec's own record."""
+        if key is not None:
+            tag = own.get("tag") if isinstance(own, ConfigRecord) else None
+            if not isinstance(tag, bytes) or not hmac.compare_digest(
+                tag, _tag_of_metrics(content, key)
+            ):
+                raise Corrupt("the metrics do not bear the tag of this key")
+        for name, metrics in content.metric_records.items():
+            if not all(np.isfinite(value).all() for value in metrics.values()):
+                raise Corrupt(f"the metrics {name!r} contain NaN or Inf")
+            weight = metrics.get(self._weighted_by, 0)
+            if not isinstance(weight, list) and not 0 <= weight <= _MAX_WEIGHT:
+                raise Corrupt(f"the metric {self._weighted_by!r} is {weight:.3g}")
 
     def _values(
         self, path: str, array: Array, base: np.ndarray | None, key: bytes | None

@@ -265,8 +265,8 @@ class Candidate(Generic[_T]):
     count : int or Deferred
         Number of symbols or bits that an open gate lets through; see `Gate`.
     blank : callable, optional
-        Returns the string with zeros in place of its bits. None if its size is not known before it
-        is written.
+        Returns the string with zeros in place of its bits, for `write_shortest` with ``sized``.
+        None if its size is not known before it is written.
     """
 
     nbits: int | Deferred
@@ -329,7 +329,8 @@ def write_shortest(
         Further strings on the host, which follow the candidates: a lower bound of each price, and
         a function that returns the candidate. It is called only if the string may be the shortest.
     sized : bool
-        Whether a string on the host may be a blank one of the same size.
+        Whether the caller needs only the size, as `Codec._sized` does: the result on the host may
+        then be a `Candidate.blank` string.
     """
     if len(candidates) == 1 and estimated is None and not bounded and not sized:
         return Selection([candidates[0].write(None)])

@@ -513,7 +513,8 @@ def _for_bits(x: TensorLike, tensor: Tensor, stats: Statistics, bits: float, see
     try:
         codec = _by_search(budget, stats, seed)
     except ParameterError:  # no step takes this number of bits
-        # Values on a few levels of their own take fewer bits than that at any step.
+        # Values on a few levels of their own take fewer bits than that at any step. No frame of a
+        # float64 tensor may reach the error, but one of its float32 values does.
         tensor = tensor._replace(dtype="float32")
         codec = _for_error(x, tensor, stats, _NEARLY_LOSSLESS, seed)
         codec = codec if budget.allows(codec) else None
@@ -582,17 +583,17 @@ def _by_search(budget: _Budget, stats: Statistics, seed: int) -> Codec | None:
 def _small_for_bits(tensor: Tensor, stats: Statistics, budget: _Budget) -> Codec | None:
     """Return a better codec than ``ecsq`` for few values, or None if there is none."""
     n, nbits = tensor.values.size, budget.payload
-    candidates = [(4.0 ** -max((nbits - _ECSQ_PAYLOAD_NBITS) / n, 0), "")]  # errors and specs
+    errors = {"ecsq": 4.0 ** -max((nbits - _ECSQ_PAYLOAD_NBITS) / n, 0)}  # by spec
     width = min(int(nbits / n), max(_FIXED_WIDTH))
     if width in _FIXED_WIDTH:
-        candidates.append((4.0 ** (_FIXED_WIDTH_LOSS - width), _FIXED_WIDTH[width]))
+        errors[_FIXED_WIDTH[width]] = 4.0 ** (_FIXED_WIDTH_LOSS - width)
     bits = min(int((nbits - _RANGE_NBITS) / n), MAX_RANGE_BITS)
     if bits > 0:
-        candidates.append((range_error(tensor, stats, bits), f"minmax:bits={bits}"))
-    order = (spec for _, spec in sorted(candidates))
+        errors[f"minmax:bits={bits}"] = range_error(tensor, stats, bits)
+    order = sorted(errors, key=errors.__getitem__)
     # The last word of a payload may be nearly empty.
-    best = next(spec for spec in order if not spec or budget.allows(parse(spec)))
-    return parse(best) if best else None
+    best = next(spec for spec in order if spec == "ecsq" or budget.allows(parse(spec)))
+    return None if best == "ecsq" else parse(best)
 
 
 def _error(codec: Codec, levels: QuantizedLevels, values: np.ndarray, stats: Statistics) -> float:

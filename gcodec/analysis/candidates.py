@@ -242,12 +242,17 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def _is_share(declared: Param) -> bool:
+    """Tell whether a parameter counts the elements that share a scale, as `bucket` and `block` do.
+
+    Such a parameter is 0 by default: all elements then share one.
+    """
     kind = declared.kind
     is_large = isinstance(kind, Integer) and kind.low == 0 and kind.high > _TOGETHER
     return is_large and declared.default == 0
 
 
 def _others(declared: Param) -> Iterator[object]:
+    """Yield the values of a parameter to try besides its default; see `settings`."""
     kind, default = declared.kind, declared.default
     if isinstance(kind, Choice):
         yield from (word for word in kind.sent if word != default)

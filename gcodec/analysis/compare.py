@@ -190,7 +190,8 @@ def difference(a: Values, b: Values) -> Difference:
 def together(parts: Sequence[Difference]) -> Difference:
     """Return the difference of all tensors as if they were one."""
     # hypot scales, so that it does not overflow where squares would.
-    norm_a, norm_b = (math.hypot(*(p[i] for p in parts)) for i in (1, 2))
+    norm_a = math.hypot(*(p.norm_a for p in parts))
+    norm_b = math.hypot(*(p.norm_b for p in parts))
     cosine = math.nan
     # Nonzero finite values have a cosine even where their difference overflows.
     is_nonfinite = any(math.isnan(p.cosine) and math.isinf(p.max_difference) for p in parts)

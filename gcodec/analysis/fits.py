@@ -229,6 +229,8 @@ def _most_likely(magnitudes: np.ndarray) -> Shape:
     def slope(beta: float) -> float:
         alpha = _alpha(beta, shares, logs, bound)
         powers, inner = np.exp(beta * (logs - math.log(alpha))), logs - math.log(alpha)
+        # The derivative of the log-likelihood by β: that of the densities, and, by a difference,
+        # that of the share above the bound.
         of_values = (1 + float(special.digamma(1 / beta)) / beta) / beta
         step = 1e-4 * beta
         ends = [_log_above(bound / alpha, beta + side) for side in (-step, step)]

@@ -149,6 +149,8 @@ def encode(
         if nonfinite == "raise":
             codec = codec._refusing()
         tensor = codec._read_source(source)
+        # The payload of ``raw`` is the values, which are checked while the frame is written. The
+        # caller's buffer is an exception: nothing is written to it before the check.
         is_checked_later = (
             nonfinite == "raise"
             and out is None

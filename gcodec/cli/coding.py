@@ -250,7 +250,7 @@ def target_of(
     return target, True
 
 
-def convert(
+def write_tensors(
     data: Any, target: Path, layers: tuple[str, ...], limits: Limits, key: bytes | None
 ) -> dict[str, Any]:
     """Write selected tensors of frames to a file, and return a part of the JSON document."""
@@ -295,7 +295,7 @@ def restore(
     decode: Callable[[Frame], Array] = lambda frame: frame.decode(),
     key: bytes | None = None,
 ) -> dict[str, Any]:
-    """Write the original files of frames, a tensor at a time; see `convert`.
+    """Write the original files of frames, a tensor at a time; see `write_tensors`.
 
     `decode` returns the tensor of a frame, and `key` is that of the tags.
     """

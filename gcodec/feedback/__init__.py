@@ -1,6 +1,7 @@
 """Error feedback: residuals of tensors around a codec.
 
-`feedback` defines `Feedback` and `Transaction`, and `states` what they keep for each tensor.
+`feedback` defines `Feedback` and `Transaction`, `states` what they keep for each tensor, and
+`state_dict` how that is saved and loaded.
 """
 
 from gcodec.feedback.feedback import Feedback, L1Norms, Transaction, derive_seed

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.frameworks import FAILURES
 from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.nonfinite import (
     NonFinite,
@@ -26,7 +25,8 @@ from gcodec.arrays.source import Source, Tensor, inspect
 from gcodec.codec import Codec, CodecLike, Symbols
 from gcodec.codecs import parse_encoder
 from gcodec.codecs.raw import Raw
-from gcodec.errors import FormatError, ParameterError, brief
+from gcodec.errors import ParameterError, brief
+from gcodec.feedback.state_dict import read_state, write_state
 from gcodec.feedback.states import Group, GroupStep, Memory, Tensors, TensorState
 from gcodec.frame import MEMBERS_NAME, Frame, Member, check_key, write_members
 from gcodec.kernels.bits import signs
@@ -34,12 +34,12 @@ from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import all_finite_corrected
-from gcodec.limits import MAX_TENSORS, NO_LIMITS
+from gcodec.limits import MAX_TENSORS
 from gcodec.payload import Payload, Selection
 from gcodec.policy import Policy
 from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import prefetch, resolved
-from gcodec.runtime.device import beside, device_of, host
+from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.memory import clear
 from gcodec.wire.kinds import check_between, check_integer, check_mapping
 from gcodec.wire.primitives import encode_name
@@ -109,10 +109,6 @@ class _Step(NamedTuple):
 
 _Result = tuple[bytes, _Step, Symbols]
 """Frame of a tensor, and the step whose `left` becomes the residual; the state is unchanged."""
-
-_RESIDUAL, _STEP, _PRIOR = "residual:", "step:", "prior:"  # prefixes of the keys of a state_dict
-_OF_RESIDUAL = "of a residual of its shape"  # what a prior must be
-_MAX_STEPS = 1 << 62
 
 
 class L1Norms(NamedTuple):
@@ -308,8 +304,8 @@ class Feedback:
         for name in grads:
             if encode_name(name) == MEMBERS_NAME.encode():
                 raise ParameterError.of("name", name, f"a name other than {MEMBERS_NAME}")
-        grouped = {} if self.track else self._grouped(grads, group_below)
-        shared = {name for _, names in grouped.values() for name in names}
+        grouped = [] if self.track else self._grouped(grads, group_below)
+        shared = {name for _, names in grouped for name in names}
         sources = {
             name: inspect(grads[name], f"grads[{name!r}]") for name in grads if name not in shared
         }
@@ -367,20 +363,20 @@ class Feedback:
         self,
         tensors: Tensors,
         grads: Mapping[str, TensorLike],
-        grouped: dict[int, tuple[Codec, list[str]]],
+        groups: Iterable[tuple[Codec, list[str]]],
         key: bytes | None,
     ) -> list[GroupStep]:
-        """Run a step of each of the `_grouped` codecs, without finishing it."""
+        """Run a step of each of the groups that `_grouped` returned, without finishing it."""
         return [
             self._run_group(tensors, codec, {name: np.asarray(grads[name]) for name in names}, key)
-            for codec, names in grouped.values()
+            for codec, names in groups
         ]
 
     def _grouped(
         self, grads: Mapping[str, TensorLike], group_below: int
-    ) -> dict[int, tuple[Codec, list[str]]]:
-        """Return the codecs of groups, and the names of the tensors in them."""
-        grouped: dict[int, tuple[Codec, list[str]]] = {}
+    ) -> list[tuple[Codec, list[str]]]:
+        """Return the codec of each group of tensors that share a frame, and their names."""
+        groups: dict[int, tuple[Codec, list[str]]] = {}  # by the identity of the codec
         for name, grad in grads.items():
             if type(grad) is not np.ndarray or grad.dtype != np.float32:
                 continue
@@ -388,8 +384,8 @@ class Feedback:
                 codec = self.codec
                 if isinstance(codec, Policy):
                     codec = codec.codec(name, grad.shape, "float32")
-                grouped.setdefault(id(codec), (codec, []))[1].append(name)
-        return {number: each for number, each in grouped.items() if len(each[1]) > 1}
+                groups.setdefault(id(codec), (codec, []))[1].append(name)
+        return [(codec, names) for codec, names in groups.values() if len(names) > 1]
 
     def _run_group(
         self, tensors: Tensors, codec: Codec, grads: dict[str, np.ndarray], key: bytes | None
@@ -484,13 +480,18 @@ class Feedback:
         return TensorState(memory, gradient_norm=norm)
 
     def _run(self, step: _Step, key: bytes | None) -> _Result:
-        """Return the frame of a step, and the step with the tensor that the frame contains."""
+        """Return the frame of a step, and the step with the tensor that the frame contains.
+
+        Most codecs find NaN and Inf while they quantize, so the first attempt takes no pass over
+        memory for them. If it fails under ``nonfinite="zero"``, a second one encodes zeros there.
+        """
         try:
             step, symbols, packed = self._attempt(step)
             return step.frame(packed.resolved(with_data=True), key), step, symbols
         except ParameterError:
-            finite = self._finite(step)  # may raise a better message
-            if finite.tensor is step.tensor or not self._checks_later(step):
+            finite = self._finite(step)  # may raise an error that names the gradient
+            has_replaced = finite.tensor is not step.tensor
+            if not has_replaced or not self._checks_later(step):
                 raise
             return self._run(finite, key)
 
@@ -606,23 +607,7 @@ class Feedback:
             array. ``"prior:NAME"``, if the codec uses its last message: uint8 array, a frame of
             that message.
         """
-        residuals: dict[str, np.ndarray] = {}
-        steps: dict[str, np.ndarray] = {}
-        priors: dict[str, np.ndarray] = {}
-        tensors = self._tensors
-        for name in list(tensors.states):
-            with tensors.lock(name):
-                state = tensors.states.get(name)
-                if state is None:  # undone meanwhile
-                    continue
-                residuals[_RESIDUAL + name] = host(state.array).copy()
-            steps[_STEP + name] = np.array(state.memory.step, np.int64)
-            if state.memory.prior is not None:
-                codec, symbols = state.memory.prior
-                payload = codec.pack(symbols)
-                frame = Frame(payload.codec, "float32", state.array.shape, payload, name)
-                priors[_PRIOR + name] = np.frombuffer(frame.to_bytes(), np.uint8).copy()
-        return residuals | steps | priors
+        return write_state(self._tensors)
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Replace all residuals, step counts and priors by those of a `state_dict`.
@@ -634,37 +619,7 @@ class Feedback:
         ParameterError
             If `state` is no such dict; nothing changes then.
         """
-        residuals: dict[str, np.ndarray] = {}
-        steps: dict[str, int] = {}
-        priors: dict[str, np.ndarray] = {}
-        is_valid = isinstance(state, Mapping) and all(isinstance(key, str) for key in state)
-        allowed = "residual:NAME of float32, step:NAME of an integer, or prior:NAME of bytes"
-        for key, value in state.items() if is_valid else [(repr(state), None)]:
-            try:
-                array = np.asarray(value)
-            except FAILURES as error:  # such as a tensor on a device
-                raise ParameterError(f"state: {key} cannot be read: {error}") from error
-            if key.startswith(_RESIDUAL) and array.dtype == np.float32:
-                residuals[key.removeprefix(_RESIDUAL)] = array.copy()
-            elif key.startswith(_STEP) and array.shape == () and array.dtype.kind in "iu":
-                steps[key.removeprefix(_STEP)] = int(array)
-            elif key.startswith(_PRIOR) and array.ndim == 1 and array.dtype == np.uint8:
-                priors[key.removeprefix(_PRIOR)] = array
-            else:
-                raise ParameterError.of("state", key, allowed)
-        for name, step in steps.items():
-            if not 0 <= step < _MAX_STEPS:
-                allowed = "an integer from 0 to below 2**62"
-                raise ParameterError.of(f"state[{_STEP + name!r}]", step, allowed)
-        if residuals.keys() != steps.keys():
-            raise ParameterError("state: each name must have a residual and a step count")
-        if unknown := priors.keys() - residuals.keys():
-            raise ParameterError.of("state", _PRIOR + min(unknown), _OF_RESIDUAL)
-        states = {}
-        for name, residual in residuals.items():
-            prior = _prior_of(name, priors[name], residual.shape) if name in priors else None
-            states[name] = TensorState(Memory(residual, steps[name], prior))
-        self._tensors = Tensors(states)
+        self._tensors = read_state(state)
 
 
 class Transaction:
@@ -755,17 +710,6 @@ class Transaction:
         for name, memory in self._before.items():
             before.restore(name, memory)
         return before.state_dict()
-
-
-def _prior_of(name: str, array: np.ndarray, shape: tuple[int, ...]) -> tuple[Codec, Symbols]:
-    """Return the codec and the symbols of a prior in a state_dict, whose residual has a shape."""
-    try:
-        frame = Frame.from_bytes(array.tobytes(), limits=NO_LIMITS)
-        if frame.shape != shape:  # which bounds the memory that symbols take
-            raise ParameterError.of("state", _PRIOR + name, _OF_RESIDUAL)
-        return frame.codec, frame.codec.unpack(frame.payload, shape)
-    except FormatError as error:
-        raise ParameterError(f"state: {_PRIOR + name} is not a frame: {error}") from error
 
 
 def _title(name: str) -> str:

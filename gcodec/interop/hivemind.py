@@ -68,6 +68,7 @@ COMPRESSIONS: tuple[str, ...] = get_args(Compression)
 """The names of hivemind's ``CompressionType``, in the order of their numbers."""
 
 _BLOCK = 4096
+_TABLE_NBYTES = 4 * 256  # of the table of an 8-bit compression
 _CODECS: dict[str, dict[str, object]] = {
     "MEANSTD_16BIT": {"kind": "meanstd16", "block": 0},
     "UNIFORM_8BIT": {"kind": "uniform8"},
@@ -250,23 +251,25 @@ def _payload(message: _Message) -> np.ndarray:
     is_blockwise = message.compression == "BLOCKWISE_8BIT"
     blocks = -(-n // _BLOCK)
     counts = np.concatenate((_count(blocks), _count(256))) if is_blockwise else _count(256)
-    front = counts.size + 1024 + (4 * blocks if is_blockwise else 0)
+    front = counts.size + _TABLE_NBYTES + (4 * blocks if is_blockwise else 0)
     check_size("the buffer", buffer.size, front + n)
     if (buffer[: counts.size] != counts).any():
         raise Corrupt("the buffer has other numbers of blocks or table entries")
     if not is_blockwise:
         return buffer[counts.size :]
     scales = buffer[counts.size : counts.size + 4 * blocks]
-    if (buffer[front - 1024 : front] != _dynamic()).any():
+    if (buffer[front - _TABLE_NBYTES : front] != _dynamic()).any():
         raise Unsupported("the table is not that of bitsandbytes")
     return np.concatenate((scales, buffer[front:]))
 
 
 def _count(number: int) -> np.ndarray:
+    """Return the bytes of a number of blocks or table entries, an int64."""
     return np.frombuffer(number.to_bytes(8, "little"), np.uint8)
 
 
 def _dynamic() -> np.ndarray:
+    """Return the bytes of the table of ``BLOCKWISE_8BIT``."""
     return ValueTable.of("dynamic8").values.astype("<f4").view(np.uint8)
 
 

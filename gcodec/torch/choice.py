@@ -124,7 +124,7 @@ def choose_collective(
         or one rank in each.
     """
     if world.size == 1:
-        return Choice(False, False, "gather: there is one rank")
+        return Choice(inside_first=False, two_phase=False, reason="gather: there is one rank")
     if nodes is not None and 1 in (nodes.inside.size, nodes.between.size):
         nodes = None
     links = [measure_link(group) for group in (world, *(nodes or ()))]
@@ -133,23 +133,25 @@ def choose_collective(
         [json.loads(text) for text in world.all_gather(json.dumps(own).encode())], np.float64
     )
     # The slowest rank and link determine the time of a step.
-    bits, encode_time, decode_time, error = everyone[:, :4].max(0).tolist()
+    costs, measured = np.split(everyone, [len(coding)], axis=1)
+    bits, encode_time, decode_time, error = costs.max(0).tolist()
     slowest = [
-        advisor.Link(float(everyone[:, i].min()), float(everyone[:, i + 1].max()))
-        for i in range(4, everyone.shape[1], 2)
+        advisor.Link(float(link[:, 0].min()), float(link[:, 1].max()))
+        for link in np.split(measured, len(links), axis=1)
     ]
+    world_link, *node_links = slowest
     scheme = advisor.Scheme("of the codec", bits, error=error)
     work = advisor.Work(values, compute=0, encode=_rate(encode_time), decode=_rate(decode_time))
-    flat = advisor.Cluster(nodes=world.size, between=slowest[0])
+    flat = advisor.Cluster(nodes=world.size, between=world_link)
     dense, gather, two_phase = (
         advisor.plan(work, [way]) for way in advisor.ways(flat, work, "between", [scheme])
     )
     plans = {"gather": (False, False, gather), "two-phase": (False, True, two_phase)}
     if nodes is not None:
-        inside, between = nodes
+        (inside, between), (inside_link, link) = nodes, node_links
         # All ranks of a node have used its link at the same time.
-        link = advisor.Link(slowest[2].bandwidth * inside.size, slowest[2].latency)
-        cluster = advisor.Cluster(between.size, inside.size, link, slowest[1])
+        link = advisor.Link(link.bandwidth * inside.size, link.latency)
+        cluster = advisor.Cluster(between.size, inside.size, link, inside_link)
         ring = advisor.ways(cluster, work, "inside", [])[0]
         options = advisor.ways(cluster, work, "between", [scheme])[1:]
         for way, is_two_phase in zip(options, (False, True), strict=True):
@@ -161,8 +163,8 @@ def choose_collective(
     times = ", ".join(f"{name} {_ms(each.step)}" for name, (_, _, each) in plans.items())
     reason = (
         f"{chosen}: a step of {values:,} values takes {times}, a dense all-reduce "
-        f"{_ms(dense.step)} (measured: {bits:.3g} bits per value, coding {_mega(encode_time)} "
-        f"and {_mega(decode_time)} million values per second, links of "
+        f"{_ms(dense.step)} (measured: {bits:.3g} bits per value, coding {_millions(encode_time)} "
+        f"and {_millions(decode_time)} million values per second, links of "
         f"{', '.join(f'{link.bandwidth / 1e6:,.4g} MB/s' for link in slowest)})"
     )
     if dense.step < best.step:
@@ -180,7 +182,8 @@ def _rate(seconds: float) -> float:
     return max(1 / seconds, 1.0) if seconds else float("inf")
 
 
-def _mega(seconds: float) -> str:
+def _millions(seconds: float) -> str:
+    """Return how many million values are coded per second, as text."""
     return f"{1e-6 / seconds:,.3g}" if seconds else "∞"
 
 

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gcodec.advisor.links import break_even
 from gcodec.arrays.source import inspect
-from gcodec.codec import CodecLike
+from gcodec.codec import Codec, CodecLike
 from gcodec.errors import FormatError, GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
@@ -335,19 +335,21 @@ class DdpState:
         """Place of this rank in the exchange; None until the advisor has chosen a collective."""
         choice, collective = self._choice, self.settings.collective
         if collective == "auto":
-            return choice and self._place_of(choice.inside_first, choice.two_phase)
+            return choice and self._place_of(
+                inside_first=choice.inside_first, two_phase=choice.two_phase
+            )
         if self._nodes is not None:
             # For two nodes, gathering is as short.
-            return self._place_of(True, self._nodes.between.size > 2)
-        return self._place_of(False, collective == "two-phase")
+            return self._place_of(inside_first=True, two_phase=self._nodes.between.size > 2)
+        return self._place_of(inside_first=False, two_phase=collective == "two-phase")
 
-    def _place_of(self, is_inside_first: bool, is_two_phase: bool) -> Place:
+    def _place_of(self, *, inside_first: bool, two_phase: bool) -> Place:
         rank, size = self._rank_and_size()
-        if not is_inside_first:
-            return Place(0, 1, rank, size, int(is_two_phase))
+        if not inside_first:
+            return Place(0, 1, rank, size, int(two_phase))
         assert self._nodes is not None
         inside, between = self._nodes
-        return Place(inside.rank, inside.size, between.rank, between.size, int(is_two_phase))
+        return Place(inside.rank, inside.size, between.rank, between.size, int(two_phase))
 
     @cached_property
     def _coder(self) -> BucketCoder:
@@ -533,7 +535,7 @@ class DdpState:
             phases: Sequence[Mapping[str, np.ndarray]]
             phases = [coder.state_dict() for coder in self._coders()]
             if self._restored:  # the advisor has not chosen a collective yet
-                flat = self._place_of(False, False)
+                flat = self._place_of(inside_first=False, two_phase=False)
                 phases = redistribute(self._restored, flat, self._names.shapes())
             for prefix, arrays in zip(("", SERVER), phases, strict=False):
                 state |= {prefix + key: torch.from_numpy(array) for key, array in arrays.items()}
@@ -646,7 +648,7 @@ class DdpState:
     def _restore(self, states: Sequence[SavedState]) -> None:
         """Use the states of another run, or keep them until the collective is known."""
         place = self._place
-        flat = self._place_of(False, False)
+        flat = self._place_of(inside_first=False, two_phase=False)
         arrays = redistribute(states, place or flat, self._names.shapes())
         self._restored = states if place is None else ()
         for coder, own in zip(self._coders(), arrays, strict=False):
@@ -781,33 +783,21 @@ class DdpState:
 
     def _average(self, task: _Bucket) -> None:
         """Replace the gradients of a bucket by their means over all ranks."""
-        (flat, gradients, names, *_), traffic = task, self._traffic
+        flat, traffic, place = task.flat, self._traffic, self._place
         codecs = [
             self.settings.codec(name, tuple(gradient.shape))
-            for gradient, name in zip(gradients, names, strict=True)
+            for gradient, name in zip(task.gradients, task.names, strict=True)
         ]
-        place = self._place
         is_gathered = place is not None and place.inside == 1 and not place.two_phase
-        in_place = _works_there(flat) and all(codec is None or codec.on_device for codec in codecs)
-        in_place = in_place and self.settings.collective != "factors"
-        if not is_gathered:
-            in_place = in_place and all(rule.codec.on_device for rule in self.settings.means.rules)
+        on_device = self._codes_on_device(flat, codecs, is_gathered)
         # `wide` is `flat` itself if that is float32 and need not move to the host.
         with traffic.encoding():
-            wide = flat.to(flat.device if in_place else "cpu", torch.float32)
+            wide = flat.to(flat.device if on_device else "cpu", torch.float32)
         with inspect(wide, "bucket").stream():
             with traffic.encoding():
-                offset, copies, parts = flat.storage_offset() - wide.storage_offset(), [], []
-                for gradient, name, codec in zip(gradients, names, codecs, strict=True):
-                    start = gradient.storage_offset() - offset
-                    view = wide.as_strided(gradient.shape, gradient.stride(), start)
-                    # Shares are views of contiguous values.
-                    values = view.contiguous() if in_place or not is_gathered else view
-                    if values is not view:
-                        copies.append((view, values))
-                    resident = inspect(values, name).resident if in_place else None
-                    array = values.numpy() if resident is None else resident
-                    parts.append(Part(name, array, codec))
+                # Shares are views of contiguous values.
+                contiguous = on_device or not is_gathered
+                parts, copies = _parts_of(task, codecs, wide, on_device, contiguous)
             exchange = self._chosen_exchange(parts) if place is None else self._exchange
             exchange.average(parts, self.iteration, traffic)
         self.gradient_nbytes += flat.numel() * flat.element_size()
@@ -816,6 +806,17 @@ class DdpState:
                 view.copy_(values)
             if wide is not flat:
                 flat.copy_(wide)
+
+    def _codes_on_device(
+        self, flat: torch.Tensor, codecs: Sequence[Codec | None], is_gathered: bool
+    ) -> bool:
+        """Tell whether all codecs of a bucket, and those of means, run on the bucket's device."""
+        if self.settings.collective == "factors" or not _works_there(flat):
+            return False
+        used = [codec for codec in codecs if codec is not None]
+        if not is_gathered:
+            used += [rule.codec for rule in self.settings.means.rules]
+        return all(codec.on_device for codec in used)
 
     def _chosen_exchange(self, parts: Sequence[Part]) -> Exchange:
         """Choose a collective for a bucket, and for all others unless it is dense."""
@@ -831,6 +832,47 @@ class DdpState:
         if self._restored:
             self._restore(self._restored)
         return self._exchange
+
+
+def _parts_of(
+    task: _Bucket,
+    codecs: Sequence[Codec | None],
+    wide: torch.Tensor,
+    on_device: bool,
+    contiguous: bool,
+) -> tuple[list[Part], list[tuple[torch.Tensor, torch.Tensor]]]:
+    """Return the gradients of a bucket as parts.
+
+    Parameters
+    ----------
+    task : _Bucket
+    codecs : sequence of Codec or None
+        Codec of each gradient.
+    wide : Tensor
+        Values of the bucket as float32.
+    on_device : bool
+        Whether the parts contain arrays on the device of `wide`, and not of NumPy.
+    contiguous : bool
+        Whether the values of each part must be contiguous.
+
+    Returns
+    -------
+    parts : list of Part
+        Gradients, which are views of `wide` where possible.
+    copies : list of (Tensor, Tensor)
+        Views of `wide` of which the parts contain contiguous copies, and these copies.
+    """
+    parts, copies = [], list[tuple[torch.Tensor, torch.Tensor]]()
+    offset = task.flat.storage_offset() - wide.storage_offset()
+    for gradient, name, codec in zip(task.gradients, task.names, codecs, strict=True):
+        start = gradient.storage_offset() - offset
+        view = wide.as_strided(gradient.shape, gradient.stride(), start)
+        values = view.contiguous() if contiguous else view
+        if values is not view:
+            copies.append((view, values))
+        resident = inspect(values, name).resident if on_device else None
+        parts.append(Part(name, values.numpy() if resident is None else resident, codec))
+    return parts, copies
 
 
 def _all_finite(values: torch.Tensor) -> bool:

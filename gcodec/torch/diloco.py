@@ -304,10 +304,11 @@ class DiLoCo:
             parts.append(Part(name, values, lossy))
         communicator, rank = self._communicator, self._communicator.rank
         progress = self._progress()
+        self._has_agreed = True
         secret = self._key_of("exchange", self.outer_step + len(self._flights), fragment)
         coder = BucketCoder(self._feedback, self._seed, rank, Key(secret))
-        ring = 2 * 4 * sum(part.values.size for part in parts) * (communicator.size - 1)
-        self.dense_nbytes += ring // communicator.size
+        nbytes = sum(part.values.nbytes for part in parts)
+        self.dense_nbytes += 2 * nbytes * (communicator.size - 1) // communicator.size
         done: Future[None]
         if overlap:
             self._thread = self._thread or ThreadPoolExecutor(1, "gcodec-diloco")
@@ -346,7 +347,6 @@ class DiLoCo:
                 is_tensor = isinstance(value, torch.Tensor)
                 digest.update(_bytes_of(value).data if is_tensor else repr(value).encode())
             progress["digest of the outer state"] = digest.hexdigest()
-            self._has_agreed = True
         return progress
 
     def _exchange(
@@ -477,15 +477,7 @@ class DiLoCo:
                 flight.coder.rollback()
         self._flights.clear()
         if any(status.digest != newest.digest for status in statuses):
-            secret = self._key_of("state", newest.outer_step, root)
-            is_root = communicator.rank == root
-            sent = self._state_message(secret) if is_root else b""
-            received = communicator.broadcast(sent, root)
-            self.sent_nbytes += (communicator.size - 1) * len(sent)
-            if own.digest != newest.digest:
-                self._is_fresh = True  # until the state is complete
-                self._load_state_message(received, secret, newest.digest)
-                self.restore()
+            self._share_state(newest, root, is_own=own.digest == newest.digest)
         self.inner_step, self.outer_step = newest.inner_step, newest.outer_step
         self._is_fresh = False
         self._failure, self._due = None, list(newest.due)
@@ -493,6 +485,17 @@ class DiLoCo:
             self._start(self._due[0], overlap=0)
             self._finish()
             del self._due[0]
+
+    def _share_state(self, newest: _Status, root: int, *, is_own: bool) -> None:
+        """Send the newest outer state from one rank to all; use it unless it is the own one."""
+        secret = self._key_of("state", newest.outer_step, root)
+        sent = self._state_message(secret) if self._communicator.rank == root else b""
+        received = self._communicator.broadcast(sent, root)
+        self.sent_nbytes += (self._communicator.size - 1) * len(sent)
+        if not is_own:
+            self._is_fresh = True  # until the state is complete
+            self._load_state_message(received, secret, newest.digest)
+            self.restore()
 
     def _key_of(self, purpose: str, step: int, index: int) -> bytes | None:
         """Return a key that is valid for one message of each worker in this group."""

@@ -27,8 +27,12 @@ from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Part, consecutive
 from gcodec.training.collectives import share_of
 
-_MAX_HEAD = 1 / 2  # share of the dense bytes above which a bound is too loose to send so much
-_SMALL_NBYTES = 1024  # bytes that may always be sent
+# A first message is padded to its bound, as `TorchCommunicator.all_gather` describes, unless the
+# bound exceeds both this share of the dense bytes and this number of bytes.
+_MAX_HEAD, _SMALL_NBYTES = 1 / 2, 1024
+# Last value of the row that a member of `InsideFirst` sends to its node: whether it has the mean,
+# was refused one, as the members in all nodes know, or has alone received a damaged message.
+_HAS_MEAN, _REFUSED, _DAMAGED = range(3)
 
 
 @dataclass
@@ -352,7 +356,6 @@ class InsideFirst:
         size, rank = self._inside.size, self._inside.rank
         shares = shares_of(parts, size, self._policy)
         longest = max(sum(part.values.size for part in share) for share in shares)
-        # The last value of a row is not 0 if its owner has failed: 1 if all nodes know.
         rows = empty_beside(size * (longest + 1), np.float32, parts[0].values)
         rows = rows.reshape(size, longest + 1)
         rows[...] = 0
@@ -365,20 +368,21 @@ class InsideFirst:
         received[0] *= 1 / size
         mean = _beside(received, rows)[0]
         error: GcodecError | None = None
-        mean[longest] = 0
+        mean[longest] = _HAS_MEAN
         try:
             self._between.average(consecutive(shares[rank], mean), step, traffic)
         except (Refused, FormatError) as caught:
             error = caught
-            mean[longest] = 1 if isinstance(error, Refused) else 2
+            mean[longest] = _REFUSED if isinstance(error, Refused) else _DAMAGED
         rows = _beside(self._inside.gather_rows(torch.as_tensor(mean)), rows)
         traffic.inside_nbytes += 2 * (size - 1) * mean.nbytes
-        code = int(rows[:, longest].max())
-        if code:
-            where = f", on rank {self._inside.ranks[rank]}" if code == 2 and error else ""
+        worst = int(rows[:, longest].max())
+        if worst != _HAS_MEAN:
+            is_damaged = worst == _DAMAGED
+            where = f", on rank {self._inside.ranks[rank]}" if is_damaged and error else ""
             reason = first_reason(self._inside, f"{error or ''}{where}")
-            # What a rank of this node alone has noticed, the other nodes do not know.
-            kind = Refused if code == 1 else GcodecError
+            # The other nodes do not know of damage; a `Refused` is known to all members.
+            kind = GcodecError if is_damaged else Refused
             raise error or kind(reason)
         for share, row in zip(shares, rows, strict=True):
             for part, place in zip(share, consecutive(share, row), strict=True):

@@ -17,7 +17,7 @@ from gcodec.torch.messages import Part, is_zero
 from gcodec.training.collectives import dense_mean
 from gcodec.training.powersgd import PowerSGD, nbytes
 
-_DENSE_RANK = 1  # rank of the method that averages buckets without matrices
+_DENSE_RANK = 1  # of the factors, for the method that averages buckets without matrices
 
 
 def check_factors(policy: Policy) -> None:
@@ -42,8 +42,8 @@ class Factors:
 
     def __init__(self, communicator: TorchCommunicator, seed: int) -> None:
         self._communicator, self._seed = communicator, seed
-        self._methods: dict[int, PowerSGD] = {}  # by rank
-        self._before: dict[int, dict[str, np.ndarray]] = {}
+        self._methods: dict[int, PowerSGD] = {}  # by the rank of the factors
+        self._before: dict[int, dict[str, np.ndarray]] = {}  # memories at the start of the step
 
     def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
         """Replace the values of all parts by their means.
@@ -60,11 +60,8 @@ class Factors:
         for rank, members in grouped.items():
             method = self._method(rank)
             self._before.setdefault(rank, method.memory())
-            gradients = {
-                # A vector has no factors.
-                name: x.reshape(-1) if codec is None else x
-                for name, x, codec in members
-            }
+            # As a vector, a dense tensor has no factors.
+            gradients = {name: x.reshape(-1) if codec is None else x for name, x, codec in members}
             waiting = [part.name for part in members if is_zero(part.values.reshape(-1))]
             try:
                 means = method.average(gradients, waiting=waiting)

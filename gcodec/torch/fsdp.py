@@ -14,7 +14,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +30,14 @@ from gcodec.torch import selection
 from gcodec.torch.agreement import Refused, check_agreement, first_reason
 from gcodec.torch.communicator import TorchCommunicator, check_group, check_initialized
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
+from gcodec.torch.fsdp_layout import (
+    UNCUT,
+    Layout,
+    Piece,
+    managed_parameters,
+    shard_shape,
+    sharded_dim,
+)
 from gcodec.torch.messages import BucketCoder, Key, Part, check_states
 from gcodec.torch.names import FLOATS, unwrapped
 from gcodec.torch.saved_state import (
@@ -44,7 +52,6 @@ from gcodec.wire.kinds import check_flag
 
 _TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"
 _COUNTERS = ("step", "rank", "size")  # keys of a state_dict that do not come from `Feedback`
-_UNCUT = " values"  # end of the name of a piece that is not cut into parameters
 
 
 def fsdp_comm(
@@ -118,54 +125,6 @@ def fsdp_comm(
         for name, codecs in (("codec", codec), ("parameters", parameters))
     }
     return FsdpComm(policies, replicas, feedback=feedback, decay=decay, seed=seed)
-
-
-class _Piece(NamedTuple):
-    """Shard of one parameter in a flat buffer, padded to equal size on all ranks."""
-
-    name: str
-    shape: tuple[int, ...]
-
-
-class _Layout(NamedTuple):
-    """Parameters of one module in the order in which FSDP2 concatenates them.
-
-    Attributes
-    ----------
-    module : str
-        Name of the module.
-    parameters : sequence of (name, parameter)
-    place : int
-        Number of this rank among those that average the gradients. With tensor parallelism, ranks
-        that hold the same shard have the same one, so they round it in the same way.
-    """
-
-    module: str
-    parameters: Sequence[tuple[str, Any]]
-    place: int
-
-    @property
-    def trainable(self) -> Sequence[tuple[str, Any]]:
-        """Parameters that require gradients now, because training may freeze and unfreeze some."""
-        return [
-            (name, parameter) for name, parameter in self.parameters if parameter.requires_grad
-        ]
-
-    @property
-    def title(self) -> str:
-        """Name of the module for messages."""
-        return repr(self.module) if self.module else "the root module"
-
-    def pieces(self, parameters: Sequence[tuple[str, Any]], numel: int, size: int) -> list[_Piece]:
-        """Cut a rank's part of a buffer into the shards of the parameters.
-
-        A part of another size, such as that of a module with unused parameters, is one piece.
-        """
-        pieces = [_Piece(name, _shard_shape(parameter, size)) for name, parameter in parameters]
-        if sum(math.prod(piece.shape) for piece in pieces) == numel:
-            return pieces
-        name = f"{self.module}.{numel}{_UNCUT}" if self.module else f"{numel}{_UNCUT}"
-        return [_Piece(name, (1, numel))]
 
 
 class FsdpComm:
@@ -275,15 +234,15 @@ class FsdpComm:
             raise ParameterError("model: another one is registered; call fsdp_comm for each model")
         globs = selection.globs_of(filter(None, self._policies.values()))
         selection.warn_of_unmatched("fsdp_comm", globs, names.values())
-        layouts: list[tuple[Any, _Layout]] = []
+        layouts: list[tuple[Any, Layout]] = []
         for name, module in modules:
             managed = [
                 (names[parameter], parameter)
-                for parameter in _managed_parameters(module, FSDPModule)
+                for parameter in managed_parameters(module, FSDPModule)
                 if isinstance(parameter, DTensor)
             ]
             if managed:
-                layouts.append((module, _Layout(name, managed, self._place_in(managed[0][1]))))
+                layouts.append((module, Layout(name, managed, self._place_in(managed[0][1]))))
         if self._policies["codec"] is not None:
             shapes = {prefix: {**known} for prefix, known in self._shapes.items()}
             for _, layout in layouts:
@@ -297,15 +256,15 @@ class FsdpComm:
 
     def _place_in(self, parameter: Any) -> int:
         """Return the number of this rank among all that hold a shard of a parameter."""
-        mesh, is_hybrid = parameter.device_mesh, _is_hybrid(parameter)
-        shard, size = mesh.get_local_rank(int(is_hybrid)), mesh.size(int(is_hybrid))
+        mesh, dim = parameter.device_mesh, sharded_dim(parameter)
+        replica = mesh.get_local_rank(0) if dim else 0
         if self._replicas is not None:
-            return int(dist.get_rank(self._replicas) * size + shard)
-        return int(mesh.get_local_rank(0) * size + shard) if is_hybrid else int(shard)
+            replica = dist.get_rank(self._replicas)
+        return int(replica * mesh.size(dim) + mesh.get_local_rank(dim))
 
-    def _register_module(self, module: Any, layout: _Layout) -> None:
+    def _register_module(self, module: Any, layout: Layout) -> None:
         (_, parameter), *_ = layout.parameters
-        mesh, is_hybrid = parameter.device_mesh, _is_hybrid(parameter)
+        mesh, is_hybrid = parameter.device_mesh, sharded_dim(parameter) > 0
         if self._policies["parameters"] is not None:
             module.set_custom_all_gather(_Collective(partial(self._all_gather, layout)))
         if self._policies["codec"] is None:
@@ -322,14 +281,14 @@ class FsdpComm:
             module.set_all_reduce_hook(partial(self._check_replicas, layout, mesh.get_group(0)))
 
     def _add_shapes(
-        self, shapes: Mapping[str, dict[str, tuple[int, ...]]], layout: _Layout
+        self, shapes: Mapping[str, dict[str, tuple[int, ...]]], layout: Layout
     ) -> None:
         """Add the shapes of the residuals of a module to those of each coder."""
         (_, first), *_ = layout.parameters
-        size = first.device_mesh.size(int(_is_hybrid(first)))
+        size = first.device_mesh.size(sharded_dim(first))
         worker, server = shapes["worker"], shapes["server"]
         for name, parameter in layout.parameters:
-            shape = _shard_shape(parameter, size)
+            shape = shard_shape(parameter, size)
             if self._replicas is None:
                 worker |= {f"{rank}/{name}": shape for rank in range(size)}
                 continue
@@ -342,7 +301,7 @@ class FsdpComm:
 
     def _reduce_scatter(
         self,
-        layout: _Layout,
+        layout: Layout,
         is_hybrid: bool,
         output: torch.Tensor,
         buffer: torch.Tensor,
@@ -380,7 +339,7 @@ class FsdpComm:
         output.copy_(torch.from_numpy(mean))
 
     def _check_replicas(
-        self, layout: _Layout, group: dist.ProcessGroup, output: torch.Tensor
+        self, layout: Layout, group: dist.ProcessGroup, output: torch.Tensor
     ) -> None:
         """Raise the error of any replica, after the all-reduce of hybrid sharding."""
         self._awaits_replicas = False
@@ -392,7 +351,7 @@ class FsdpComm:
         self.rollback()
         raise error
 
-    def _all_reduce(self, layout: _Layout, node: dist.ProcessGroup, output: torch.Tensor) -> None:
+    def _all_reduce(self, layout: Layout, node: dist.ProcessGroup, output: torch.Tensor) -> None:
         """Average a shard over all replicas: first each share of it, then all shares."""
         replicas = self._communicator(self._replicas)
         size = replicas.size
@@ -425,7 +384,7 @@ class FsdpComm:
 
     def _all_gather(
         self,
-        layout: _Layout,
+        layout: Layout,
         output: torch.Tensor,
         buffer: torch.Tensor,
         group: dist.ProcessGroup,
@@ -475,11 +434,14 @@ class FsdpComm:
         return None
 
     def _parts(
-        self, values: np.ndarray, pieces: Sequence[_Piece], prefix: str = "", of: str = "codec"
+        self, values: np.ndarray, pieces: Sequence[Piece], prefix: str = "", kind: str = "codec"
     ) -> list[Part]:
-        """Cut a flat array into parts with the shape and the codec of each piece."""
+        """Cut a flat array into parts with the shape of each piece, and its codec by a policy.
+
+        The kind of the policy is "codec" for gradients, or "parameters".
+        """
         parts, start = [], 0
-        policy = self._policies[of]
+        policy = self._policies[kind]
         assert policy is not None
         for name, shape in pieces:
             end = start + math.prod(shape)
@@ -506,7 +468,7 @@ class FsdpComm:
     # Steps
 
     @contextlib.contextmanager
-    def _backward_pass(self, layout: _Layout, is_hybrid: bool = False) -> Iterator[None]:
+    def _backward_pass(self, layout: Layout, is_hybrid: bool = False) -> Iterator[None]:
         """Reduce a module; an error undoes all changes of the backward pass.
 
         With HSDP, it also undoes those of the passes whose sum the replicas have not reduced.
@@ -550,7 +512,7 @@ class FsdpComm:
         self._passes = 0
         self._has_ended, self._awaits_replicas = True, False
 
-    def _error(self, layout: _Layout, reason: object) -> GcodecError:
+    def _error(self, layout: Layout, reason: object) -> GcodecError:
         return GcodecError(f"fsdp_comm: step {self.step - 1}, {layout.title}: {reason}")
 
     # State
@@ -669,54 +631,17 @@ class _Collective:
         self._function(output_tensor, input_tensor, group, op)
 
 
-def _managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
-    """Return the parameters that FSDP2 concatenates for a module, in its order."""
-    ordered: dict[torch.Tensor, None] = {}  # ordered, and compared by identity
-    visited = set()
-
-    def visit(module: Any) -> None:
-        visited.add(module)
-        for child in module.children():
-            if child not in visited and not isinstance(child, fsdp_module):
-                visit(child)
-        for parameter in module.parameters(recurse=False):
-            ordered[parameter] = None
-
-    visit(module)
-    return list(ordered)
-
-
 def _check_residuals(
     arrays: Mapping[str, Mapping[str, np.ndarray]],
     shapes: Mapping[str, Mapping[str, tuple[int, ...]]],
 ) -> None:
     """Raise `ParameterError` unless all residuals of each coder have one of its shapes."""
     for prefix, saved in arrays.items():
-        cut = {key: x for key, x in saved.items() if not key.endswith(_UNCUT)}
+        cut = {key: x for key, x in saved.items() if not key.endswith(UNCUT)}
         check_shapes(cut, shapes[prefix])
 
 
-def _is_hybrid(parameter: Any) -> bool:
-    """Tell whether the first dimension of a parameter's mesh replicates it, as in HSDP."""
-    return parameter.device_mesh.ndim > 1 and bool(parameter.placements[0].is_replicate())
-
-
-def _shard_shape(parameter: Any, size: int) -> tuple[int, ...]:
-    """Return the shape of each rank's shard of a parameter, with its padding."""
-    shape, mesh = list(parameter.shape), parameter.device_mesh
-    own = int(_is_hybrid(parameter))
-    for index, placement in enumerate(parameter.placements):
-        if index > own and placement.is_shard():  # of tensor parallelism
-            length = shape[placement.dim]
-            longest = -(-length // mesh.size(index))
-            start = min(length, longest * mesh.get_local_rank(index))
-            shape[placement.dim] = min(longest, length - start)
-    dim = getattr(parameter.placements[own], "dim", 0)
-    shape[dim] = -(-shape[dim] // size)
-    return tuple(shape)
-
-
-def _to_host(buffer: torch.Tensor, layout: _Layout, kind: str) -> np.ndarray:
+def _to_host(buffer: torch.Tensor, layout: Layout, kind: str) -> np.ndarray:
     """Return the values of a buffer as float32, without a copy if they are there already.
 
     The kind of the values, for errors, is "gradient" or "parameter".

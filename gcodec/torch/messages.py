@@ -15,6 +15,7 @@ the frame of another rank.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -37,11 +38,11 @@ from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.memory import empty_beside, flattened
 from gcodec.wire.primitives import TAG_NBYTES, encode_name
 
-# No frame, because all values are 0, as for a parameter that took no part in the step; a frame of
-# the tensor's codec; a raw frame of a gradient that the codec refuses, so that loss scalers find
-# its NaN or Inf; or a frame that several small tensors share.
-_ZERO, _CODED, _PLAIN, _SHARED = range(4)
-_PROBE = 1024  # elements
+_ZERO = 0  # no frame: all values are 0, as for a parameter that took no part in the step
+_CODED = 1  # a frame of the tensor's codec
+_PLAIN = 2  # a raw frame: the codec refuses NaN and Inf, which loss scalers must find
+_SHARED = 3  # a frame that several small tensors share
+_PROBE = 1024  # leading elements, which show for most tensors that not all values are 0
 _RAW = Raw()
 
 
@@ -154,8 +155,11 @@ class BucketCoder:
         for name, values, codec in parts:
             if codec is None:
                 continue
-            kind, frame = resident.get(name, (_SHARED, b""))
-            if name not in shared and name not in resident:
+            if name in shared:
+                kind, frame = _SHARED, b""
+            elif name in resident:
+                kind, frame = resident[name]
+            else:
                 kind, frame = self._encode_part(name, values, codec, step)
             kinds.append(kind)
             if frame:
@@ -205,47 +209,66 @@ class BucketCoder:
         FormatError
             If a message does not belong to this bucket, or lacks the tags of the key.
         """
-        coded = [part for part in parts if part.codec is not None]
         dense = [part for part in parts if part.codec is None]
         total = _empty_for(dense)
         dense_sum = FrameSum(total, total.shape)
-        sums = [FrameSum(part.values, part.values.shape) for part in coded]
-        scale, key = 1 / len(messages), self._key.value
+        sums = {
+            name: FrameSum(values, values.shape)
+            for name, values, codec in parts
+            if codec is not None
+        }
+        scale = 1 / len(messages)
         senders = range(len(messages)) if ranks is None else ranks
         for rank, message in zip(senders, messages, strict=True):
-            try:
-                kinds, frames, spans = _read(message, len(coded), key)
-                if key is not None:
-                    tags = [message[span.stop - TAG_NBYTES : span.stop] for span in spans]
-                    expected = _tag(key, self._count, rank, parts, kinds, tags)
-                    if not hmac.compare_digest(message[:TAG_NBYTES], expected):
-                        raise Corrupt("it does not bear the tag of this key")
-                unread = zip(frames, spans, strict=True)
-                if dense:
-                    dense_sum.add(next(unread)[0], scale)
-                for kind, part, part_sum in zip(kinds, coded, sums, strict=True):
-                    if kind in (_ZERO, _SHARED):
-                        continue
-                    frame, span = next(unread)
-                    if frame.name != part.name:
-                        raise Corrupt(f"it has {frame.name!r} in place of {part.name!r}")
-                    sent, symbols = self._sent.get(part.name, (b"", None))
-                    part_sum.add(frame, scale, symbols if message[span] == sent else None)
-                members = zip(kinds, coded, sums, strict=True)
-                sharing = {part.name: own for kind, part, own in members if kind == _SHARED}
-                _add_shared(sharing, (frame for frame, _ in unread), scale)
-                if next(unread, None) is not None:
-                    raise Corrupt("it has too many frames")
-            except (FormatError, ParameterError, StopIteration) as error:
-                reason = str(error) or "it ends too early"
-                raise Corrupt(
-                    f"the message of rank {rank} is not of this bucket: {reason}"
-                ) from error
-        for one_sum in (dense_sum, *sums):
+            with _errors_naming(rank):
+                self._add(message, rank, parts, dense_sum, sums, scale)
+        for one_sum in (dense_sum, *sums.values()):
             one_sum.finish()
         self._sent.clear()
         for part, place in zip(dense, consecutive(dense, total), strict=True):
             part.values[...] = place.values
+
+    def _add(
+        self,
+        message: bytes,
+        rank: int,
+        parts: Sequence[Part],
+        dense_sum: FrameSum,
+        sums: Mapping[str, FrameSum],
+        scale: float,
+    ) -> None:
+        """Add ``scale`` times the tensors of a rank's message to their sums.
+
+        The dense tensors have one sum, end to end; the others have theirs by name.
+
+        Raises
+        ------
+        FormatError, ParameterError, StopIteration
+            If the message is not one of this bucket.
+        """
+        key = self._key.value
+        kinds, frames, spans = _read(message, len(sums), key)
+        if key is not None:
+            tags = [message[span.stop - TAG_NBYTES : span.stop] for span in spans]
+            expected = _tag(key, self._count, rank, parts, kinds, tags)
+            if not hmac.compare_digest(message[:TAG_NBYTES], expected):
+                raise Corrupt("it does not bear the tag of this key")
+        unread = zip(frames, spans, strict=True)
+        if len(sums) < len(parts):
+            dense_sum.add(next(unread)[0], scale)
+        sharing: dict[str, FrameSum] = {}
+        for kind, (name, own_sum) in zip(kinds, sums.items(), strict=True):
+            if kind == _SHARED:
+                sharing[name] = own_sum
+            elif kind != _ZERO:
+                frame, span = next(unread)
+                if frame.name != name:
+                    raise Corrupt(f"it has {frame.name!r} in place of {name!r}")
+                sent, symbols = self._sent.get(name, (b"", None))
+                own_sum.add(frame, scale, symbols if message[span] == sent else None)
+        _add_shared(sharing, (frame for frame, _ in unread), scale)
+        if next(unread, None) is not None:
+            raise Corrupt("it has too many frames")
 
     def commit(self) -> None:
         """Keep all changes of the step."""
@@ -339,6 +362,16 @@ class BucketCoder:
             return all_finite_corrected(flat, beside(residual, flat).reshape(-1), decay)
         finally:
             feedback.forget(name, memory)
+
+
+@contextlib.contextmanager
+def _errors_naming(rank: int) -> Iterator[None]:
+    """Turn the errors of `BucketCoder._add` into one that names the rank of the sender."""
+    try:
+        yield
+    except (FormatError, ParameterError, StopIteration) as error:
+        reason = str(error) or "it ends too early"
+        raise Corrupt(f"the message of rank {rank} is not of this bucket: {reason}") from error
 
 
 def is_zero(flat: Array) -> bool:

@@ -22,8 +22,9 @@ from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_float32
 
 _METHOD = "method"  # key of a state_dict that PyTorch's optimizers do not have
-# Key of the optimizer's state. With an optimizer without state, `torch.distributed.checkpoint`
-# would take a step of zeros, and drop the state of the method; so it raises KeyError of this text.
+# Key of `Optimizer.state`, whose text a user reads. Where that is empty,
+# `torch.distributed.checkpoint` would take a step with zeros, and it would never save the state of
+# the method. For a key that is not a parameter, it raises KeyError with this text.
 _SAVED_APART = "save this state_dict by torch.save: torch.distributed.checkpoint drops parts"
 _KINDS = ("velocity", "residual", "momentum", "variance")  # of arrays in the shapes of parameters
 

@@ -73,9 +73,9 @@ def parse_state(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
     values = {key: state[key] for key in COUNTERS}
     try:
         counters = {k: saved_count(f"state[{k!r}]", x) for k, x in values.items()}
-        numbers = [0, 1, counters["rank"], counters["size"], 0]
-        numbers = [operator.index(number) for number in state.get(PLACE, numbers)]
-        place = Place(*numbers)
+        # A state of "gather" does not contain its place.
+        default = Place(0, 1, node=counters["rank"], nodes=counters["size"], two_phase=0)
+        place = Place(*map(operator.index, state.get(PLACE, default)))
     except TypeError:
         raise ParameterError.of("state", values, f"{allowed}, with integers") from None
     if not (0 <= place.local < place.inside and place.node >= 0 and place.nodes > 0):
@@ -157,6 +157,7 @@ def redistribute(
         for arrays in (state.worker, state.server)
     }
     for name, shape in shapes.items():
+        # What the ranks owe to the mean gradient, and the owners of shares to their means.
         owed, owed_by_owners = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         count = 0
         for place, worker_arrays, server_arrays in states:
@@ -164,19 +165,9 @@ def redistribute(
                 (worker_arrays, place.worker_shares(name, owed), np.float32(1 / place.nodes)),
                 (server_arrays, place.server_shares(name, owed_by_owners), np.float32(1)),
             ):
-                for key, share in shares.items():
-                    if f"residual:{key}" not in arrays:
-                        continue
-                    residual = arrays[f"residual:{key}"]
-                    if residual.shape != share.shape:
-                        raise ParameterError.of(
-                            f"state['residual:{key}'].shape", residual.shape, str(share.shape)
-                        )
-                    if f"step:{key}" not in arrays:
-                        raise ParameterError.of("state", f"residual:{key}", "with a step count")
-                    share += residual * scale
-                    count = max(count, int(arrays[f"step:{key}"]))
-                    unread[id(arrays)].discard(f"residual:{key}")
+                present = {key: x for key, x in shares.items() if f"residual:{key}" in arrays}
+                count = max(count, _add_residuals(arrays, present, scale))
+                unread[id(arrays)] -= {f"residual:{key}" for key in present}
         if not count:
             continue
         if not own.two_phase:
@@ -193,6 +184,23 @@ def redistribute(
         for key in sorted(keys):
             raise ParameterError.of("state", key, "the residual of a parameter of the model")
     return worker, server
+
+
+def _add_residuals(
+    arrays: Mapping[str, np.ndarray], shares: Mapping[str, np.ndarray], scale: np.float32
+) -> int:
+    """Add ``scale`` times the residual of each share to it; return the largest step count."""
+    count = 0
+    for key, share in shares.items():
+        residual = arrays[f"residual:{key}"]
+        if residual.shape != share.shape:
+            name = f"state['residual:{key}'].shape"
+            raise ParameterError.of(name, residual.shape, str(share.shape))
+        if f"step:{key}" not in arrays:
+            raise ParameterError.of("state", f"residual:{key}", "with a step count")
+        share += residual * scale
+        count = max(count, int(arrays[f"step:{key}"]))
+    return count
 
 
 def warn_of_missing_residuals(caller: str) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -291,103 +291,6 @@ def dense_mean(communicator: Communicator, arrays: Sequence[np.ndarray]) -> list
     return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=False)]
 
 
-def on_all_ranks(
-    communicator: Communicator,
-    gradients: Mapping[str, np.ndarray],
-    prepare: Callable[[], _T],
-    digest: bytes = b"",
-    shared: bytes = b"",
-) -> _T:
-    """Check the gradients and call `prepare`; if either fails on one rank, raise on all ranks.
-
-    This takes one all-gather of messages that are empty unless a rank fails or there are digests
-    to compare. Without it only the failing rank would raise, and the other ranks would wait for
-    it; and a step that all ranks must skip, for example after loss scaling overflowed, would have
-    changed their state.
-
-    Parameters
-    ----------
-    communicator : Communicator
-    gradients : mapping of str to float32 array
-        Gradients of this rank, which must be finite.
-    prepare : callable
-        Function that changes no state. It may raise `ParameterError`.
-    digest : bytes
-        Hexadecimal digest of the state that all ranks must share, after it was loaded; else empty.
-    shared : bytes
-        Digest of the parameters and settings, see `gcodec.training.state.shared`, in the first
-        step, after a state was loaded, and if there are other parameters than in the last step;
-        else empty.
-
-    Returns
-    -------
-    object
-        Result of `prepare`.
-
-    Raises
-    ------
-    ParameterError
-        If a gradient of any rank contains NaN or Inf, `prepare` fails on any rank, or the states,
-        the parameters or the settings differ.
-    """
-
-    def checked() -> _T:
-        for name, gradient in gradients.items():
-            if not all_finite(gradient.reshape(-1)):
-                raise ParameterError(
-                    f"gradients: {name!r} of rank {communicator.rank} contains NaN or Inf"
-                )
-        return prepare()
-
-    result, refusal = _attempt(communicator, checked)
-    own = b"/".join([digest, shared]) if digest or shared else b""
-    messages = communicator.all_gather(refusal or own)
-    _check_refusals(messages)
-    parts = [(*message.split(b"/", 2), b"", b"")[:3] for message in messages]
-    for rank, (state, values, settings) in enumerate(parts):
-        if state != parts[0][0]:
-            raise ParameterError(
-                f"load_state_dict: ranks 0 and {rank} have different states; all ranks must load "
-                "the same checkpoint before the same step"
-            )
-        if values != parts[0][1]:
-            raise ParameterError(
-                f"parameters: ranks 0 and {rank} have different ones; start all ranks with the "
-                "same seed or checkpoint, and freeze the same parameters on all ranks"
-            )
-        if settings != parts[0][2]:
-            texts = [text.decode(errors="replace") for text in (parts[0][2], settings)]
-            raise ParameterError(
-                f"the arguments of all ranks must be equal: they are {texts[0]} on rank 0, and "
-                f"{texts[1]} on rank {rank}"
-            )
-    return cast(_T, result)
-
-
-def check_means(means: Iterable[np.ndarray]) -> None:
-    """Raise `ParameterError` unless all means, which are equal on all ranks, are finite."""
-    if not all(all_finite(mean.reshape(-1)) for mean in means):
-        raise ParameterError("gradients: their mean must not exceed float32")
-
-
-def _attempt(communicator: Communicator, function: Callable[[], _T]) -> tuple[_T | None, bytes]:
-    """Return the result of a function and b"", or None and the message of its error."""
-    try:
-        return function(), b""
-    except (ParameterError, FormatError) as error:
-        is_invalid, reason = isinstance(error, FormatError), str(error)
-        if is_invalid or " of rank " not in reason:
-            reason += f" (on rank {communicator.rank})"
-        return None, (b"?" if is_invalid else b"!") + reason.encode()
-
-
-def _check_refusals(messages: Sequence[bytes]) -> None:
-    """Raise the first refusal among the messages of all ranks."""
-    for message in messages:
-        if error := _REFUSALS.get(message[:1]):
-            raise error(message[1:].decode(errors="replace"))  # it may be damaged
-
-
 def low_rank_mean(
     communicator: Communicator,
     matrices: Sequence[np.ndarray],
@@ -437,6 +340,133 @@ def low_rank_mean(
     _check_factors(mean_q)
     factors = zip(bases, mean_q, local_q, strict=True)
     return [(_as_float32(p.values), q, local) for p, q, local in factors], array_means
+
+
+def on_all_ranks(
+    communicator: Communicator,
+    gradients: Mapping[str, np.ndarray],
+    prepare: Callable[[], _T],
+    digest: bytes = b"",
+    shared: bytes = b"",
+) -> _T:
+    """Check the gradients and call `prepare`; if either fails on one rank, raise on all ranks.
+
+    This takes one all-gather of messages that are empty unless a rank fails or there are digests
+    to compare. Without it only the failing rank would raise, and the other ranks would wait for
+    it; and a step that all ranks must skip, for example after loss scaling overflowed, would have
+    changed their state.
+
+    Parameters
+    ----------
+    communicator : Communicator
+    gradients : mapping of str to float32 array
+        Gradients of this rank, which must be finite.
+    prepare : callable
+        Function that changes no state. It may raise `ParameterError`.
+    digest : bytes
+        Hexadecimal digest of the state that all ranks must share, after it was loaded; else empty.
+    shared : bytes
+        Digest of the parameters and settings, see `gcodec.training.state.shared`, in the first
+        step, after a state was loaded, and if there are other parameters than in the last step;
+        else empty.
+
+    Returns
+    -------
+    object
+        Result of `prepare`.
+
+    Raises
+    ------
+    ParameterError
+        If a gradient of any rank contains NaN or Inf, `prepare` fails on any rank, or the states,
+        the parameters or the settings differ.
+    """
+
+    def checked() -> _T:
+        for name, gradient in gradients.items():
+            if not all_finite(gradient.reshape(-1)):
+                raise ParameterError(
+                    f"gradients: {name!r} of rank {communicator.rank} contains NaN or Inf"
+                )
+        return prepare()
+
+    result, refusal = _attempt(communicator, checked)
+    own = digest + b"/" + shared if digest or shared else b""
+    messages = communicator.all_gather(refusal or own)
+    _check_refusals(messages)
+    compared = [_Compared.of(message) for message in messages]
+    first = compared[0]
+    for rank, other in enumerate(compared):
+        if other.state != first.state:
+            raise ParameterError(
+                f"load_state_dict: ranks 0 and {rank} have different states; all ranks must load "
+                "the same checkpoint before the same step"
+            )
+        if other.parameters != first.parameters:
+            raise ParameterError(
+                f"parameters: ranks 0 and {rank} have different ones; start all ranks with the "
+                "same seed or checkpoint, and freeze the same parameters on all ranks"
+            )
+        if other.settings != first.settings:
+            raise ParameterError(
+                f"the arguments of all ranks must be equal: they are {first.settings} on rank 0, "
+                f"and {other.settings} on rank {rank}"
+            )
+    return cast(_T, result)
+
+
+def check_means(means: Iterable[np.ndarray]) -> None:
+    """Raise `ParameterError` unless all means, which are equal on all ranks, are finite."""
+    if not all(all_finite(mean.reshape(-1)) for mean in means):
+        raise ParameterError("gradients: their mean must not exceed float32")
+
+
+def share_of(array: np.ndarray, share: int, size: int) -> np.ndarray:
+    """Return a view of the share that one of `size` ranks averages: of rows, or of elements."""
+    rows = array if array.ndim and len(array) >= size else array.reshape(-1)
+    return rows[len(rows) * share // size : len(rows) * (share + 1) // size]
+
+
+class _Compared(NamedTuple):
+    """What a rank sends to `on_all_ranks` in one message, ``STATE/PARAMETERS/SETTINGS``.
+
+    Attributes
+    ----------
+    state, parameters : bytes
+        Digests; empty if there is nothing to compare.
+    settings : str
+        JSON.
+    """
+
+    state: bytes
+    parameters: bytes
+    settings: str
+
+    @classmethod
+    def of(cls, message: bytes) -> _Compared:
+        """Read a message, which is empty if there is nothing to compare."""
+        state, _, shared = message.partition(b"/")
+        parameters, _, settings = shared.partition(b"/")
+        return cls(state, parameters, settings.decode(errors="replace"))
+
+
+def _attempt(communicator: Communicator, function: Callable[[], _T]) -> tuple[_T | None, bytes]:
+    """Return the result of a function and b"", or None and the message of its error."""
+    try:
+        return function(), b""
+    except (ParameterError, FormatError) as error:
+        is_invalid, reason = isinstance(error, FormatError), str(error)
+        # Errors about a gradient name the rank already.
+        if is_invalid or " of rank " not in reason:
+            reason += f" (on rank {communicator.rank})"
+        return None, (b"?" if is_invalid else b"!") + reason.encode()
+
+
+def _check_refusals(messages: Sequence[bytes]) -> None:
+    """Raise the first refusal among the messages of all ranks."""
+    for message in messages:
+        if error := _REFUSALS.get(message[:1]):
+            raise error(message[1:].decode(errors="replace"))  # it may be damaged
 
 
 def _check_factors(factors: Sequence[np.ndarray]) -> None:
@@ -493,12 +523,6 @@ def _mean_of(frames: Sequence[Frame]) -> np.ndarray:
     added.finish()
     total /= np.float32(len(frames))
     return total
-
-
-def share_of(array: np.ndarray, share: int, size: int) -> np.ndarray:
-    """Return a view of the share that one of `size` ranks averages: of rows, or of elements."""
-    rows = array if array.ndim and len(array) >= size else array.reshape(-1)
-    return rows[len(rows) * share // size : len(rows) * (share + 1) // size]
 
 
 def _cut_signs(message: bytes, size: int) -> list[bytes]:

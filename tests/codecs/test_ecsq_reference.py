@@ -233,7 +233,7 @@ def random_scale_list(rng: random.Random, scales: list[int]) -> ScaleList:
     """Return a random valid coding of a list of scales."""
     setting = contexts.list_of(scales, rng.choice([RICE, HUFFMAN, RANS]))
     if setting.code == RICE:
-        setting = setting._replace(centre=rng.randrange(128), k=rng.randrange(8))
+        setting = setting._replace(center=rng.randrange(128), k=rng.randrange(8))
     if rng.random() < 0.5:  # Neither the largest base nor a shift.
         least = max(setting.least - rng.randrange(3), 1)
         setting = setting._replace(shift=0, least=min(least, setting.least))
@@ -274,7 +274,7 @@ def random_string(rng: random.Random, n: int) -> String:
         0,
         rng.randint(18, 31),
     )
-    places = [*contexts.exceptions_of(symbols, contexts.models_each(string))]
+    places = [*contexts.outliers_of(symbols, contexts.models_each(string))]
     return string._replace(gap_k=rng.randrange(32)) if places else string._replace(symbol_k=0)
 
 

@@ -211,25 +211,30 @@ def _check_guards(name: str, k: int, array: ShimArray) -> None:
     assert before == behind == GUARD_BYTES, f"{name} wrote outside of argument {k}"
 
 
-def _argument(name: str, k: int, wanted: str, inputs: Any) -> bytes:
-    """Return the slot of an argument after checking it against the kernel's declaration."""
+def _argument(name: str, k: int, wanted: str, argument: Any) -> bytes:
+    """Return the slot of argument k after checking it against its declaration in the kernel.
+
+    A wanted type is the letter of a NumPy dtype, V or W for vectors, after * for a pointer.
+    """
     letter = wanted[-1]
     if wanted[0] == "*":
-        assert isinstance(inputs, ShimArray), (
-            f"{name}, argument {k}: no device array but {inputs!r}"
+        assert isinstance(argument, ShimArray), (
+            f"{name}, argument {k}: no device array but {argument!r}"
         )
-        contiguous = inputs.array.flags.c_contiguous
+        contiguous = argument.array.flags.c_contiguous
         assert contiguous, f"{name}, argument {k}: not contiguous"
         alignment = 16 if letter in "VW" else np.dtype(_LETTERS[letter]).itemsize
-        address = inputs.array.ctypes.data
+        address = argument.array.ctypes.data
         assert address % alignment == 0, f"{name}, argument {k}: not aligned"
         if letter not in "VW":  # vectors of four elements may view any array
             width = np.dtype(_LETTERS[letter]).itemsize
-            assert inputs.itemsize == width, f"{name}, argument {k}: not of {width} bytes"
+            assert argument.itemsize == width, f"{name}, argument {k}: not of {width} bytes"
         return address.to_bytes(SLOT, sys.byteorder)
-    assert isinstance(inputs, np.generic), f"{name}, argument {k}: {inputs!r} is no NumPy scalar"
-    _same(name, k, inputs.dtype, letter)
-    return inputs.tobytes().ljust(SLOT, b"\0")
+    assert isinstance(argument, np.generic), (
+        f"{name}, argument {k}: {argument!r} is no NumPy scalar"
+    )
+    _same(name, k, argument.dtype, letter)
+    return argument.tobytes().ljust(SLOT, b"\0")
 
 
 def _same(name: str, k: int, dtype: np.dtype[Any], letter: str) -> None:

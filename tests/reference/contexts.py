@@ -1,4 +1,4 @@
-"""Context strings: scales of rows and columns, class tables, exceptions, the whole string.
+"""Context strings: scales of rows and columns, class tables, outliers, the whole string.
 
 Source: ``docs/wire-format.md``, context strings. The static tables are in the file that it names.
 A `String` contains the coded symbols and all choices of an encoder: `write` returns its bits, and
@@ -30,7 +30,7 @@ ROW_MIDDLE, COLUMN_MIDDLE = 40, 64
 RICE, HUFFMAN, RANS = range(3)  # codes of lists
 LARGEST_SHIFT = 3
 LEAST_WIDTH = COLUMN_ROWS = 8
-LARGEST_BITS = 40  # of a number of the exceptions
+LARGEST_BITS = 40  # of a number of the outliers
 
 Line = Sequence[int]
 
@@ -41,7 +41,7 @@ class ScaleList(NamedTuple):
     code: int
     shift: int
     least: int  # of the scales that are not 0
-    centre: int = 0
+    center: int = 0
     k: int = 0  # of words
     model: Sequence[int] = ()  # lengths or frequencies
 
@@ -217,19 +217,19 @@ def list_of(scales: Sequence[int], code: int, model: Sequence[int] = ()) -> Scal
     numbers = _numbers(scales, setting)
     if code == RICE:
         ordered = sorted(numbers)
-        centre = (ordered[(len(scales) - 1) // 2] + ordered[len(scales) // 2]) // 2
-        return setting._replace(centre=centre, k=best_k([_zigzag(u - centre) for u in numbers], 7))
+        center = (ordered[(len(scales) - 1) // 2] + ordered[len(scales) // 2]) // 2
+        return setting._replace(center=center, k=best_k([_zigzag(u - center) for u in numbers], 7))
     counts = [numbers.count(u) for u in range(max(numbers) + 1)]
     result = canonical.lengths_of(counts) if code == HUFFMAN else ans.frequencies_of(counts)
     return setting._replace(model=model or result)
 
 
-def _list(scales: Sequence[int], setting: ScaleList) -> str:
+def write_list(scales: Sequence[int], setting: ScaleList) -> str:
     text = fixed(setting.code, 2) + fixed(setting.shift, 2) + fixed(setting.least, 7)
     numbers = _numbers(scales, setting)
     if setting.code == RICE:
-        words = [rice(_zigzag(u - setting.centre), setting.k) for u in numbers]
-        return text + fixed(setting.centre, 7) + fixed(setting.k, 3) + "".join(words)
+        words = [rice(_zigzag(u - setting.center), setting.k) for u in numbers]
+        return text + fixed(setting.center, 7) + fixed(setting.k, 3) + "".join(words)
     assert len(setting.model) > max(numbers)
     string = fixed(len(setting.model) - 1, 8)
     if setting.code == HUFFMAN:
@@ -240,11 +240,11 @@ def _list(scales: Sequence[int], setting: ScaleList) -> str:
     return text + string + to_text(ans.encode(numbers, setting.model))
 
 
-def _read_list(bits: Bits, count: int) -> tuple[list[int], ScaleList]:
+def read_list(bits: Bits, count: int) -> tuple[list[int], ScaleList]:
     setting = ScaleList(bits.number(2), bits.number(2), bits.number(7))
     if setting.code == RICE:
-        setting = setting._replace(centre=bits.number(7), k=bits.number(3))
-        numbers = [setting.centre + _unzigzag(read_rice(bits, setting.k)) for _ in range(count)]
+        setting = setting._replace(center=bits.number(7), k=bits.number(3))
+        numbers = [setting.center + _unzigzag(read_rice(bits, setting.k)) for _ in range(count)]
     else:
         start = bits.at
         size = bits.number(8) + 1
@@ -268,10 +268,10 @@ def _read_list(bits: Bits, count: int) -> tuple[list[int], ScaleList]:
     return scales, setting
 
 
-# --- exceptions ---------------------------------------------------------------------------------
+# --- outliers ---------------------------------------------------------------------------------
 
 
-def exceptions_of(symbols: Sequence[int], models: Sequence[Sequence[int]]) -> dict[int, int]:
+def outliers_of(symbols: Sequence[int], models: Sequence[Sequence[int]]) -> dict[int, int]:
     """Return the symbols that their model lacks, by position."""
     return {
         at: symbol
@@ -284,12 +284,12 @@ def _gaps(positions: Sequence[int]) -> list[int]:
     return [after - before - 1 for before, after in itertools.pairwise([-1, *positions])]
 
 
-def exception_ks(actual: dict[int, int]) -> tuple[int, int]:
+def outlier_ks(actual: dict[int, int]) -> tuple[int, int]:
     """Return the parameters of the words of gaps and of symbols."""
     return best_k(_gaps([*actual]), 31), best_k([*actual.values()], 31)
 
 
-def _exceptions(actual: dict[int, int], gap_k: int, symbol_k: int) -> str:
+def _write_outliers(actual: dict[int, int], gap_k: int, symbol_k: int) -> str:
     if not actual:
         return ""
     gaps = "".join(rice(gap, gap_k) for gap in _gaps([*actual]))
@@ -304,12 +304,12 @@ def _read_number(bits: Bits, k: int) -> int:
     return value
 
 
-def _read_exceptions(bits: Bits, count: int, n: int) -> tuple[dict[int, int], int, int]:
+def _read_outliers(bits: Bits, count: int, n: int) -> tuple[dict[int, int], int, int]:
     gap_k, at, positions = bits.number(5), -1, []
     for _ in range(count):
         at += 1 + _read_number(bits, gap_k)
         if at >= n:
-            raise Corrupt(f"an exception at {at} of {n}")
+            raise Corrupt(f"an outlier at {at} of {n}")
         positions.append(at)
     symbol_k = bits.number(5)
     symbols = [_read_number(bits, symbol_k) for _ in positions]
@@ -350,9 +350,9 @@ def write_string(
         column_list = list_of(columns, lists[1])
     matrix = width, group, rows, columns, row_list, column_list
     string = String(list(symbols), *matrix, table, lanes)
-    actual = exceptions_of(symbols, models_each(string))
+    actual = outliers_of(symbols, models_each(string))
     if actual:
-        gap_k, symbol_k = exception_ks(actual)
+        gap_k, symbol_k = outlier_ks(actual)
         string = string._replace(gap_k=gap_k, symbol_k=symbol_k)
     return string
 
@@ -360,7 +360,7 @@ def write_string(
 def write(string: String) -> str:
     """Return the bits of a string, a whole number of bytes."""
     models = models_each(string)
-    actual = exceptions_of(string.symbols, models)
+    actual = outliers_of(string.symbols, models)
     sent = "" if isinstance(string.table, int) else table_text(string.table)
     return lead(string, sent, actual) + to_text(
         ans.encode_each(places_each(string), models, string.lanes)
@@ -368,19 +368,19 @@ def write(string: String) -> str:
 
 
 def lead(string: String, sent: str, actual: dict[int, int]) -> str:
-    """Return the bits before the symbols, with a transmitted table and exceptions."""
+    """Return the bits before the symbols, with a transmitted table and outliers."""
     number = string.table if isinstance(string.table, int) else SENT
     head = bytes([number, string.lanes])
     for field in (string.width, string.group, len(actual)):
         head += leb128.encode(field)
-    text = to_text(head) + _list(string.rows, string.row_list)
+    text = to_text(head) + write_list(string.rows, string.row_list)
     if string.column_list is not None:
-        text += _list(string.columns, string.column_list)
-    text += sent + _exceptions(actual, string.gap_k, string.symbol_k)
+        text += write_list(string.columns, string.column_list)
+    text += sent + _write_outliers(actual, string.gap_k, string.symbol_k)
     return text + "0" * (-len(text) % 8)
 
 
-def _read_leb128(bits: Bits) -> int:
+def read_leb128(bits: Bits) -> int:
     data = b""
     while not data or data[-1] >= 128:
         if len(data) == leb128.MAX_BYTES:
@@ -411,7 +411,7 @@ def read(bits: Bits, n: int) -> String:
     places = ans.read_each(bits, models, string.lanes)
     symbols = [symbol_at(at, model) for at, model in zip(places, models, strict=True)]
     if [at for at, symbol in enumerate(symbols) if symbol == ESCAPE] != [*decoded]:
-        raise Corrupt("escapes that are not the exceptions")
+        raise Corrupt("escapes that are not the outliers")
     for at, symbol in decoded.items():
         symbols[at] = symbol
     return string._replace(symbols=symbols)
@@ -433,10 +433,10 @@ def level_of(symbol: int) -> int:
 def read_lead(
     bits: Bits, n: int, tables: int, table_of: Callable[[Bits], Any]
 ) -> tuple[String, dict[int, int]]:
-    """Read the bits before the symbols; return the exceptions too."""
+    """Read the bits before the symbols; return the outliers too."""
     assert n > 0 and bits.at % 8 == 0
     number, lanes = bits.number(8), bits.number(8)
-    width, group, count = _read_leb128(bits), _read_leb128(bits), _read_leb128(bits)
+    width, group, count = read_leb128(bits), read_leb128(bits), read_leb128(bits)
     if number != SENT and number >= tables:
         raise Corrupt(f"the table {number}")
     if lanes not in LANES:
@@ -447,11 +447,11 @@ def read_lead(
         raise Corrupt("groups of columns that are none")
     rows_count, columns_count = -(-n // width), -(-width // group) if group else 0
     if max(rows_count, columns_count, count) > len(bits.text):
-        raise Truncated("fewer bits than scales, or than exceptions")
-    rows, row_list = _read_list(bits, rows_count)
-    columns, column_list = _read_list(bits, columns_count) if group else ([], None)
+        raise Truncated("fewer bits than scales, or than outliers")
+    rows, row_list = read_list(bits, rows_count)
+    columns, column_list = read_list(bits, columns_count) if group else ([], None)
     table = table_of(bits) if number == SENT else number
-    decoded, gap_k, symbol_k = _read_exceptions(bits, count, n) if count else ({}, 0, 0)
+    decoded, gap_k, symbol_k = _read_outliers(bits, count, n) if count else ({}, 0, 0)
     if "1" in bits.take(-bits.at % 8):
         raise Corrupt("fill that is not zero")
     matrix = width, group, rows, columns, row_list, column_list

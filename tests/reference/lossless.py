@@ -6,7 +6,7 @@ encoder: `write` returns its bytes, and `read` recovers the bit patterns from th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from . import ans, contexts, leb128, tabled
@@ -149,12 +149,12 @@ def byte_range(values: Sequence[int]) -> tuple[int, int]:
 
 def _scales_text(scales: Scales) -> str:
     head = leb128.encode(scales.width) + leb128.encode(scales.group)
-    text = to_text(head) + contexts._list(
+    text = to_text(head) + contexts.write_list(
         scales.rows, contexts.list_of(scales.rows, contexts.RICE)
     )
     if scales.group:
         setting = contexts.list_of(scales.columns, contexts.RICE)
-        text += contexts._list(scales.columns, setting)
+        text += contexts.write_list(scales.columns, setting)
     return text
 
 
@@ -247,11 +247,11 @@ def _models(bits: Bits) -> list[list[int]]:
 
 
 def _read_scales(bits: Bits, n: int) -> Scales:
-    width, group = contexts._read_leb128(bits), contexts._read_leb128(bits)
+    width, group = contexts.read_leb128(bits), contexts.read_leb128(bits)
     if not min(8, n) <= width <= n or (group and (n < 8 * width or group > width)):
         raise Corrupt(f"rows of {width}, columns of {group}")
-    rows, _ = contexts._read_list(bits, -(-n // width))
-    columns = contexts._read_list(bits, -(-width // group))[0] if group else []
+    rows, _ = contexts.read_list(bits, -(-n // width))
+    columns = contexts.read_list(bits, -(-width // group))[0] if group else []
     return Scales(width, group, rows, columns)
 
 
@@ -283,6 +283,77 @@ def _read_string(bits: Bits, method: int, n: int, unit: int) -> list[int]:
     return [lowered(v, -k) for v, k in zip(values, lower, strict=True)]
 
 
+class _Head(NamedTuple):
+    """What precedes all planes about one of them.
+
+    ``number`` is the constant, the bits of a packed field, or the bytes of a string.
+    """
+
+    method: int
+    number: int
+    row: int
+
+
+def _read_head(
+    bits: Bits, allowed: Collection[int], n: int, is_first_plane: bool, flag: int
+) -> _Head:
+    method = bits.number(8)
+    if method not in allowed:
+        raise Corrupt(f"the method {method}")
+    number = bits.number(8) if method in (CONSTANT, PACKED) else 0
+    if method == PACKED and not 1 <= number <= 7:
+        raise Corrupt(f"fields of {number} bits")
+    row = contexts.read_leb128(bits) if method == DIFFERENCES else 0
+    if method == DIFFERENCES and (flag or not min(8, n) <= row <= n):
+        raise Corrupt(f"differences in rows of {row}")
+    if not is_first_plane and method in (HUFFMAN, DIFFERENCES):
+        number = contexts.read_leb128(bits)
+    return _Head(method, number, row)
+
+
+def _read_other(bits: Bits, head: _Head, coded: int) -> list[int]:
+    """Return the values of a plane after the first one."""
+    method, number, row = head
+    if method == CONSTANT:
+        return [number] * coded
+    if method == STORED:
+        return list(to_bytes(bits.take(8 * coded)))
+    if method == PACKED:
+        part = Bits(bits.take(-(-coded * number // 8) * 8))
+        values = [part.number(number) for _ in range(coded)]
+        _fill(part)
+        return values
+    part = Bits(bits.take(8 * number))
+    values = _read_string(part, method, coded, 1) if coded else []
+    if coded:
+        _fill(part)
+    if part.at < len(part.text):
+        raise Corrupt("a plane that is longer than its string")
+    for at in range(row, coded if row else 0):
+        if not is_first(at, row):
+            values[at] = sum_of(values[at], values[at - row])
+    return values
+
+
+def _without_zeros(
+    first: list[int], others: list[list[int]], counts: list[int], escape: int, shift: int
+) -> list[int]:
+    """Return the bit patterns of a message that leaves zeros out of the other planes."""
+    if [
+        sum(v > 0 for v in first[at : at + GROUP]) for at in range(0, len(first), GROUP)
+    ] != counts:
+        raise Corrupt("other numbers of zeros")
+    patterns, at = [], 0
+    for value in first:
+        if not value:
+            patterns.append(0)
+            continue
+        rest = [plane[at] for plane in others]
+        patterns.append(join([0 if value == escape else value, *rest], shift))
+        at += 1
+    return patterns
+
+
 def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) -> list[int]:
     """Return the bit patterns of n elements.
 
@@ -306,21 +377,9 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
     if flag > 1:
         raise Corrupt(f"the flag {flag}")
     escape = bits.number(8) if flag else 0
-    heads, rows = [], []
-    for k in range(planes):
-        method = bits.number(8)
-        if method not in (OTHERS if k else ALLOWED[mode]):
-            raise Corrupt(f"the method {method}")
-        number = bits.number(8) if method in (CONSTANT, PACKED) else 0
-        if method == PACKED and not 1 <= number <= 7:
-            raise Corrupt(f"fields of {number} bits")
-        row = contexts._read_leb128(bits) if method == DIFFERENCES else 0
-        if method == DIFFERENCES and (flag or not min(8, n) <= row <= n):
-            raise Corrupt(f"differences in rows of {row}")
-        if k and method in (HUFFMAN, DIFFERENCES):
-            number = contexts._read_leb128(bits)
-        rows.append(row)
-        heads.append((method, number))
+    heads = [
+        _read_head(bits, OTHERS if k else ALLOWED[mode], n, k == 0, flag) for k in range(planes)
+    ]
     counts = None
     if flag:
         counts = [int.from_bytes(to_bytes(bits.take(16)), "little") for _ in range(-(-n // GROUP))]
@@ -328,48 +387,16 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
         if any(count > size for count, size in zip(counts, sizes, strict=True)):
             raise Corrupt("more elements than there are")
     coded = n if counts is None else sum(counts)
-    others = []
-    for (method, number), row in zip(heads[1:], rows[1:], strict=True):
-        if method == CONSTANT:
-            others.append([number] * coded)
-        elif method == STORED:
-            others.append(list(to_bytes(bits.take(8 * coded))))
-        elif method == PACKED:
-            part = Bits(bits.take(-(-coded * number // 8) * 8))
-            others.append([part.number(number) for _ in range(coded)])
-            _fill(part)
-        else:
-            part = Bits(bits.take(8 * number))
-            others.append(_read_string(part, method, coded, 1) if coded else [])
-            if coded:
-                _fill(part)
-            if part.at < len(part.text):
-                raise Corrupt("a plane that is longer than its string")
-            for at in range(row, n if row else 0):
-                if not is_first(at, row):
-                    others[-1][at] = sum_of(others[-1][at], others[-1][at - row])
-    method, number = heads[0]
-    unit = 8 if dtype == "float16" else 1
+    others = [_read_other(bits, head, coded) for head in heads[1:]]
+    method, number, _ = heads[0]
     if method == CONSTANT:
         first = [number] * n
     elif method == STORED:
         first = list(to_bytes(bits.take(8 * n)))
     else:
-        first = _read_string(bits, method, n, unit)
+        first = _read_string(bits, method, n, 8 if dtype == "float16" else 1)
     if bits.at < nbits:
         raise Corrupt("bits after the last plane")
-    if counts is None:
-        return [join(parts, shift) for parts in zip(*[first, *others], strict=True)]
-    actual = [sum(v > 0 for v in first[at : at + GROUP]) for at in range(0, n, GROUP)]
-    if actual != counts:
-        raise Corrupt("other numbers of zeros")
-    at = 0
-    patterns = []
-    for value in first:
-        if not value:
-            patterns.append(0)
-            continue
-        rest = [plane[at] for plane in others]
-        patterns.append(join([0 if value == escape else value, *rest], shift))
-        at += 1
-    return patterns
+    if counts is not None:
+        return _without_zeros(first, others, counts, escape, shift)
+    return [join(parts, shift) for parts in zip(*[first, *others], strict=True)]

@@ -71,7 +71,7 @@ class _Reader:
 
     def number(self) -> int:
         bits = Bits(universal.to_text(self.data), 8 * self.at)
-        value = contexts._read_leb128(bits)
+        value = contexts.read_leb128(bits)
         self.at = bits.at // 8
         return value
 

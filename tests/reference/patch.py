@@ -200,7 +200,7 @@ def _changed(bits: Bits, old: Sequence[int], width: int, dtype: str) -> list[int
         raise Corrupt("bounds that do not rise")
     heads = []
     for _ in range(count):
-        size, method = contexts._read_leb128(bits), bits.number(8)
+        size, method = contexts.read_leb128(bits), bits.number(8)
         kind = low = high = nbits = k = index_nbits = 0
         if method > ALL:
             raise Corrupt(f"the method {method}")
@@ -214,9 +214,9 @@ def _changed(bits: Bits, old: Sequence[int], width: int, dtype: str) -> list[int
             least = 0 if method == ALL and kind != CONSTANT else 1
             if not least <= low <= high <= symbol_of(2**width - 1):
                 raise Corrupt(f"symbols from {low} to {high}")
-            nbits = contexts._read_leb128(bits)
+            nbits = contexts.read_leb128(bits)
         if method not in (NOTHING, ALL):
-            k, index_nbits = contexts._read_leb128(bits), contexts._read_leb128(bits)
+            k, index_nbits = contexts.read_leb128(bits), contexts.read_leb128(bits)
             if not 1 <= k <= size:
                 raise Corrupt(f"{k} of {size} elements")
         if method != NOTHING and not size:

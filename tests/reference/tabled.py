@@ -17,7 +17,7 @@ KINDS = ("huffman", "rans")
 
 
 def model_of(kind: str, places: Sequence[int], size: int) -> list[int]:
-    """Return the model that gcodec makes for a string; None without symbols."""
+    """Return the model that gcodec makes for a string; an empty one without symbols."""
     counts = [0] * size
     for place in places:
         counts[place] += 1

@@ -39,7 +39,7 @@ def static_tables() -> list[tuple[list[Line], list[Line]]]:
     return list(zip(halves[::2], halves[1::2], strict=True))
 
 
-def model_of(line: Line, quantiser: int) -> Model:
+def model_of(line: Line, quantizer: int) -> Model:
     """Return the model of a class for the given next quantizer."""
     escape, *each = line
     zero = contexts.model_of(line)[0]
@@ -47,19 +47,19 @@ def model_of(line: Line, quantiser: int) -> Model:
         raise Corrupt("levels that a trellis does not have")
     symbols, frequencies = [0], [zero]
     for k, f in enumerate(each, 1):
-        h = 2 * k - quantiser
+        h = 2 * k - quantizer
         symbols += [2 * h, 2 * h + 1]
         frequencies += [f, f]
     return Model([*symbols, ODD, EVEN], [*frequencies, escape // 2, escape - escape // 2])
 
 
 def models_of(table: int | Pair) -> list[list[Model]]:
-    """Return the models of each quantiser, by class."""
+    """Return the models of each quantizer, by class."""
     if isinstance(table, int):
         return _static_models(table)
     results = []
-    for quantiser, (first, lines) in enumerate(table):
-        result = [model_of(line, quantiser) for line in lines]
+    for quantizer, (first, lines) in enumerate(table):
+        result = [model_of(line, quantizer) for line in lines]
         last = len(lines) - 1
         results.append([result[min(max(c - first, 0), last)] for c in range(CLASSES)])
     return results
@@ -68,7 +68,7 @@ def models_of(table: int | Pair) -> list[list[Model]]:
 @functools.cache
 def _static_models(number: int) -> list[list[Model]]:
     pair = static_tables()[number]
-    return [[model_of(line, quantiser) for line in half] for quantiser, half in enumerate(pair)]
+    return [[model_of(line, quantizer) for line in half] for quantizer, half in enumerate(pair)]
 
 
 def order(n: int, lanes: int) -> list[int]:
@@ -99,7 +99,7 @@ class Paths:
         self.lanes = lanes
         self.states = [0] * lanes
 
-    def quantiser(self, at: int) -> int:
+    def quantizer(self, at: int) -> int:
         """Return the next quantizer for the coded symbol at an index."""
         if at % RUN == 0:
             self.states = [0] * self.lanes
@@ -122,7 +122,7 @@ def _coded(string: String) -> Iterator[tuple[int, int, Model]]:
     paths = Paths(string.lanes)
     for at, element in enumerate(order(len(classes), string.lanes)):
         symbol = string.symbols[element]
-        yield element, symbol, models[paths.quantiser(at)][classes[element]]
+        yield element, symbol, models[paths.quantizer(at)][classes[element]]
         paths.step(at, symbol)
 
 
@@ -157,7 +157,7 @@ def read(bits: Bits, n: int) -> String:
     chosen: list[Model] = []
 
     def model_at(at: int) -> Sequence[int]:
-        chosen.append(models[paths.quantiser(at)][classes[elements[at]]])
+        chosen.append(models[paths.quantizer(at)][classes[elements[at]]])
         return chosen[-1].frequencies
 
     symbols = [0] * n
@@ -167,9 +167,9 @@ def read(bits: Bits, n: int) -> String:
         if symbol in (ODD, EVEN):
             escaped.append(element)
             if level(decoded.get(element, symbol)) % 2 != (symbol == ODD):
-                raise Corrupt("an escape of another parity than its exception")
+                raise Corrupt("an escape of another parity than its outlier")
         symbols[element] = decoded.get(element, symbol)
         paths.step(at, symbol)
     if sorted(escaped) != [*decoded]:
-        raise Corrupt("escapes that are not the exceptions")
+        raise Corrupt("escapes that are not the outliers")
     return string._replace(symbols=symbols)

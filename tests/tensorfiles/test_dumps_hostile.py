@@ -73,6 +73,9 @@ def storage(kind="torch.FloatStorage", key="0", numel=6):
     return b"(" + text("storage") + name(kind) + text(key) + text("cpu") + integer(numel) + b"tQ"
 
 
+OFFSET, SHAPE, STRIDE = 3, 4, 5  # indices of parts of `tensor`
+
+
 def tensor(shape=(2, 3), stride=(3, 1), offset=0, **kwargs):
     return (
         *(name("torch._utils._rebuild_tensor_v2"), b"(", storage(**kwargs), integer(offset)),
@@ -280,7 +283,7 @@ def test_a_long_shape_that_tensors_share_is_refused(file):
     """Reading it again for each tensor could take days."""
     shape = numbers((1,) * 1000)
     parts = list(tensor())
-    parts[4], parts[5] = b"h\0", b"h\0"
+    parts[SHAPE], parts[STRIDE] = b"h\0", b"h\0"
     refused(
         pt(file, b"](" + shape + b"q\0" + 9 * b"".join(parts) + b"e"),
         Unsupported,
@@ -289,10 +292,10 @@ def test_a_long_shape_that_tensors_share_is_refused(file):
 
 
 @pytest.mark.parametrize(
-    "index_and_value", [(3, b"N"), (4, text("ab")), (5, integer(1)), (4, b"\x88\x85")]
+    ("index", "value"),
+    [(OFFSET, b"N"), (SHAPE, text("ab")), (STRIDE, integer(1)), (SHAPE, b"\x88\x85")],
 )
-def test_tensor_arguments_of_wrong_types(file, index_and_value):
-    index, value = index_and_value
+def test_tensor_arguments_of_wrong_types(file, index, value):
     parts = list(tensor())
     parts[index] = value
     refused(pt(file, b"".join(parts)), Corrupt)

@@ -327,20 +327,27 @@ def _show_slow_gathers(advice: ClusterAdvice, console: Console, level: advisor.L
         print_line(console, f"{claim}: {', '.join(slow)}", "red")
 
 
-_CodecRow = tuple[MeasuredCodec, Effect, Effect]
+class _CodecRow(NamedTuple):
+    """A codec, its effect by its law, and that as measured."""
+
+    codec: MeasuredCodec
+    by_law: Effect
+    as_measured: Effect
 
 
 def _codec_rows(advice: ClusterAdvice) -> list[_CodecRow]:
-    """Return each codec with its effect by law and as measured."""
-    return list(zip(advice.codecs, advice.laws, advice.measured, strict=True))
+    return list(map(_CodecRow, advice.codecs, advice.laws, advice.measured))
 
 
 def _show_convergence(advice: ClusterAdvice, console: Console) -> list[str]:
     training = advice.training
     header = f"{training.steps:,} steps,\n{text.count(training.workers, 'worker')}"
 
-    def cell(place: int, value: Callable[[Effect], float | None]) -> Callable[[_CodecRow], str]:
-        return lambda row: text.three_digits(value((row[1], row[2])[place]))
+    def by_law(value: Callable[[Effect], float | None]) -> Callable[[_CodecRow], str]:
+        return lambda row: text.three_digits(value(row.by_law))
+
+    def as_measured(value: Callable[[Effect], float | None]) -> Callable[[_CodecRow], str]:
+        return lambda row: text.three_digits(value(row.as_measured))
 
     def residual(effect: Effect) -> float:
         return math.sqrt(effect.residual)
@@ -349,19 +356,19 @@ def _show_convergence(advice: ClusterAdvice, console: Console) -> list[str]:
         return effect.bound / training.plain_bound
 
     columns: list[Column[_CodecRow]] = [
-        Column(header, lambda row: str(row[0].codec), left=True),
-        Column("by law:\ndelta", cell(0, lambda effect: effect.delta), rank=2),
-        Column("\nomega", cell(0, lambda effect: effect.omega), rank=3),
-        Column("\nresidual", cell(0, residual), rank=5),
-        Column("\nbound", cell(0, bound)),
-        Column("as measured:\ndelta", cell(1, lambda effect: effect.delta), rank=2),
-        Column("\nomega", cell(1, lambda effect: effect.omega), rank=3),
-        Column("\nresidual", cell(1, residual), rank=6),
-        Column("\nbound", cell(1, bound)),
-        Column("\nuse with", lambda row: row[2].use or "not at all", left=True, rank=1),
+        Column(header, lambda row: str(row.codec.codec), left=True),
+        Column("by law:\ndelta", by_law(lambda effect: effect.delta), rank=2),
+        Column("\nomega", by_law(lambda effect: effect.omega), rank=3),
+        Column("\nresidual", by_law(residual), rank=5),
+        Column("\nbound", by_law(bound)),
+        Column("as measured:\ndelta", as_measured(lambda effect: effect.delta), rank=2),
+        Column("\nomega", as_measured(lambda effect: effect.omega), rank=3),
+        Column("\nresidual", as_measured(residual), rank=6),
+        Column("\nbound", as_measured(bound)),
+        Column("\nuse with", lambda row: row.as_measured.use or "not at all", left=True, rank=1),
     ]
     rows = _codec_rows(advice)
-    hidden = Table(columns, rows, is_marked=lambda row: row[2].use is None).show(console)
+    hidden = Table(columns, rows, is_marked=lambda row: row.as_measured.use is None).show(console)
     print_line(console, "residual: bound on its norm, as a multiple of that of a gradient")
     print_line(console, "bound: on the mean squared gradient, as a multiple of that of dense")
     doubts = ((m.doubt, str(m.codec)) for m in advice.codecs if m.doubt is not None)

@@ -122,17 +122,7 @@ class Table(Generic[R]):
         least = max(map(cell_len, (*headers[0], *(line[0] for line in footer))))
         longest = min(max([least, *map(cell_len, names)]), max(_MAX_NAME, least))
         narrowest = max(min(longest, _MIN_NAME), least)
-        shown = list(range(len(columns)))
-        while True:
-            room = console.width - sum(widths[i] + len(_GAP) for i in shown[1:])
-            rank, last = max((columns[i].rank, i) for i in shown)
-            if room >= narrowest or not rank:
-                break
-            shown.remove(last)
-            after = next((i for i in shown if i > last), last)
-            if not headers[after][0]:
-                headers[after][0] = headers[last][0]
-                widths[after] = max(widths[after], cell_len(headers[last][0]))
+        shown, room = _fitted(columns, headers, widths, narrowest, console.width)
         widths[0] = max(narrowest, min(longest, room))
 
         def line(cells: Sequence[str]) -> str:
@@ -165,6 +155,46 @@ class Table(Generic[R]):
         ]
         for cells in lines:
             click.echo("| " + " | ".join(cells) + " |")
+
+
+def _fitted(
+    columns: Sequence[Column[R]],
+    headers: list[list[str]],
+    widths: list[int],
+    narrowest: int,
+    width: int,
+) -> tuple[list[int], int]:
+    """Omit columns of a table until the others fit; see `Column.rank`.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+    headers, widths : list
+        Lines of the header, and width, of each column. Those of a column that inherits the title
+        of an omitted one change.
+    narrowest : int
+        Least width of the first column.
+    width : int
+        Width of the table.
+
+    Returns
+    -------
+    shown : list of int
+        Indices of the columns that are not omitted.
+    room : int
+        Width that is left for the first column.
+    """
+    shown = list(range(len(columns)))
+    while True:
+        room = width - sum(widths[i] + len(_GAP) for i in shown[1:])
+        rank, last = max((columns[i].rank, i) for i in shown)
+        if room >= narrowest or not rank:
+            return shown, room
+        shown.remove(last)
+        after = next((i for i in shown if i > last), last)
+        if not headers[after][0]:
+            headers[after][0] = headers[last][0]
+            widths[after] = max(widths[after], cell_len(headers[last][0]))
 
 
 class View(Generic[R]):

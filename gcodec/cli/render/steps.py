@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gcodec.analysis.settings import Settings
 from gcodec.cli.render import text
 from gcodec.cli.render.output import Column, Table, View, note
+from gcodec.errors import ParameterError
 
 if TYPE_CHECKING:  # SciPy is imported for dumps only
     from gcodec.analysis.steps import RunStats, StepGroup, StepPoint
@@ -146,9 +147,17 @@ class StepsView(View["StepGroup"]):
         return notes
 
     def draw(self, path: str, top: int | None, quiet: bool) -> None:
-        """Draw the first rows or all of them to an .svg or .png file."""
+        """Draw the first rows or all of them to an .svg or .png file.
+
+        Raises
+        ------
+        ParameterError
+            If there are no rows.
+        """
         from gcodec.cli.render.figures import Panel, write_steps
 
+        if not self.rows:
+            raise ParameterError("--plot: the files contain no gradients to draw")
         groups = self.rows[:top]
 
         def series(measure: Callable[[StepGroup], list[float]]) -> list[tuple[str, list[float]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gcodec.cli.render.compare import ComparisonView
+    from gcodec.tensorfiles.entries import Dump, Entry
 
 
 @options.verb(
@@ -87,6 +88,14 @@ def command(
     return outcome.finish({"a": a, "b": b, "max_nmse": max_nmse, **body})
 
 
+class _Side(NamedTuple):
+    """One of the two files: its name for the user, its tensors, and whether it has frames."""
+
+    path: Path
+    dump: Dump
+    in_frames: bool
+
+
 def _compare(
     paths: list[Path],
     layers: tuple[str, ...],
@@ -96,59 +105,75 @@ def _compare(
 ) -> ComparisonView | None:
     """Compare two files, one tensor of each in memory at a time; None if a file is unreadable."""
     from gcodec.analysis.compare import match
-    from gcodec.analysis.groups import omissions, selects
-    from gcodec.cli.files import is_frames, local_file
     from gcodec.cli.render.compare import ComparisonView
     from gcodec.cli.render.output import progress
-    from gcodec.tensorfiles.dumps import open_dump
-    from gcodec.tensorfiles.entries import Dump
-    from gcodec.tensorfiles.frame_file import FrameDump
 
     with contextlib.ExitStack() as stack:
-        dumps: list[Dump] = []
-        contain_frames = []
-        for path in paths:
-            with outcome.of(path):
-                file = stack.enter_context(local_file(path))
-                contain_frames.append(is_frames(file))
-                with outcome.of(path, in_frames=contain_frames[-1]):
-                    opened: Dump = (
-                        FrameDump(file, outcome.limits, key)
-                        if contain_frames[-1]
-                        else open_dump(file, limits=outcome.limits)
-                    )
-                    dumps.append(stack.enter_context(opened))
-        if len(dumps) < 2:
+        opened = [_open(path, stack, key, outcome) for path in paths]
+        sides = [side for side in opened if side is not None]
+        if len(sides) < 2:
             return None
-        selected = [[e for e in dump.entries if selects(layers, e.name)] for dump in dumps]
-        if not any(selected):
-            reason = f"matches --layers {' '.join(layers)}" if layers else "is in either file"
-            raise ParameterError(f"no tensor {reason}")
-        comparable = [[e for e in side if e.dtype in primitives.ITEMSIZE] for side in selected]
-        if not any(comparable):  # an empty comparison must not pass
-            dtypes = sorted({entry.dtype for side in selected for entry in side})
-            raise ParameterError(f"no tensor can be compared: frames store no {', '.join(dtypes)}")
-        incomparable = [e for s in selected for e in s if e.dtype not in primitives.ITEMSIZE]
-        skipped = [entry.name for entry in incomparable]
-        # A file of lossless frames contains such a tensor as its bytes.
-        nbytes = {(e.name, e.size) for e in incomparable if e.dtype.startswith("float8_")}
-        comparable = [
-            [e for e in side if e.dtype != "uint8" or (e.name, e.size) not in nbytes]
-            for side in comparable
-        ]
-        skipped += [name for dump in dumps for name in omissions(dump, layers)]
+        comparable, skipped = _comparable([side.dump for side in sides], layers)
         pairs = match(*comparable)
-        with progress(
-            paths[1].name, sum(pair.size for pair in pairs), quiet=outcome.quiet
-        ) as advance:
+        total = sum(pair.size for pair in pairs)
+        with progress(paths[1].name, total, quiet=outcome.quiet) as advance:
             for i, pair in enumerate(pairs):
+                entries = () if pair.problem else (pair.a, pair.b)
                 values = []
-                sides = zip(paths, contain_frames, dumps, (pair.a, pair.b), strict=True)
-                for path, in_frames, dump, entry in sides:
-                    if entry is not None and not pair.problem:
-                        with outcome.of(path, in_frames=in_frames):
-                            values.append(dump.load(entry))
+                for side, entry in zip(sides, entries, strict=False):
+                    assert entry is not None  # a pair without problems has both
+                    with outcome.of(side.path, in_frames=side.in_frames):
+                        values.append(side.dump.load(entry))
                 if len(values) == 2:
                     pairs[i] = pair.compared(*values)
                 advance(pair.size)
-    return ComparisonView(paths[0], paths[1], pairs, list(dict.fromkeys(skipped)), max_nmse)
+    return ComparisonView(paths[0], paths[1], pairs, skipped, max_nmse)
+
+
+def _open(
+    path: Path, stack: contextlib.ExitStack, key: bytes | None, outcome: Outcome
+) -> _Side | None:
+    """Open a file until the end of a stack; return None after an error, which is reported."""
+    from gcodec.cli.files import is_frames, local_file
+    from gcodec.tensorfiles.dumps import open_dump
+    from gcodec.tensorfiles.frame_file import FrameDump
+
+    side = None
+    with outcome.of(path):
+        file = stack.enter_context(local_file(path))
+        in_frames = is_frames(file)
+        with outcome.of(path, in_frames=in_frames):
+            limits = outcome.limits
+            dump = FrameDump(file, limits, key) if in_frames else open_dump(file, limits=limits)
+            side = _Side(path, stack.enter_context(dump), in_frames)
+    return side
+
+
+def _comparable(dumps: list[Dump], layers: tuple[str, ...]) -> tuple[list[list[Entry]], list[str]]:
+    """Return the tensors of each file to compare, and the names of those that are skipped.
+
+    Raises
+    ------
+    ParameterError
+        If there is no tensor to compare: an empty comparison must not pass.
+    """
+    from gcodec.analysis.groups import omissions, selects
+
+    selected = [[e for e in dump.entries if selects(layers, e.name)] for dump in dumps]
+    if not any(selected):
+        reason = f"matches --layers {' '.join(layers)}" if layers else "is in either file"
+        raise ParameterError(f"no tensor {reason}")
+    storable = [[e for e in side if e.dtype in primitives.ITEMSIZE] for side in selected]
+    if not any(storable):
+        dtypes = sorted({entry.dtype for side in selected for entry in side})
+        raise ParameterError(f"no tensor can be compared: frames store no {', '.join(dtypes)}")
+    others = [e for side in selected for e in side if e.dtype not in primitives.ITEMSIZE]
+    # A file of lossless frames contains a tensor of float8 as its bytes.
+    as_bytes = {(e.name, e.size) for e in others if e.dtype.startswith("float8_")}
+    comparable = [
+        [e for e in side if e.dtype != "uint8" or (e.name, e.size) not in as_bytes]
+        for side in storable
+    ]
+    skipped = [e.name for e in others]
+    skipped += [name for dump in dumps for name in omissions(dump, layers)]
+    return comparable, list(dict.fromkeys(skipped))

@@ -63,7 +63,7 @@ def command(
     document: dict[str, object] = {"input": source, "output": str(target)}
     with outcome.of(path, in_frames=True):
         if original is None:
-            document |= coding.convert(data, target, layers, outcome.limits, key)
+            document |= coding.write_tensors(data, target, layers, outcome.limits, key)
         else:
             document |= coding.restore(data, target, is_folder, force, outcome, key=key)
         outcome.line(*files.summary(str(path), target, document), err=target == files.STREAM)

@@ -169,15 +169,8 @@ def command(
         from gcodec.cli.render.text import titles
         from gcodec.codecs import parse_encoder
 
-    if report is not None and not report.lower().endswith((".html", ".htm")):
-        raise click.UsageError("--report must name a file that ends in .html.")
-    if plot is not None and not (over_steps and plot.lower().endswith((".svg", ".png"))):
-        raise click.UsageError("--plot needs --over-steps, and a file that ends in .svg or .png.")
-    if over_steps and (specs or max_bits is not None or report is not None or order == "nmse"):
-        raise click.UsageError(
-            "--over-steps tries no codecs, so it excludes --codec, --max-bits, --report and "
-            "--sort nmse."
-        )
+    tries_codecs = bool(specs) or max_bits is not None or order == "nmse"
+    _check_options(report, plot, over_steps, tries_codecs)
     if over_steps:
         paths = inputs(files, "dump", is_dump, stdin=True)
     else:
@@ -211,8 +204,6 @@ def command(
         elif run.steps:
             steps.show(console, top, quiet)
         if plot is not None and run.steps:
-            if not steps.rows:
-                raise ParameterError("--plot: the files contain no gradients to draw")
             steps.draw(plot, top, quiet)
         return outcome.code
     views: list[DumpView | FrameView] = []
@@ -239,6 +230,21 @@ def command(
         dumps = [view for view in views if isinstance(view, DumpView)]
         write_report(report, dumps, files, arrangement)
     return outcome.code
+
+
+def _check_options(
+    report: str | None, plot: str | None, over_steps: bool, tries_codecs: bool
+) -> None:
+    """Raise `click.UsageError` for options that exclude each other, or names of other formats."""
+    if report is not None and not report.lower().endswith((".html", ".htm")):
+        raise click.UsageError("--report must name a file that ends in .html.")
+    if plot is not None and not (over_steps and plot.lower().endswith((".svg", ".png"))):
+        raise click.UsageError("--plot needs --over-steps, and a file that ends in .svg or .png.")
+    if over_steps and (tries_codecs or report is not None):
+        raise click.UsageError(
+            "--over-steps tries no codecs, so it excludes --codec, --max-bits, --report and "
+            "--sort nmse."
+        )
 
 
 def _check_dumps(option: str, paths: list[Path]) -> None:
