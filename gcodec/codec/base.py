@@ -24,7 +24,7 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LevelString
 from gcodec.kernels.numeric import arithmetic, convert
-from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array, pool
@@ -708,7 +708,7 @@ class Codec(Parameters):
     def _quantize_residual(
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Symbols | None
     ) -> Symbols:
-        """Quantize u = x + decay·residual, and write u − x̂ to `update.left`.
+        """Quantize u = x + decay·residual, and write u − x̂ to `update.new_residual`.
 
         That is another array than the residual, which is then only read; or, on the host, the same
         array, which an error leaves unchanged.
@@ -733,9 +733,9 @@ class Codec(Parameters):
     ) -> tuple[Symbols, int] | None:
         """Quantize u = x + decay·residual on the host, part by part, and write u − x̂.
 
-        Each part stays in the cache from the sum to the new residual, `update.left`. An error
-        leaves that array undefined, except for what `update.restore` restores. The result is None,
-        and nothing is written, if the codec cannot do so for these values.
+        Each part stays in the cache from the sum to the new residual, `update.new_residual`. An
+        error leaves that array undefined, except for what `update.restore` restores. The result is
+        None, and nothing is written, if the codec cannot do so for these values.
 
         Returns
         -------
@@ -746,7 +746,7 @@ class Codec(Parameters):
         return None
 
     def _quantize_in_place(
-        self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
+        self, values: np.ndarray, statistics: ValueStatistics, dtype: str, seed: int
     ) -> Symbols | None:
         """Quantize values on the host, and replace them by their quantization errors, values − x̂.
 
@@ -755,8 +755,8 @@ class Codec(Parameters):
         """
         return None
 
-    def _quantize_below(
-        self, values: Array, extremes: Extremes, seed: int, prior: Symbols | None
+    def _quantize_with_statistics(
+        self, values: Array, statistics: ValueStatistics, seed: int, prior: Symbols | None
     ) -> Symbols:
         """Quantize values, given what the pass that adds the residual found."""
         return self._quantize(values, seed, prior)
@@ -765,17 +765,19 @@ class Codec(Parameters):
         """Return an upper bound of |x̂| before rounding, given that of |x|."""
         return self.decoded_factor * max(largest, 1)
 
-    def _correct(self, x: Array, update: ResidualUpdate) -> Extremes:
-        """Write x + decay·residual to `update.left`, and save the residual if that is it."""
+    def _correct(self, x: Array, update: ResidualUpdate) -> ValueStatistics:
+        """Write x + decay·residual to `update.new_residual`; if that is the residual, save it."""
         if device_of(x) is not None:
-            return Extremes(arithmetic.correct(x, update.residual, update.decay, update.left))
+            return ValueStatistics(
+                arithmetic.correct(x, update.residual, update.decay, update.new_residual)
+            )
         return self._add_residual(x, update)
 
-    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> ValueStatistics:
         """Do what `_correct` does on the host.
 
         A codec whose quantizer needs other numbers of the sum overrides this method with a pass
-        that finds them, too; see `Extremes`.
+        that finds them, too; see `ValueStatistics`.
         """
         return arithmetic.add_residual(x, update)
 

@@ -177,9 +177,9 @@ def _absmax(
     last = x[full:]
     if rest and update is not None:
         own = update.part(full, x.size)
-        last = own.left
-        correct(x[full:], own.copied(), own.decay, last)
-        own.mark_saved()
+        last = own.new_residual
+        correct(x[full:], own.save(), own.decay, last)
+        own.mark_replaced()
     if rest:
         tops[-1] = np.maximum(float_of_bits(max_abs_bits(last)), _LEAST)
     check_largest(x, float(tops.max()), update)
@@ -187,7 +187,7 @@ def _absmax(
         scaled, one = last / tops[-1], np.ones(1, np.float32)
         loops.quantize(scaled, block, one, _ZERO, table, codes[start:])
         if update is not None:
-            decoded, dtype = np.empty_like(last), ROUNDED[update.rounds]
+            decoded, dtype = np.empty_like(last), ROUNDED[update.rounded_to]
             blockwise.dequantize(codes[start:], block, tops[-1:], table.values, False, decoded)
             convert.add_rounded(decoded, dtype, np.float32(-1), last)
     return tops

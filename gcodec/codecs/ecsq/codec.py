@@ -69,8 +69,8 @@ from gcodec.fields.contexts import context_string
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.arithmetic import (
-    Extremes,
     ResidualUpdate,
+    ValueStatistics,
     add_residual_with_moments,
 )
 from gcodec.kernels.numeric.reduce import float_of_bits, moments
@@ -196,24 +196,24 @@ class ECSQ(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: QuantizedLevels | None
     ) -> QuantizedLevels:
-        extremes = None
+        statistics = None
         if self._begins_plainly and values.size and device_of(values) is None:
             plain = np.empty(values.size, np.uint8)
             top_bits = plain_levels_and_top(values, np.float32(self.step), plain)
-            extremes = Extremes(top_bits, plain=plain)
+            statistics = ValueStatistics(top_bits, plain=plain)
         elif self._seeks_error and device_of(values) is None:
             known = moments(values)
-            extremes = Extremes(known.largest, moments=known)
-        return self._quantize_below(values, extremes, seed, prior)
+            statistics = ValueStatistics(known.largest, moments=known)
+        return self._quantize_with_statistics(values, statistics, seed, prior)
 
-    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> ValueStatistics:
         if self._seeks_error:
             return add_residual_with_moments(x, update)
         if not (self._begins_plainly and x.size):
             return super()._add_residual(x, update)
         plain = empty_beside(x.size, np.uint8, x)
         top_bits = add_residual_plainly(x, update, np.float32(self.step), plain)
-        return Extremes(top_bits, plain=plain)
+        return ValueStatistics(top_bits, plain=plain)
 
     @property
     def _begins_plainly(self) -> bool:
@@ -232,10 +232,10 @@ class ECSQ(Codec):
         is_fixed = isinstance(self.step, float) and self.transform != "dct"
         return is_fixed and self._filter_transform() is None
 
-    def _quantize_below(
+    def _quantize_with_statistics(
         self,
         values: np.ndarray,
-        extremes: Extremes | None,
+        statistics: ValueStatistics | None,
         seed: int,
         prior: QuantizedLevels | None,
     ) -> QuantizedLevels:
@@ -246,10 +246,10 @@ class ECSQ(Codec):
             levels = levels_at(values, self.step, shape, self._quantizer(seed))
             if levels is not None:
                 return levels
-        if extremes is None:
+        if statistics is None:
             largest = reconstruction.largest(values)
         else:
-            largest = float_of_bits(extremes.top_bits)
+            largest = float_of_bits(statistics.top_bits)
         if not math.isfinite(largest):
             raise nonfinite_error(values)
         if self.transform == "dct" and transform is None:
@@ -270,7 +270,7 @@ class ECSQ(Codec):
             raise ParameterError("x: must not exceed float32 when it is transformed")
         if prior and (prior.transform, prior.symbols.size) != (name, x.size):
             prior = None
-        known = extremes if extremes is not None and x is values else Extremes(0)
+        known = statistics if statistics is not None and x is values else ValueStatistics(0)
         quantizer = quantizer_for(x, self._quantizer(seed, known.plain))
         energy = known.moments and known.moments.squares
         layout, levels = self._quantize_lifted(x, lift, top, energy, quantizer, prior, period)

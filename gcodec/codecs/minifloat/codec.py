@@ -230,7 +230,7 @@ class MiniFloatCodec(Codec):
         values = convert.whole(values)
         n, scale = values.size, self._scale_of(values, residual, decay, judges_sum=rounds)
         one = Scales.of(scale, 0, NO_FACTORS).one
-        update = update._replace(rounds=convert.rounding(tensor.dtype))
+        update = update._replace(rounded_to=convert.rounding(tensor.dtype))
         codes, finite = minifloat.quantize_tensor(values, one, self._format, update)
         if not finite:
             check_corrected(values, update.former, decay)  # which raises the error

@@ -47,7 +47,7 @@ from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.coded_mask import refuse_nonzero
 from gcodec.kernels.numeric import arithmetic
-from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.convert import rounding
 from gcodec.kernels.numeric.norms import Norm, read_norms, write_norms
 from gcodec.kernels.prefix import level_codes
@@ -180,13 +180,13 @@ class QSGD(Codec):
         self,
         values: np.ndarray,
         seed: int,
-        extremes: Extremes | None = None,
+        statistics: ValueStatistics | None = None,
         update: ResidualUpdate | None = None,
     ) -> BucketQuantizer:
         norm, bucket = cast(Norm, self.norm), self._bucket(values.size)
-        return BucketQuantizer.of(values, bucket, norm, self.s, seed, extremes, update)
+        return BucketQuantizer.of(values, bucket, norm, self.s, seed, statistics, update)
 
-    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> ValueStatistics:
         is_one = self._bucket(x.size) >= x.size
         add = arithmetic.add_residual_with_moments if is_one else arithmetic.add_residual
         return add(x, update)
@@ -195,12 +195,12 @@ class QSGD(Codec):
         return self._quantized(values, self._quantizer(values, seed))
 
     def _quantize_in_place(
-        self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
+        self, values: np.ndarray, statistics: ValueStatistics, dtype: str, seed: int
     ) -> QSGDSymbols | None:
         if self._fuses_norms(values.size):  # so the kernel does not quantize in place
             return None
-        quantize = self._quantizer(values, seed, extremes)
-        return self._quantized(values, quantize, leave=True, rounds=rounding(dtype))
+        quantize = self._quantizer(values, seed, statistics)
+        return self._quantized(values, quantize, leaves_errors=True, rounded_to=rounding(dtype))
 
     def _fuses_norms(self, n: int) -> bool:
         return n > 0 and has_loop(self._bucket(n), cast(Norm, self.norm), self.s)
@@ -221,12 +221,12 @@ class QSGD(Codec):
         values: np.ndarray,
         quantize: BucketQuantizer,
         *,
-        leave: bool = False,
-        rounds: int = 0,
+        leaves_errors: bool = False,
+        rounded_to: int = 0,
     ) -> QSGDSymbols:
-        """Quantize values; for `leave` and `rounds`, see `levels.quantize`."""
+        """Quantize values; for `leaves_errors` and `rounded_to`, see `levels.quantize`."""
         out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
-        quantize.first(values.size, out, leave, rounds)
+        quantize.first(values.size, out, leaves_errors, rounded_to)
         return QSGDSymbols(quantize.scale.norms, out, self._bound_shape(values.size))
 
     def _encode(
