@@ -286,7 +286,7 @@ class WordString(NamedTuple):
 
         data, first, end, _ = self.span
         string = data, first, end, self.coded, 1 << log2_block, offsets
-        is_plain = self.dtype == np.uint8 and not self.code.wide and self.coded.silent is None
+        is_plain = self.dtype == np.uint8 and not self.code.wide and self.coded.uncoded is None
         if is_plain and isinstance(take, into):
             return dense_string.read(self.code, *string, take_widened, take.out)
         return dense_string.read(self.code, *string, take_widened)

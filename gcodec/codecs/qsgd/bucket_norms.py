@@ -102,8 +102,8 @@ class BucketQuantizer:
             buckets = slice(start // scale.bucket, -(-stop // scale.bucket))
             if update is None:  # otherwise `first` checks the norms of all buckets
                 _check_norms(scale.norms[buckets], scale.s, self.values)
-            assert self.coded.silent is not None
-            self.coded.silent[buckets] = scale.norms[buckets] == 0
+            assert self.coded.uncoded is not None
+            self.coded.uncoded[buckets] = scale.norms[buckets] == 0
         else:
             levels.quantize(part, scale, self.seed, start, out, leaves_errors, rounded_to)
         return out

@@ -42,15 +42,15 @@ _NONE = np.empty(0, np.uint64)
 _NAMES = ("symbols", "source", "places", "factors", "values", "target", "streaming")
 
 
-def reads(
+def is_readable(
     code: PrefixCode, scale: Scale, coded: CodedMask, block_size: int, out: np.ndarray
 ) -> bool:
-    """Return whether `read` applies: levels of a byte in wide buckets, none of them silent."""
+    """Return whether `read` applies: levels of a byte in wide buckets, all of them coded."""
     return (
         code.kind in _KINDS
         and code.top <= 2 * _MOST + 1
         and ENTRIES * block_size >= LINE
-        and coded.silent is None
+        and coded.uncoded is None
         and scale.bucket >= LINE
         and out.size >= _LEAST
         and device_of(out) is None
