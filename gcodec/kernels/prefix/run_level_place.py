@@ -121,7 +121,7 @@ def _placer(kind: np.dtype[np.generic]) -> Kernel:
         f"in float32[], int64, uint32, out {dtype}[], out int64[]",
         variant=dtype,
     )
-    def place_units(
+    def place_pairs(
         gaps, symbols, far, wide, bounds, positions, before, norms, bucket, s, out, status
     ):
         # far and wide have as many elements as gaps, unless no gap is FAR, no symbol WIDE. For
@@ -160,4 +160,4 @@ def _placer(kind: np.dtype[np.generic]) -> Kernel:
                 return last
         return last
 
-    return place_units
+    return place_pairs
