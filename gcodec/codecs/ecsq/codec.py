@@ -257,11 +257,7 @@ class ECSQ(Codec):
         if not largest:
             name = "none" if self.transform == "auto" else self.transform
             return reconstruction.all_zeros(values.size, values)._replace(transform=name)
-        # Multiplying all values by a power of two keeps inverses of steps within float32. With
-        # stochastic rounding it does so for norms too, although small values may then lose bits.
-        lift = _LIFT if largest < _TINY else 1.0
-        if largest >= _HUGE and self.rounding == "stochastic" and self.step == "auto":
-            lift = _LOWER
+        lift = self._lift_of(largest)
         x = reconstruction.scaled(values, lift) if lift != 1 else values
         top = largest * lift
         transform, x = self._transformed(transform, x, lift, top)
@@ -283,6 +279,16 @@ class ECSQ(Codec):
             if points.are_finite(candidate, top / lift):
                 return candidate
         raise ParameterError("x: must not exceed float32 when it is decoded")
+
+    def _lift_of(self, largest: float) -> float:
+        """Return a power of two by which all values are multiplied before they are quantized.
+
+        It keeps inverses of steps within float32. With stochastic rounding it does so for norms
+        too, although small values may then lose bits.
+        """
+        if largest >= _HUGE and self.rounding == "stochastic" and self.step == "auto":
+            return _LOWER
+        return _LIFT if largest < _TINY else 1.0
 
     def _transformed(
         self, transform: FilterTransform | None, x: np.ndarray, lift: float, top: float
@@ -311,20 +317,25 @@ class ECSQ(Codec):
         prior: QuantizedLevels | None,
         period: int,
     ) -> tuple[RowLayout, QuantizedLevels]:
-        """Choose a step and a row layout, and quantize finite values that are not all 0."""
+        """Choose a step and a row layout, and quantize finite lifted values that are not all 0.
+
+        `top` is the largest of their magnitudes, and `energy` the sum of their squares, if it is
+        known. See `Target` for `lift` and `period`.
+        """
         shape = self._bound_shape(x.size)
         if isinstance(self.step, float):
-            step, size = self.step, float(np.float32(self.step))
-            size = min(size * lift, max(size, _MOST))
-            rate_control.check_step(top, size)
-            layout, missed = rate_control.layout_for(x, size, shape), None
+            step, exact = self.step, float(np.float32(self.step))
+            lifted_step = min(exact * lift, max(exact, _MOST))  # a float32, above all values
+            rate_control.check_step(top, lifted_step)
+            layout, missed = rate_control.layout_for(x, lifted_step, shape), None
         else:
             is_strict = self.strict == "yes"
             target = Target(x, shape, quantizer, lift, period, top, is_strict, energy)
             search = target.step_for_bits if self.bits else target.step_for_error
             step, layout, missed = search(self.bits or self.nmse, prior)
-            size = float(np.float32(step)) * lift
-        return layout, quantizer.quantize(x, size, layout)._replace(step=step, missed=missed)
+            lifted_step = float(np.float32(step)) * lift
+        levels = quantizer.quantize(x, lifted_step, layout)
+        return layout, levels._replace(step=step, missed=missed)
 
     def _with_finer_steps(
         self,
@@ -337,20 +348,21 @@ class ECSQ(Codec):
     ) -> Iterator[QuantizedLevels]:
         """Yield levels, then others whose points exceed the largest magnitude by less and less.
 
-        The largest magnitude is a multiple of each finer step, and may thus be a point itself.
+        The largest magnitude is a multiple of each finer step, and may thus be a point itself. See
+        `_quantize_lifted` for the arguments.
         """
         yield levels
         yield levels._replace(centroids=reconstruction.default_centroids())
         quantizer = quantizer_for(x, self._quantizer(seed))
         for octaves in range(_FINEST + 1):
-            size = top * 2.0**-octaves
-            if (step := size / lift) >= levels.step:
+            lifted_step = top * 2.0**-octaves
+            if (step := lifted_step / lift) >= levels.step:
                 continue
             missed = levels.missed
             if self.bits:
-                reached = quantizer.nbits(x, size, layout) / x.size
+                reached = quantizer.nbits(x, lifted_step, layout) / x.size
                 missed = MissedTarget("bits", self.bits, reached)
-            finer = quantizer.quantize(x, size, layout)._replace(
+            finer = quantizer.quantize(x, lifted_step, layout)._replace(
                 step=binary32(step), transform=levels.transform, missed=missed
             )
             yield finer
