@@ -29,7 +29,7 @@ from gcodec.kernels.numeric.philox import check_seed
 from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import one_wait, resolved
-from gcodec.runtime.device import current_device, device_of, host, no_twin
+from gcodec.runtime.device import Device, current_device, device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, clear, empty_beside, flattened, release
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import check_float32, check_integer
@@ -203,29 +203,17 @@ class Codec(Parameters):
             tensor = source.read()
             decay = check_float32("decay", decay)
             self._check_prior(prior)
-            codec, values = self._bound_to(tensor), tensor.values
-            target = inspect(residual, "residual")
-            shape = target.description()[1]
-            kept = target.target("float32", shape)
-            if kept.size != values.size:
-                raise ParameterError.of("residual.shape", shape, f"of {values.size} elements")
-            if not sources.is_flat(kept):
-                raise ParameterError("residual is strided: must be C-contiguous")
-            device = source.device
-            if device_of(kept) is not device:
-                raise ParameterError("residual and x are on different devices")
-            if (device.overlap if device else np.may_share_memory)(kept, values):
-                raise ParameterError("residual shares memory with x: must be an array of its own")
-            kept = kept.reshape(-1)
+            codec, device = self._bound_to(tensor), source.device
+            old = _flat_residual(residual, tensor.values, device)
             # On a device an error may be found after all kernels have run.
-            left = empty_beside(kept.size, np.float32, kept) if device else kept
-            update = ResidualUpdate(kept, np.float32(decay), left)
+            new = empty_beside(old.size, np.float32, old) if device else old
+            update = ResidualUpdate(old, np.float32(decay), new)
             with one_wait():
                 symbols: Symbols = resolved(
                     codec._quantize_residual(tensor, update, check_seed(seed), prior)
                 )
             if device:
-                kept[:] = left
+                old[:] = new
             return symbols
 
     def dequantize(self, symbols: Symbols, shape: ShapeLike) -> np.ndarray:
@@ -901,6 +889,30 @@ class Codec(Parameters):
                     f"nbits: must be given, as nbits=…, since bytes of {codec} do not state nbits"
                 )
         return Payload(codec, values, flat, _check_nbits("nbits", nbits))
+
+
+def _flat_residual(residual: TensorLike, values: Array, device: Device | None) -> Array:
+    """Return a residual of values as an (n,) array of the same memory, or raise an error.
+
+    Raises
+    ------
+    ParameterError
+        If its size, layout or device is another one, or if it shares memory with the values.
+    TypeError
+        If it is no float32 array.
+    """
+    source = inspect(residual, "residual")
+    shape = source.description()[1]
+    array = source.target("float32", shape)
+    if array.size != values.size:
+        raise ParameterError.of("residual.shape", shape, f"of {values.size} elements")
+    if not sources.is_flat(array):
+        raise ParameterError("residual is strided: must be C-contiguous")
+    if device_of(array) is not device:
+        raise ParameterError("residual and x are on different devices")
+    if (device.overlap if device else np.may_share_memory)(array, values):
+        raise ParameterError("residual shares memory with x: must be an array of its own")
+    return array.reshape(-1)
 
 
 def _check_nbits(name: str, nbits: object) -> int:
