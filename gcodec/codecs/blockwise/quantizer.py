@@ -195,11 +195,11 @@ def _absmax(
 
 def _uniform(x: np.ndarray, codes: np.ndarray, loops: Loops, known: Moments | None) -> np.ndarray:
     """Write 256 equal steps over six standard deviations, and return the mean of each step."""
-    of: Moments = known or moments(x)
-    check_largest(x, float_of_bits(of.largest) if of.largest < reduce.INFINITY_BITS else math.inf)
+    total, squares, top = known or moments(x)
+    check_largest(x, float_of_bits(top) if top < reduce.INFINITY_BITS else math.inf)
     n = x.size
-    mean = np.float32(of.total / n)
-    squares = max(0.0, of.squares - of.total * of.total / n)
+    mean = np.float32(total / n)
+    squares = max(0.0, squares - total * total / n)
     sigma = np.float32(math.sqrt(squares / max(n - 1, 1)))
     scale = np.float32(6) * (sigma / np.float32(256))
     with np.errstate(divide="ignore", over="ignore"):
