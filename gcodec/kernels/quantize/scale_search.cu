@@ -64,13 +64,13 @@ extern "C" __global__ void __launch_bounds__(256)
     if (threadIdx.x % WARP == 0 && own) atomicAdd(nonzero, own);
 }
 
-// Writes all of x + decay * kept, if the sample is not enough.
+// Writes all of x + decay * residual, if the sample is not enough.
 extern "C" __global__ void __launch_bounds__(256)
-    correct_all(const u32* __restrict__ x, const u32* __restrict__ kept, u32 decay, i64 n,
+    correct_all(const u32* __restrict__ x, const u32* __restrict__ residual, u32 decay, i64 n,
                 const u64* __restrict__ nonzero, u32* __restrict__ out) {
     if ((i64)*nonzero >= ENOUGH) return;
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP)
-        out[i] = add_bits(x[i], multiply_bits(decay, kept[i]));
+        out[i] = add_bits(x[i], multiply_bits(decay, residual[i]));
 }
 
 // In the next kernels, `sample` has m of the n elements in `all`. counts: 2 * BINS zeros, for the
