@@ -369,7 +369,7 @@ class MiniFloatCodec(Codec):
         assert string is not None
         scales = Scales.of(cast(float, self.scale), self.block, self._factors(payload, n))
         values = result_beside(n, np.float32, None) if out is None else out
-        stream = minifloat.streams(values, fmt)
+        stream = minifloat.can_stream(values, fmt)
 
         def take(at: int, part: np.ndarray) -> None:
             stop = min(at + part.size * per_byte(fmt), n)

@@ -100,7 +100,7 @@ class BucketQuantizer:
             update = self.update and self.update.part(start, stop)
             bucket_levels.quantize(part, scale, self.seed, start, out, update)
             buckets = slice(start // scale.bucket, -(-stop // scale.bucket))
-            if update is None:  # otherwise `first` checks the norms of all buckets
+            if update is None:  # otherwise `write_first` checks the norms of all buckets
                 _check_norms(scale.norms[buckets], scale.s, self.values)
             assert self.coded.uncoded is not None
             self.coded.uncoded[buckets] = scale.norms[buckets] == 0
@@ -108,7 +108,7 @@ class BucketQuantizer:
             levels.quantize(part, scale, self.seed, start, out, leaves_errors, rounded_to)
         return out
 
-    def first(
+    def write_first(
         self, n: int, out: np.ndarray, leaves_errors: bool = False, rounded_to: int = 0
     ) -> None:
         """Write the symbols of the first n elements to `out`, on the threads of the pool.

@@ -26,7 +26,7 @@ from gcodec.kernels.prefix.look_ahead import (
 from gcodec.kernels.prefix.prefix_read import BROKEN, between_looks, check
 from gcodec.kernels.prefix.prefix_table import WINDOW, Kind, PrefixCode, read_levels
 from gcodec.kernels.prefix.table_code import Look
-from gcodec.kernels.quantize.levels import Scale, factoring, streams
+from gcodec.kernels.quantize.levels import Scale, can_stream, factoring
 from gcodec.runtime import cover, pool
 from gcodec.runtime.device import device_of
 from gcodec.runtime.jit import inline, kernel
@@ -89,7 +89,7 @@ def read(
     FormatError
         The contents of `out` are then undefined.
     """
-    tables, numbers, streaming = read_levels(code), code.numbers, streams(out)
+    tables, numbers, streaming = read_levels(code), code.numbers, can_stream(out)
     block_size = min(block_size, out.size)
 
     def task(start: int, stop: int) -> None:

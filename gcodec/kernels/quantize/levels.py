@@ -81,7 +81,7 @@ class Scale(NamedTuple):
         start, phase = divmod(first, self.bucket)
         return self.norms[start:], phase, self.bucket, np.uint32(self.s)
 
-    def of(self, at: np.ndarray) -> np.ndarray:
+    def norms_at(self, at: np.ndarray) -> np.ndarray:
         """Return the norms of elements in float64."""
         return np.asarray(self.norms[at // self.bucket], np.float64)
 
@@ -93,7 +93,7 @@ class Scale(NamedTuple):
     def tiny(self, first: int, n: int, part: slice) -> np.ndarray:
         """Return which of the n elements from `first` on are in a part and have a tiny norm."""
         begin, end = part.start, min(part.stop, n)
-        norms = self.of(np.arange(first + begin, first + end))
+        norms = self.norms_at(np.arange(first + begin, first + end))
         return np.flatnonzero((norms > 0) & (norms < TINY)) + begin
 
 
@@ -179,8 +179,8 @@ def quantize_tiny(
     for begin in range(0, x.size, _TINY_PART):
         end = min(begin + _TINY_PART, x.size)
         places = scale.tiny(first, x.size, slice(begin, end))
-        of, size = scale.of(first + places), np.abs(x[places]).astype(np.float64)
-        r = (size * (scale.s / of)).astype(np.float32)
+        norms, magnitudes = scale.norms_at(first + places), np.abs(x[places]).astype(np.float64)
+        r = (magnitudes * (scale.s / norms)).astype(np.float32)
         whole = np.floor(r)
         bound = ((r - whole) * np.float32(2.0**31)).astype(np.int32)
         random = words(seed, first + begin, end - begin)
@@ -188,17 +188,17 @@ def quantize_tiny(
         level = np.minimum(level, np.uint32(scale.s))
         out[places] = 2 * level + ((level > 0) & (x[places] < 0))
         if leaves_errors:
-            values = _tiny_values(out[places], of, scale.s)
+            values = _tiny_values(out[places], norms, scale.s)
             x[places] -= round_to(values, ROUNDED[rounded_to])
 
 
 def _tiny_values(symbols: np.ndarray, norms: np.ndarray, s: int) -> np.ndarray:
     """Return the values of (k,) symbols of (k,) tiny norms."""
-    size = (symbols >> 1) * (norms / s)
-    return np.where(symbols & 1, -size, size).astype(np.float32)
+    magnitudes = (symbols >> 1) * (norms / s)
+    return np.where(symbols & 1, -magnitudes, magnitudes).astype(np.float32)
 
 
-def streams(out: np.ndarray) -> bool:
+def can_stream(out: np.ndarray) -> bool:
     """Whether `dequantize` should write to (n,) float32 `out` past the cache."""
     return device_of(out) is None and cover.streams(out[cover.to_cache_line(out, 1) :])
 
@@ -234,7 +234,7 @@ def dequantize(
             places = scale.tiny(first, out.size, part)
             before, symbol = out[places], symbols[places]
             _dequantize_part(symbols[part], scale, first + begin, out[part], add, stream)
-            value = _tiny_values(symbol, scale.of(first + places), scale.s)
+            value = _tiny_values(symbol, scale.norms_at(first + places), scale.s)
             with np.errstate(over="ignore", invalid="ignore"):  # in each thread
                 out[places] = value if add is None else before + add * value
     else:

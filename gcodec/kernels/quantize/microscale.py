@@ -110,12 +110,11 @@ def quantize(
         Bit pattern of the largest magnitude of x, or of the sum; NaN is larger than infinity. For
         an array on a device, to which no residual is added, a `Deferred`.
     """
-    fmt, adds, none = quantization.fmt, update is not None, np.empty(0, np.float32)
-    leaves_errors, streaming = (
-        leaves_errors or adds,
-        update is not None and streams(update.separate_output),
-    )
-    rounded_to = rounded_to if update is None else update.rounded_to
+    fmt, has_update, none = quantization.fmt, update is not None, np.empty(0, np.float32)
+    streaming = False
+    if update is not None:
+        streaming = streams(update.separate_output)
+        leaves_errors, rounded_to = True, update.rounded_to
     loop, numbers = _quantizer(fmt.name, seed is not None, leaves_errors), _numbers(quantization)
     keys = np.uint64(seed or 0), np.uint64(scale_finder(fmt.block).address)
     per_byte, blocks = fmt.per_byte, _TILE // fmt.block
@@ -138,31 +137,31 @@ def quantize(
         own = scales[start // fmt.block : fmt.blocks(stop)]
         data = out[start // per_byte : fmt.data_nbytes(stop)]
         count = whole // fmt.block
-        arrays = new_residual[:whole], backup[:whole], adds, streaming, rounded_to
+        arrays = new_residual[:whole], backup[:whole], has_update, streaming, rounded_to
         terms = part[:whole], residual[:whole], decay, *arrays
         loop(sums, *terms, np.uint64(start), *keys, *numbers, *scratch, own[:count], data)
-        if whole < part.size:
+        if whole < part.size:  # the remaining elements, in a block of zeros
             ends, last = np.empty(BLOCK // fmt.block, np.uint8), np.empty(BLOCK, np.uint8)
             padded = np.zeros((3, BLOCK), np.float32)
             padded[0, : part.size - whole] = part[whole:]
-            if adds:
+            if has_update:
                 rest = update_part.part(whole, part.size)
                 padded[1, : part.size - whole] = rest.save()
-            sums = sums if adds else padded[0]
-            terms = padded[0], padded[1], decay, padded[2], none, adds, False, rounded_to
+            sums = sums if has_update else padded[0]
+            terms = padded[0], padded[1], decay, padded[2], none, has_update, False, rounded_to
             loop(sums, *terms, np.uint64(start + whole), *keys, *numbers, *scratch, ends, last)
             own[count:] = ends[: own.size - count]
             data[whole // per_byte :] = last[: data.size - whole // per_byte]
             if leaves_errors:
-                errors, target = (padded[2], new_residual) if adds else (padded[0], part)
+                errors, target = (padded[2], new_residual) if has_update else (padded[0], part)
                 target[whole:] = errors[: part.size - whole]
         update_part.mark_replaced()
         return int(largest.max())
 
     top = max(pool.run(task, x.size, BLOCK, x))
     if top >= INFINITY_BITS:
-        of = x if update is None else update.new_residual
-        quantize_nonfinite(of, quantization, seed, scales, out, leaves_errors, rounded_to)
+        values = x if update is None else update.new_residual
+        quantize_nonfinite(values, quantization, seed, scales, out, leaves_errors, rounded_to)
     return top
 
 

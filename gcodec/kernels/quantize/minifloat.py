@@ -102,7 +102,7 @@ def dequantize_tensor(
     add: np.float32 | None = None,
 ) -> None:
     """Write the (n,) values of codes, or add a multiple of them; see `dequantize`."""
-    stream = add is None and streams(out, fmt)
+    stream = add is None and can_stream(out, fmt)
 
     def task(start: int, stop: int) -> None:
         part = part_of(codes, start, stop, fmt)
@@ -197,7 +197,7 @@ def quantize(
     return bool(top < INFINITY_BITS)
 
 
-def streams(out: np.ndarray, fmt: MiniFloat) -> bool:
+def can_stream(out: np.ndarray, fmt: MiniFloat) -> bool:
     """Whether `dequantize` should write to (n,) float32 `out` past the cache."""
     return cover.streams(out[cover.to_cache_line(out, per_byte(fmt)) :])
 
@@ -223,7 +223,7 @@ def dequantize(
     add : float32, optional
         Factor of the values that are added to `out`; each product is rounded first.
     stream : bool
-        Whether to write past the cache, from the first cache line of `out` on; see `streams`.
+        Whether to write past the cache, from the first cache line of `out` on; see `can_stream`.
     """
     pair = per_byte(fmt)
     if stream and (head := cover.to_cache_line(out, pair)):
