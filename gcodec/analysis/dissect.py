@@ -25,7 +25,7 @@ from gcodec.frame import (
     dtype_named,
     tag_of,
 )
-from gcodec.frame.header import Placed
+from gcodec.frame.header import HeaderField
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.wire import primitives
@@ -167,7 +167,7 @@ class Dissection:
         yield self._checksum("header checksum", "header", crc32c(whole), covered)
         self.end = self._reader.at + header.payload_nbytes + CHECKSUM_NBYTES + tag
 
-    def _header_fields(self, placed: Placed, header: Header) -> Iterator[FieldSpan]:
+    def _header_fields(self, placed: HeaderField, header: Header) -> Iterator[FieldSpan]:
         first, end, value = 8 * placed.start, 8 * placed.end, placed.value
         if placed.name == "seek table":
             yield from self._seek_table(placed)
@@ -191,7 +191,7 @@ class Dissection:
         else:
             yield from _gap(first, end, "header", placed.name)
 
-    def _described(self, placed: Placed, header: Header) -> tuple[object, str, int | None]:
+    def _described(self, placed: HeaderField, header: Header) -> tuple[object, str, int | None]:
         """Return value, meaning and number of a field of the header."""
         value = placed.value
         match placed.name:
@@ -223,7 +223,7 @@ class Dissection:
                 return value, f"{-(-value // 8):,} bytes", None
         return value, "bytes" if placed.name.endswith("length") else "", None
 
-    def _seek_table(self, placed: Placed) -> Iterator[FieldSpan]:
+    def _seek_table(self, placed: HeaderField) -> Iterator[FieldSpan]:
         first, section = 8 * placed.start, placed.value
         head = Reader(self._reader.data, placed.start)
         for name, meaning in (
