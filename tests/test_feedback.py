@@ -27,10 +27,10 @@ from fuzz.fork import fork
 from gcodec import Feedback, ParameterError
 from gcodec.arrays.source import Tensor
 from gcodec.codec import residuals
-from gcodec.codec.residuals import quantize_left
+from gcodec.codec.residuals import quantize_in_place
 from gcodec.feedback import derive_seed
 from gcodec.frame import Frame
-from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.runtime import cover
 
 G = np.linspace(-1, 1, 60, dtype=np.float32).reshape(3, 20)
@@ -79,7 +79,7 @@ def test_fused_residual_equals_that_of_separate_passes(spec: str, scale: float) 
     codec = gcodec.parse(spec)._with_shape(shape)
     top_bits = int(np.abs(x).max().view(np.uint32))
     fused, separate = x.copy(), x.copy()
-    symbols = quantize_left(codec, fused, Extremes(top_bits), "float32", 5, None)
+    symbols = quantize_in_place(codec, fused, ValueStatistics(top_bits), "float32", 5, None)
     expected = codec._quantize(x, 5, None)
     decoded = np.empty_like(x)
     codec._dequantize(expected, decoded)
@@ -105,8 +105,8 @@ def test_strides_of_several_tiles_have_the_errors_of_separate_passes(n: int) -> 
     """A tile of one stride may read elements whose errors another one has written."""
     x = np.random.default_rng(2).standard_normal(n, np.float32)
     codec, errors = gcodec.parse("terngrad:pack=terngrad"), x.copy()
-    extremes = Extremes(int(np.abs(x).max().view(np.uint32)))
-    symbols = quantize_left(codec, errors, extremes, "float32", 5, None)
+    statistics = ValueStatistics(int(np.abs(x).max().view(np.uint32)))
+    symbols = quantize_in_place(codec, errors, statistics, "float32", 5, None)
     expected, decoded = codec._quantize(x, 5, None), np.empty_like(x)
     codec._dequantize(expected, decoded)
     assert np.array_equal(symbols.codes, expected.codes)

@@ -25,7 +25,7 @@ from gcodec.frame import (
     dtype_named,
     tag_of,
 )
-from gcodec.frame.header import Placed
+from gcodec.frame.header import HeaderField
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.wire import primitives
@@ -144,9 +144,9 @@ class Dissection:
 
     def _header(self, header: Header) -> Iterator[FieldSpan]:
         starts: dict[str, int] = {}
-        for placed in header.fields(self._reader):
-            starts.setdefault(placed.name, 8 * placed.start)
-            yield from self._header_fields(placed, header)
+        for header_field in header.fields(self._reader):
+            starts.setdefault(header_field.name, 8 * header_field.start)
+            yield from self._header_fields(header_field, header)
         self.shape = header.shape
         if self._cls is not None:
             with _at(starts["parameters"]):
@@ -167,15 +167,15 @@ class Dissection:
         yield self._checksum("header checksum", "header", crc32c(whole), covered)
         self.end = self._reader.at + header.payload_nbytes + CHECKSUM_NBYTES + tag
 
-    def _header_fields(self, placed: Placed, header: Header) -> Iterator[FieldSpan]:
-        first, end, value = 8 * placed.start, 8 * placed.end, placed.value
-        if placed.name == "seek table":
-            yield from self._seek_table(placed)
-        elif placed.name not in ("parameters", "scalars"):
-            value, meaning, number = self._described(placed, header)
-            yield _field("header", placed.name, first, end - first, value, meaning, number)
+    def _header_fields(self, header_field: HeaderField, header: Header) -> Iterator[FieldSpan]:
+        first, end, value = 8 * header_field.start, 8 * header_field.end, header_field.value
+        if header_field.name == "seek table":
+            yield from self._seek_table(header_field)
+        elif header_field.name not in ("parameters", "scalars"):
+            value, meaning, number = self._described(header_field, header)
+            yield _field("header", header_field.name, first, end - first, value, meaning, number)
         elif self._cls is not None:
-            if placed.name == "parameters":
+            if header_field.name == "parameters":
                 declared = self._cls.parameters_in(value)
             else:
                 with _at(8 * self.start):
@@ -189,12 +189,14 @@ class Dissection:
                 bits = first + 8 * start, 8 * (stop - start)
                 yield _field("header", field.name, *bits, text, field.meaning)
         else:
-            yield from _gap(first, end, "header", placed.name)
+            yield from _gap(first, end, "header", header_field.name)
 
-    def _described(self, placed: Placed, header: Header) -> tuple[object, str, int | None]:
+    def _described(
+        self, header_field: HeaderField, header: Header
+    ) -> tuple[object, str, int | None]:
         """Return value, meaning and number of a field of the header."""
-        value = placed.value
-        match placed.name:
+        value = header_field.value
+        match header_field.name:
             case "magic":
                 return str(value, "ascii"), "first bytes of every frame", None
             case "version":
@@ -210,7 +212,7 @@ class Dissection:
                     return value, "not known to this release", None
                 return value, self._cls.name, None
             case "dtype":
-                self.dtype = dtype_named(value, placed.start, self._cls)
+                self.dtype = dtype_named(value, header_field.start, self._cls)
                 return value, self.dtype, None
             case "ndim":
                 return value, "dimensions", None
@@ -221,11 +223,11 @@ class Dissection:
                 return self.name, "name of the tensor", None
             case "payload bits":
                 return value, f"{-(-value // 8):,} bytes", None
-        return value, "bytes" if placed.name.endswith("length") else "", None
+        return value, "bytes" if header_field.name.endswith("length") else "", None
 
-    def _seek_table(self, placed: Placed) -> Iterator[FieldSpan]:
-        first, section = 8 * placed.start, placed.value
-        head = Reader(self._reader.data, placed.start)
+    def _seek_table(self, header_field: HeaderField) -> Iterator[FieldSpan]:
+        first, section = 8 * header_field.start, header_field.value
+        head = Reader(self._reader.data, header_field.start)
         for name, meaning in (
             ("log2 of a block", f"blocks of 2^{section.log2_block} {section.blocks}"),
             ("width", "bytes of a number"),
@@ -245,7 +247,7 @@ class Dissection:
             at, left = here + 8 * part.nbytes, None if left is None else left - 1
             meaning = _SEEK[part.name.partition(" ")[0]]
             yield _field("header", part.name, here, at - here, part.value, meaning, part.block)
-        yield from _skipped(at, 8 * placed.end)
+        yield from _skipped(at, 8 * header_field.end)
 
     # --- payload
 

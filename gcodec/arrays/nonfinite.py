@@ -97,12 +97,14 @@ def check_top(top_bits: int | Deferred, values: Array, name: str = "x") -> None:
     when_known(top_bits, check)
 
 
-def check_left(left: Array, values: Array, residual: Array, decay: np.float32, name: str) -> None:
+def check_new_residual(
+    new_residual: Array, values: Array, residual: Array, decay: np.float32, name: str
+) -> None:
     """Raise `ParameterError` if an element of values + decay·residual is NaN or Inf.
 
     Parameters
     ----------
-    left : (n,) float32 array
+    new_residual : (n,) float32 array
         New residual, which is not finite wherever the sum is not. Only then the sum is checked.
     values, residual : (n,) float32 array
     decay : np.float32
@@ -114,7 +116,7 @@ def check_left(left: Array, values: Array, residual: Array, decay: np.float32, n
         if top >= INFINITY_BITS:
             check_top(int(max_abs_bits_corrected(values, residual, decay)), values, name)
 
-    when_known(max_abs_bits(left), check)
+    when_known(max_abs_bits(new_residual), check)
 
 
 def find_nonfinite(values: Any, most: int = 3) -> tuple[int, tuple[int, ...]]:

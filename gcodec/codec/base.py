@@ -24,12 +24,12 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LevelString
 from gcodec.kernels.numeric import arithmetic, convert
-from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import one_wait, resolved
-from gcodec.runtime.device import current_device, device_of, host, no_twin
+from gcodec.runtime.device import Device, current_device, device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, clear, empty_beside, flattened, release
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import check_float32, check_integer
@@ -203,29 +203,17 @@ class Codec(Parameters):
             tensor = source.read()
             decay = check_float32("decay", decay)
             self._check_prior(prior)
-            codec, values = self._bound_to(tensor), tensor.values
-            target = inspect(residual, "residual")
-            shape = target.description()[1]
-            kept = target.target("float32", shape)
-            if kept.size != values.size:
-                raise ParameterError.of("residual.shape", shape, f"of {values.size} elements")
-            if not sources.is_flat(kept):
-                raise ParameterError("residual is strided: must be C-contiguous")
-            device = source.device
-            if device_of(kept) is not device:
-                raise ParameterError("residual and x are on different devices")
-            if (device.overlap if device else np.may_share_memory)(kept, values):
-                raise ParameterError("residual shares memory with x: must be an array of its own")
-            kept = kept.reshape(-1)
+            codec, device = self._bound_to(tensor), source.device
+            old = _flat_residual(residual, tensor.values, device)
             # On a device an error may be found after all kernels have run.
-            left = empty_beside(kept.size, np.float32, kept) if device else kept
-            update = ResidualUpdate(kept, np.float32(decay), left)
+            new = empty_beside(old.size, np.float32, old) if device else old
+            update = ResidualUpdate(old, np.float32(decay), new)
             with one_wait():
                 symbols: Symbols = resolved(
                     codec._quantize_residual(tensor, update, check_seed(seed), prior)
                 )
             if device:
-                kept[:] = left
+                old[:] = new
             return symbols
 
     def dequantize(self, symbols: Symbols, shape: ShapeLike) -> np.ndarray:
@@ -708,7 +696,7 @@ class Codec(Parameters):
     def _quantize_residual(
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Symbols | None
     ) -> Symbols:
-        """Quantize u = x + decay·residual, and write u − x̂ to `update.left`.
+        """Quantize u = x + decay·residual, and write u − x̂ to `update.new_residual`.
 
         That is another array than the residual, which is then only read; or, on the host, the same
         array, which an error leaves unchanged.
@@ -733,9 +721,9 @@ class Codec(Parameters):
     ) -> tuple[Symbols, int] | None:
         """Quantize u = x + decay·residual on the host, part by part, and write u − x̂.
 
-        Each part stays in the cache from the sum to the new residual, `update.left`. An error
-        leaves that array undefined, except for what `update.restore` restores. The result is None,
-        and nothing is written, if the codec cannot do so for these values.
+        Each part stays in the cache from the sum to the new residual, `update.new_residual`. An
+        error leaves that array undefined, except for what `update.restore` restores. The result is
+        None, and nothing is written, if the codec cannot do so for these values.
 
         Returns
         -------
@@ -746,7 +734,7 @@ class Codec(Parameters):
         return None
 
     def _quantize_in_place(
-        self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
+        self, values: np.ndarray, statistics: ValueStatistics, dtype: str, seed: int
     ) -> Symbols | None:
         """Quantize values on the host, and replace them by their quantization errors, values − x̂.
 
@@ -755,8 +743,8 @@ class Codec(Parameters):
         """
         return None
 
-    def _quantize_below(
-        self, values: Array, extremes: Extremes, seed: int, prior: Symbols | None
+    def _quantize_with_statistics(
+        self, values: Array, statistics: ValueStatistics, seed: int, prior: Symbols | None
     ) -> Symbols:
         """Quantize values, given what the pass that adds the residual found."""
         return self._quantize(values, seed, prior)
@@ -765,17 +753,19 @@ class Codec(Parameters):
         """Return an upper bound of |x̂| before rounding, given that of |x|."""
         return self.decoded_factor * max(largest, 1)
 
-    def _correct(self, x: Array, update: ResidualUpdate) -> Extremes:
-        """Write x + decay·residual to `update.left`, and save the residual if that is it."""
+    def _correct(self, x: Array, update: ResidualUpdate) -> ValueStatistics:
+        """Write x + decay·residual to `update.new_residual`; if that is the residual, save it."""
         if device_of(x) is not None:
-            return Extremes(arithmetic.correct(x, update.residual, update.decay, update.left))
+            return ValueStatistics(
+                arithmetic.correct(x, update.residual, update.decay, update.new_residual)
+            )
         return self._add_residual(x, update)
 
-    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> ValueStatistics:
         """Do what `_correct` does on the host.
 
         A codec whose quantizer needs other numbers of the sum overrides this method with a pass
-        that finds them, too; see `Extremes`.
+        that finds them, too; see `ValueStatistics`.
         """
         return arithmetic.add_residual(x, update)
 
@@ -899,6 +889,30 @@ class Codec(Parameters):
                     f"nbits: must be given, as nbits=…, since bytes of {codec} do not state nbits"
                 )
         return Payload(codec, values, flat, _check_nbits("nbits", nbits))
+
+
+def _flat_residual(residual: TensorLike, values: Array, device: Device | None) -> Array:
+    """Return a residual of values as an (n,) array of the same memory, or raise an error.
+
+    Raises
+    ------
+    ParameterError
+        If its size, layout or device is another one, or if it shares memory with the values.
+    TypeError
+        If it is no float32 array.
+    """
+    source = inspect(residual, "residual")
+    shape = source.description()[1]
+    array = source.target("float32", shape)
+    if array.size != values.size:
+        raise ParameterError.of("residual.shape", shape, f"of {values.size} elements")
+    if not sources.is_flat(array):
+        raise ParameterError("residual is strided: must be C-contiguous")
+    if device_of(array) is not device:
+        raise ParameterError("residual and x are on different devices")
+    if (device.overlap if device else np.may_share_memory)(array, values):
+        raise ParameterError("residual shares memory with x: must be an array of its own")
+    return array.reshape(-1)
 
 
 def _check_nbits(name: str, nbits: object) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from gcodec.arrays.nonfinite import check_top
 from gcodec.arrays.source import Tensor
 from gcodec.errors import ParameterError
-from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.convert import rounding
 from gcodec.kernels.numeric.reduce import float_of_bits, newly_infinite
 from gcodec.runtime import Array
@@ -35,10 +35,10 @@ ROUNDED_SAFE = {"float32": _SAFE, "float64": _SAFE, "bfloat16": _SAFE, "float16"
 def quantize_sum(
     codec: Codec, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Symbols | None
 ) -> Symbols:
-    """Quantize u = x + decay·residual, write u − x̂ to `update.left`, and return the symbols.
+    """Quantize u = x + decay·residual, and write u − x̂ to `update.new_residual`.
 
-    An update in place saves the residual. An error leaves `update.left` undefined, except for what
-    `update.restore` restores.
+    An update in place saves the residual. An error leaves `update.new_residual` undefined, except
+    for what `update.restore` restores.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def quantize_sum(
     x, is_exact = tensor.values, tensor.dtype in ("float32", "float64")
     if (is_exact or leaves_rounded(codec, tensor.dtype)) and device_of(x) is None:
         try:
-            rounded = update._replace(rounds=rounding(tensor.dtype))
+            rounded = update._replace(rounded_to=rounding(tensor.dtype))
             quantized = codec._quantize_sum(x, rounded, seed)
             if quantized is not None:
                 symbols, most = quantized
@@ -62,16 +62,16 @@ def quantize_sum(
             if not update.saves:
                 raise
             update.restore()  # the following steps raise an error that counts sums
-    extremes, is_accepted = _corrected(codec, tensor, update)
-    values, top_bits = update.left, extremes.top_bits
+    statistics, is_accepted = _corrected(codec, tensor, update)
+    values, top_bits = update.new_residual, statistics.top_bits
     if is_accepted:
-        return quantize_left(codec, values, extremes, tensor.dtype, seed, prior)
+        return quantize_in_place(codec, values, statistics, tensor.dtype, seed, prior)
     # Symbols on a device are not waited for.
     is_known = codec.bounds_decoded or codec.decoded_factor < math.inf
     is_known = is_known and (codec.symbols_on_host or device_of(values) is None)
     if is_known:
         prefetch(top_bits)  # fetch it together with the numbers that the symbols need
-    symbols = quantize_left(codec, values, extremes, tensor.dtype, seed, prior)
+    symbols = quantize_in_place(codec, values, statistics, tensor.dtype, seed, prior)
     largest = float_of_bits(top_bits) if is_known else math.inf
     bound = codec._decoded_bound(symbols, largest) if largest < _SAFE else math.inf
     if not (bound < ROUNDED_SAFE[tensor.dtype] and largest + bound < _SAFE):
@@ -79,17 +79,22 @@ def quantize_sum(
     return symbols
 
 
-def quantize_left(
-    codec: Codec, values: Array, extremes: Extremes, dtype: str, seed: int, prior: Symbols | None
+def quantize_in_place(
+    codec: Codec,
+    values: Array,
+    statistics: ValueStatistics,
+    dtype: str,
+    seed: int,
+    prior: Symbols | None,
 ) -> Symbols:
     """Quantize values, and replace them by their quantization errors, values − x̂."""
     symbols = None
     is_fused = dtype in codec.fused_dtypes or leaves_rounded(codec, dtype)
     if is_fused and device_of(values) is None:
-        symbols = codec._quantize_in_place(values, extremes, dtype, seed)
+        symbols = codec._quantize_in_place(values, statistics, dtype, seed)
     if symbols is not None:
         return symbols
-    symbols = codec._quantize_below(values, extremes, seed, prior)
+    symbols = codec._quantize_with_statistics(values, statistics, seed, prior)
     # u − x̂ is u + (−1)·x̂, bit for bit.
     codec._dequantize_add(symbols, dtype, np.float32(-1), values)
     return symbols
@@ -100,12 +105,14 @@ def leaves_rounded(codec: Codec, dtype: str) -> bool:
     return codec.leaves_rounded and can_round(dtype)
 
 
-def _corrected(codec: Codec, tensor: Tensor, update: ResidualUpdate) -> tuple[Extremes, bool]:
-    """Write u = x + decay·residual to `update.left`.
+def _corrected(
+    codec: Codec, tensor: Tensor, update: ResidualUpdate
+) -> tuple[ValueStatistics, bool]:
+    """Write u = x + decay·residual to `update.new_residual`.
 
     Returns
     -------
-    extremes : Extremes
+    statistics : ValueStatistics
         Largest magnitude of u, and perhaps other numbers.
     is_accepted : bool
         Whether the codec accepts u for sure, and decodes it to finite values. NaN and Inf are
@@ -117,11 +124,11 @@ def _corrected(codec: Codec, tensor: Tensor, update: ResidualUpdate) -> tuple[Ex
     is_checkable = is_known and tensor.dtype in ("float32", "float64")
     if bound < math.inf:  # comparing with the bound on a device would wait for it
         is_checkable = is_checkable and bound > 0 and device_of(x) is None
-    extremes = codec._correct(x, update)
-    top_bits = extremes.top_bits
+    statistics = codec._correct(x, update)
+    top_bits = statistics.top_bits
     if is_checkable and bound == math.inf:
         check_top(top_bits, x)
-    return extremes, is_checkable and (bound == math.inf or float_of_bits(top_bits) <= bound)
+    return statistics, is_checkable and (bound == math.inf or float_of_bits(top_bits) <= bound)
 
 
 def check_range(codec: Codec, tensor: Tensor, update: ResidualUpdate) -> None:
@@ -132,4 +139,4 @@ def check_range(codec: Codec, tensor: Tensor, update: ResidualUpdate) -> None:
             raise ParameterError(f"x: must not exceed the range of {codec} or {tensor.dtype}")
 
     terms = tensor.values, update.former, update.decay
-    when_known(newly_infinite(update.left, *terms), check)
+    when_known(newly_infinite(update.new_residual, *terms), check)

@@ -29,7 +29,7 @@ from gcodec.arrays.nonfinite import check_top, nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.pack import FieldLayout, check_length, pack_fields
-from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate, add_residual
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics, add_residual
 from gcodec.kernels.numeric.convert import rounding
 from gcodec.kernels.numeric.ranges import (
     RANGE_NBYTES,
@@ -134,40 +134,47 @@ class MinMax(Codec):
     ) -> MinMaxSymbols:
         return self._quantized(values, seed)
 
-    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> ValueStatistics:
         return add_residual(x, update, self._bucket(x.size))
 
     def _quantize_in_place(
-        self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
+        self, values: np.ndarray, statistics: ValueStatistics, dtype: str, seed: int
     ) -> MinMaxSymbols:
-        return self._quantized(values, seed, extremes, leave=True, rounds=rounding(dtype))
+        return self._quantized(
+            values, seed, statistics, leaves_errors=True, rounded_to=rounding(dtype)
+        )
 
-    def _quantize_below(
-        self, values: np.ndarray, extremes: Extremes, seed: int, prior: MinMaxSymbols | None
+    def _quantize_with_statistics(
+        self,
+        values: np.ndarray,
+        statistics: ValueStatistics,
+        seed: int,
+        prior: MinMaxSymbols | None,
     ) -> MinMaxSymbols:
-        return self._quantized(values, seed, extremes)
+        return self._quantized(values, seed, statistics)
 
     def _quantized(
         self,
         values: np.ndarray,
         seed: int,
-        extremes: Extremes | None = None,
+        statistics: ValueStatistics | None = None,
         *,
-        leave: bool = False,
-        rounds: int = 0,
+        leaves_errors: bool = False,
+        rounded_to: int = 0,
     ) -> MinMaxSymbols:
-        """Quantize values, perhaps given their `Extremes`.
+        """Quantize values, perhaps given their `ValueStatistics`.
 
-        With `leave`, the values are replaced by their quantization errors; see `uniform.quantize`.
+        With `leaves_errors`, the values are replaced by their quantization errors; see
+        `uniform.quantize`.
         """
-        n, known = values.size, extremes and extremes.ranges
+        n, known = values.size, statistics and statistics.ranges
         bucket_ranges, finite = known or ranges(values, self._bucket(n))
         require(finite, lambda: nonfinite_error(values))
         data = self._room(values)
         write_ranges(bucket_ranges, data)
         codes = data[self._ranges_nbytes(n) :]
         numbers = self._bucket(n), self.bits, self._key(seed)
-        uniform.quantize(values, bucket_ranges, *numbers, codes, leave, rounds)
+        uniform.quantize(values, bucket_ranges, *numbers, codes, leaves_errors, rounded_to)
         return MinMaxSymbols(data, n)
 
     def _quantize_sum(

@@ -158,7 +158,7 @@ class RandomK(SparseCodec):
     ) -> RandomKSymbols:
         # Only the sent elements are quantized, and only these change once `out` contains u.
         check_top(self._correct(tensor.values, update).top_bits, tensor.values)
-        n, out = tensor.values.size, update.left
+        n, out = tensor.values.size, update.new_residual
         positions = draw(n, self._sent(n), seed, out)
         values = host(scatter.take(out, positions))
         symbols = self._rounded(values, n, seed)

@@ -177,7 +177,7 @@ def select(
         if tiles.columns == 1:
             return largest_of_sums(tiles.cut(part), own_update, k, *out)
         add_residual(part, own_update)
-        return largest(tiles.cut(own_update.left), k, *out)
+        return largest(tiles.cut(own_update.new_residual), k, *out)
 
     def task(start: int, stop: int) -> bool:
         return all(is_finite(at, min(at + step, stop)) for at in range(start, stop, step))
@@ -377,7 +377,7 @@ class SparseLoCo(SparseCodec):
         tiles = self._tiles(x.size)
         positions, sent = select(x, tiles, tiles.sent(self.k), update)
         symbols = self._binned(x.size, positions, sent)
-        self._dequantize_add(symbols, "float32", np.float32(-1), update.left)
+        self._dequantize_add(symbols, "float32", np.float32(-1), update.new_residual)
         return symbols, int(max_abs_bits(sent.reshape(-1)))
 
     def _binned(self, n: int, positions: np.ndarray, sent: np.ndarray) -> SparseLoCoSymbols:

@@ -55,7 +55,7 @@ from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.dequantize import LEVELS_LOW_FIRST, LevelString
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import arithmetic, convert, scalar_rules
-from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import max_abs_bits, moments
@@ -245,9 +245,9 @@ class TernGrad(Codec):
         return self._with_scale(values, self._scale_of(values), seed)
 
     def _quantize_in_place(
-        self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
+        self, values: np.ndarray, statistics: ValueStatistics, dtype: str, seed: int
     ) -> TernarySymbols:
-        scale = self._scale_of(values, extremes)
+        scale = self._scale_of(values, statistics)
         return self._with_scale(values, scale, seed, convert.round_number(scale, dtype))
 
     def _with_scale(
@@ -257,26 +257,26 @@ class TernGrad(Codec):
         codes = ternary.quantize(values, as_float32(scale), seed, self._pack_rule, level)
         return TernarySymbols(codes, scale, self._bound_shape(values.size))
 
-    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> ValueStatistics:
         add = arithmetic.add_residual_with_moments if self.clip else arithmetic.add_residual
         return add(x, update)
 
-    def _quantize_below(
+    def _quantize_with_statistics(
         self,
         values: np.ndarray,
-        extremes: Extremes,
+        statistics: ValueStatistics,
         seed: int,
         prior: TernarySymbols | None,
     ) -> TernarySymbols:
-        return self._with_scale(values, self._scale_of(values, extremes), seed)
+        return self._with_scale(values, self._scale_of(values, statistics), seed)
 
-    def _scale_of(self, values: np.ndarray, extremes: Extremes | None = None) -> float:
+    def _scale_of(self, values: np.ndarray, statistics: ValueStatistics | None = None) -> float:
         """Return the scale, given what is known about the values."""
         if not self.clip:
-            bits: Any = max_abs_bits(values) if extremes is None else extremes.top_bits
+            bits: Any = max_abs_bits(values) if statistics is None else statistics.top_bits
             check_top(bits, values)
             return scalar_rules.size_of(bits)
-        sums = (extremes and extremes.moments) or moments(values)
+        sums = (statistics and statistics.moments) or moments(values)
         check_top(sums.largest, values)
         return scalar_rules.clipped_size(*sums, values.size, float(np.float32(self.clip)))
 

@@ -150,8 +150,7 @@ class BitSpan(NamedTuple):
 
     def refuse_more_words(self, after: int) -> None:
         """Raise `Corrupt` if the span has bits from bit `after` on, where its words end."""
-        if after < self.end:
-            raise Corrupt(f"the payload has {self.end - after} bits after its last codeword")
+        rans_string.refuse_more(after, self.end)
 
     def must_cover(self, *, bits_follow: bool = False) -> SeekTable | None:
         """Return the seek table; raise `Corrupt` unless it covers the span or bits may follow."""
@@ -286,7 +285,7 @@ class WordString(NamedTuple):
 
         data, first, end, _ = self.span
         string = data, first, end, self.coded, 1 << log2_block, offsets
-        is_plain = self.dtype == np.uint8 and not self.code.wide and self.coded.silent is None
+        is_plain = self.dtype == np.uint8 and not self.code.wide and self.coded.uncoded is None
         if is_plain and isinstance(take, into):
             return dense_string.read(self.code, *string, take_widened, take.out)
         return dense_string.read(self.code, *string, take_widened)

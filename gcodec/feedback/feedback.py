@@ -16,7 +16,7 @@ from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.nonfinite import (
     NonFinite,
     check_corrected,
-    check_left,
+    check_new_residual,
     check_nonfinite,
     with_policy,
 )
@@ -75,7 +75,7 @@ class _Step(NamedTuple):
     codec : Codec
     tensor : Tensor
     residual : (n,) float32 array
-    left : (n,) float32 array
+    new_residual : (n,) float32 array
         Where the new residual is written.
     seed : int
     prior : object, optional
@@ -89,7 +89,7 @@ class _Step(NamedTuple):
     codec: Codec
     tensor: Tensor
     residual: Array
-    left: Array
+    new_residual: Array
     seed: int
     prior: Symbols | None = None
     name: str | None = None
@@ -108,7 +108,7 @@ class _Step(NamedTuple):
 
 
 _Result = tuple[bytes, _Step, Symbols]
-"""Frame of a tensor, and the step whose `left` becomes the residual; the state is unchanged."""
+"""Frame of a tensor, and its step. The state still has the old residual of the tensor."""
 
 
 class L1Norms(NamedTuple):
@@ -397,9 +397,9 @@ class Feedback:
         states = [tensors.states.get(name) for name in names]
         counts = [0 if state is None else state.memory.step for state in states]
         seed = derive_seed(self.seed, name="\0".join(names), step=max(counts), rank=self.rank)
-        left = tensors.spares.take(values.size, values)
+        new_residual = tensors.spares.take(values.size, values)
         tensor = Tensor(values, "float32", values.shape)
-        step = _Step(self._bound(codec, tensor), tensor, residual, left, seed)
+        step = _Step(self._bound(codec, tensor), tensor, residual, new_residual, seed)
         try:
             frame, _, _ = self._run(step, key)
         except ParameterError:
@@ -412,10 +412,10 @@ class Feedback:
         listed = Frame(payload.codec, "uint8", text.shape, payload, MEMBERS_NAME, key).to_bytes()
         ends = list(itertools.accumulate(member.size for member in members))
         parts = [
-            left[end - member.size : end].reshape(member.shape)
+            new_residual[end - member.size : end].reshape(member.shape)
             for member, end in zip(members, ends, strict=True)
         ]
-        return GroupStep(names, Group(left, parts), counts, [listed, frame])
+        return GroupStep(names, Group(new_residual, parts), counts, [listed, frame])
 
     def _check_members(self, grads: Mapping[str, np.ndarray], residual: np.ndarray) -> None:
         """Raise the error of the first gradient of a group whose sum is not finite."""
@@ -439,7 +439,7 @@ class Feedback:
         codec = self._bound(codec, tensor)
         if tensor.dtype == "float64":  # codecs quantize the sum of float32 values in one pass
             tensor = tensor._replace(values=convert.whole(values))
-        left = tensors.spares.take(values.size, values)
+        new_residual = tensors.spares.take(values.size, values)
         if before is None:
             zeros = tensors.spares.take(values.size, values)
             clear(zeros)
@@ -452,7 +452,7 @@ class Feedback:
         # A codec handles the symbols of other parameters, but not of other codecs.
         if memory.prior is not None and type(memory.prior[0]) is type(codec):
             prior = memory.prior[1]
-        return _Step(codec, tensor, residual, left, seed, prior, name, memory)
+        return _Step(codec, tensor, residual, new_residual, seed, prior, name, memory)
 
     def _bound(self, codec: Codec, tensor: Tensor) -> Codec:
         """Return the codec bound to a tensor, which refuses NaN and Inf itself if it can."""
@@ -476,7 +476,7 @@ class Feedback:
         norm = _l1_norm(step.tensor.values) if self.track else None
         uses_prior = step.codec.uses_prior
         last = (step.codec, resolved(symbols)) if uses_prior else step.memory.prior
-        memory = Memory(step.left.reshape(step.tensor.shape), step.memory.step + 1, last)
+        memory = Memory(step.new_residual.reshape(step.tensor.shape), step.memory.step + 1, last)
         return TensorState(memory, gradient_norm=norm)
 
     def _run(self, step: _Step, key: bytes | None) -> _Result:
@@ -501,11 +501,13 @@ class Feedback:
         if not checks_later:
             step = self._finite(step)
         tensor = step.tensor
-        update = ResidualUpdate(step.residual, np.float32(self.decay), step.left)
+        update = ResidualUpdate(step.residual, np.float32(self.decay), step.new_residual)
         symbols = codec._quantize_residual(tensor, update, step.seed, step.prior)
         is_checked = codec.refuses_nonfinite or self.nonfinite == "propagate"
         if checks_later and codec.keeps_nonfinite and not is_checked:
-            check_left(step.left, tensor.values, update.residual, update.decay, step.title)
+            check_new_residual(
+                step.new_residual, tensor.values, update.residual, update.decay, step.title
+            )
         return step, symbols, codec._pack(symbols)
 
     def _checks_later(self, step: _Step) -> bool:

@@ -9,7 +9,7 @@ from gcodec.entropy.context import byte_coder, byte_scales
 from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.errors import Corrupt
 from gcodec.fields import contexts
-from gcodec.fields.rans import states
+from gcodec.fields.rans import rans_string
 from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldWalker
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
 
@@ -44,7 +44,7 @@ def context_string(
     yield from walk.summary("model", 1, {"table": end - walk.at}, checked=True)
     string = byte_coder.open(BitSpan(walk.data, first, walk.end), n)
     yield from walk.pad(-walk.at % 8)
-    yield from states(walk, "level", name, string, describe)
+    yield from rans_string(walk, "level", name, string, describe)
 
 
 def scales(walk: FieldWalker, n: int) -> Iterator[FieldSpan]:

@@ -15,7 +15,7 @@ from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.entropy.universal import Rice
 from gcodec.errors import Corrupt
-from gcodec.fields.rans import states
+from gcodec.fields.rans import rans_string
 from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.outlier_lists import RICE_NBITS
@@ -83,7 +83,7 @@ def context_string(
             note = f"{value.meaning}, an outlier" if is_outlier[k] else value.meaning
             yield value._replace(meaning=note)
 
-    yield from states(walk, "level", name, string.symbols, describe_restored)
+    yield from rans_string(walk, "level", name, string.symbols, describe_restored)
 
 
 def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:

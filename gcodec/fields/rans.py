@@ -22,7 +22,7 @@ from gcodec.kernels.rans.rans_vector import vector_width
 _WORD_NBITS = 16
 
 
-def states(
+def rans_string(
     walk: FieldWalker, kind: Kind, name: str, string: RansString, describe: DescribeSymbols
 ) -> Iterator[FieldSpan]:
     """Describe an opened string up to the end of the payload.
@@ -47,7 +47,7 @@ def states(
     """
     window, lanes, tables = walk.window(), string.lanes, string.tables
     described = 0  # number of symbols
-    while described < string.n and not window.closed:
+    while described < string.n and not window.closed:  # for each block
         first, start = described, walk.at
         size = min(BLOCK, string.n - first)
         heads = yield from walk.checked(
@@ -69,7 +69,7 @@ def states(
             classes = classes[: symbols.size].copy()
             add_quantizers(symbols, lanes, classes)
         before = np.concatenate([heads[None], after])
-        for at in range(0, symbols.size, lanes):
+        for at in range(0, symbols.size, lanes):  # for each group of a symbol per lane
             group = symbols[at : at + lanes]
             state = before[at // lanes][: group.size]
             group_classes = classes[at : at + group.size]
@@ -82,10 +82,7 @@ def states(
                 value = value._replace(meaning=", ".join(filter(None, (value.meaning, meaning))))
                 yield walk.span(kind, name, 0, value, first + at + lane)
                 if reads_word[lane]:
-                    data = walk.data[walk.at // 8 : walk.at // 8 + 2].tobytes()
-                    note = f"16-bit word that refills lane {lane}"
-                    word = FieldValue(int.from_bytes(data, "little"), note)
-                    yield walk.span(kind, "word", _WORD_NBITS, word)
+                    yield _word(walk, kind, lane)
             described += high
             if high < group.size:
                 break
@@ -99,6 +96,13 @@ def states(
 _describe_states = walker.describe_each(
     lambda state, lane: FieldValue(state, f"state of lane {lane} at the start of the block")
 )
+
+
+def _word(walk: FieldWalker, kind: Kind, lane: int) -> FieldSpan:
+    """Describe the word that a lane reads."""
+    data = walk.data[walk.at // 8 : walk.at // 8 + 2].tobytes()
+    note = f"16-bit word that refills lane {lane}"
+    return walk.span(kind, "word", _WORD_NBITS, FieldValue(int.from_bytes(data, "little"), note))
 
 
 def _heads(walk: FieldWalker, lanes: int) -> np.ndarray:

@@ -89,7 +89,7 @@ def _readable(
 
 def _several(walk: FieldWalker, gap_nbits: np.ndarray, nbits: np.ndarray) -> Iterator[FieldSpan]:
     level = split_of("level", int(nbits.sum()), nbits.size)
-    yield from walk.summary("unit", nbits.size, {"index": int(gap_nbits.sum()), **level})
+    yield from walk.summary("pair", nbits.size, {"index": int(gap_nbits.sum()), **level})
 
 
 def _lone_gap(

@@ -12,7 +12,7 @@ from gcodec.entropy.tabled import Kind as Coder
 from gcodec.entropy.tabled import Table
 from gcodec.errors import FormatError
 from gcodec.fields import walker
-from gcodec.fields.rans import states
+from gcodec.fields.rans import rans_string
 from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.fields.words import words
 from gcodec.kernels.bits.coded_mask import CodedMask
@@ -120,4 +120,4 @@ def string(
         yield from words(walk, kind, name, string.code, count, describe)
     else:
         yield from walk.pad(-walk.at % 8)
-        yield from states(walk, kind, name, string, describe)
+        yield from rans_string(walk, kind, name, string, describe)

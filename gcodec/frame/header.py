@@ -24,8 +24,8 @@ from gcodec.wire.seek import Section
 _DTYPE_NAMES = {code: name for name, code in primitives.DTYPE_CODES.items()}
 
 
-class Placed(NamedTuple):
-    """Field value and its position.
+class HeaderField(NamedTuple):
+    """A field that has been read, with its position.
 
     Attributes
     ----------
@@ -74,11 +74,11 @@ class Header:
             pass
         return header
 
-    def fields(self, reader: Reader) -> Iterator[Placed]:
+    def fields(self, reader: Reader) -> Iterator[HeaderField]:
         """Read a header as `read` does, but field by field into an empty header."""
         start = reader.at
         for name, value in self._read(reader):
-            yield Placed(name, start, reader.at, value)
+            yield HeaderField(name, start, reader.at, value)
             start = reader.at
 
     def _read(self, reader: Reader) -> Iterator[tuple[str, object]]:

@@ -1,8 +1,9 @@
-"""The compiler: turns a kernel into an object file. Only this package's compiling half is Numba's.
+"""The compiler: turns a kernel into an object file.
 
-Numba types a function and lowers it to LLVM IR. What follows is gcodec's own: a helper is compiled
-once for each process and linked into all kernels that call it, only whole kernels are optimized
-and become machine code, and an entry of gcodec's own takes the place of Numba's wrappers.
+Numba types a function and lowers it to LLVM IR. All other steps are gcodec's own: a helper is
+compiled once for each process and linked into all kernels that call it, only whole kernels are
+optimized and become machine code, and an entry of gcodec's own takes the place of Numba's
+wrappers.
 """
 
 from __future__ import annotations

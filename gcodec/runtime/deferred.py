@@ -208,7 +208,10 @@ def prefetch(number: Any) -> None:
 
 
 def map_deferred(function: Callable[..., Any], *numbers: Any) -> Any:
-    """Return a function of numbers; as a `Deferred` if some are, which have the same words."""
+    """Apply a function to numbers; the result is a `Deferred` if some of the numbers are.
+
+    All deferred ones among them must have the same words.
+    """
     deferred = [number for number in numbers if type(number) is Deferred]
     if not deferred:
         return function(*numbers)
@@ -220,13 +223,13 @@ def map_deferred(function: Callable[..., Any], *numbers: Any) -> Any:
 
 
 class LeadingBytes(NamedTuple):
-    """The first bytes of an array on a device, whose number is counted by a word there.
+    """The first bytes of an array on a device; a word on the device states how many.
 
     Attributes
     ----------
     array : (n,) uint8 array on the device
-        Whole words of four bytes. The fetched array has n bytes too, those after the counted ones
-        undefined.
+        Whole words of four bytes. The fetched array has n bytes, too; only the leading ones are
+        defined.
     count : (1,) int64 array on the device
     unit, more : int
         The bytes hold ``count * unit + more`` bits.

@@ -172,7 +172,7 @@ class Emitter:
                         self.store(values, pointer)
 
     def rounded(self, values: Value) -> Value:
-        """Emit float32 lanes, rounded to the dtype that the argument "rounds" is the index of.
+        """Emit float32 lanes, rounded to the dtype that the argument "rounded_to" is the index of.
 
         See `ROUNDED`. No lane may be NaN, which could become another NaN or a zero.
         """
@@ -184,7 +184,7 @@ class Emitter:
             return word([number] * word.count)
 
         def is_index(name: str) -> Value:
-            index = self.args["rounds"]
+            index = self.args["rounded_to"]
             return builder.icmp_signed("==", index, index.type(ROUNDED.index(name)))
 
         # Without a branch, the lanes of several loads remain interleaved.

@@ -53,7 +53,7 @@ class Stride(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A number of a section.
+    """A number of a `Section`, for its description.
 
     Attributes
     ----------
@@ -86,8 +86,8 @@ def entries_nbytes(count: int, width: int, columns: int) -> int:
     return columns * (width * count + SUM_NBYTES * (max(count - 1, 0) // STRIDE))
 
 
-def within(count: int, log2_block: int) -> np.ndarray:
-    """Return a mask of the blocks that start within a block of rANS."""
+def has_states(count: int, log2_block: int) -> np.ndarray:
+    """Return a mask of the blocks whose states a table stores: those within a block of rANS."""
     mask = np.ones(count, np.bool_)
     mask[:: 1 << LOG2_RANS - log2_block] = False
     return mask
@@ -103,7 +103,7 @@ def states_nbytes(count: int, log2_block: int) -> int:
 # at most a hundredth of the payload's bytes.
 MIN_ELEMENTS = 1 << 16
 LOG2_BLOCK = 12
-LOG2_STATES = 16  # of blocks with states; LOG2_RANS if the table is then too large
+LOG2_STATES = 16  # log2 of blocks with states; LOG2_RANS if the table is then too large
 _SHARE = 100
 
 Blocks = Literal["elements", "values", "states"]
@@ -217,7 +217,7 @@ class SeekTable:
                 parts += [int(s[first]).to_bytes(SUM_NBYTES, "little") for s in sums]
             parts.append(entries[first : first + size].tobytes())
         if self.states is not None:
-            sent = self.states[within(self.count, self.log2_block)]
+            sent = self.states[has_states(self.count, self.log2_block)]
             parts.append(sent.astype("<u4").tobytes())
         return b"".join(parts)
 
@@ -350,7 +350,9 @@ class Section(NamedTuple):
         head += len(self.entries)
         if not self.states:
             return
-        for k, block in enumerate(np.flatnonzero(within(self.number, self.log2_block)).tolist()):
+        for k, block in enumerate(
+            np.flatnonzero(has_states(self.number, self.log2_block)).tolist()
+        ):
             for lane in range(LANES):
                 offset = 4 * (LANES * k + lane)
                 value = int.from_bytes(self.states[offset : offset + 4], "little")
@@ -361,7 +363,7 @@ class Section(NamedTuple):
             return None
         states = np.zeros((self.number, LANES), np.uint32)
         sent = np.frombuffer(self.states, "<u4").reshape(-1, LANES)
-        states[within(self.number, self.log2_block)] = sent
+        states[has_states(self.number, self.log2_block)] = sent
         return states
 
 

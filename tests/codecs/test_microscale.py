@@ -450,4 +450,4 @@ def check_kernel(name: str, rule: str, x: np.ndarray, tensor_scale: np.float32) 
         assert scales.tobytes() + elements.tobytes() == data.tobytes()
     with np.errstate(all="ignore"):
         assert np.array_equal(rest, x - decoded)
-        assert np.array_equal(update.left, x - decoded)
+        assert np.array_equal(update.new_residual, x - decoded)

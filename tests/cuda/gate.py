@@ -36,7 +36,7 @@ REGISTERS = 64
 # unroll further.
 MORE_REGISTERS = {
     "read_words": 80,
-    "read_units": 80,
+    "read_pairs": 80,
     "make_frequencies": 80,
     "start_search": 72,
     "find_scales": 80,
@@ -47,12 +47,12 @@ MORE_REGISTERS = {
 # code that functions take by reference.
 STACK = {
     "count_numbers": 80,
-    "count_units": 80,
+    "count_pairs": 80,
     "measure_words": 112,
     "write_words": 112,
-    "measure_units": 160,
-    "mark_units": 160,
-    "write_units": 160,
+    "measure_pairs": 160,
+    "mark_pairs": 160,
+    "write_pairs": 160,
 }
 
 

@@ -40,7 +40,7 @@ def test_plain_levels_of_sums(n: int, in_place: bool) -> None:
     top = add_residual_plainly(x, update, step, symbols)
     plain_levels(sums, step, wanted)
     np.testing.assert_array_equal(symbols, wanted)
-    np.testing.assert_array_equal(update.left, sums)
+    np.testing.assert_array_equal(update.new_residual, sums)
     assert top == int(np.abs(sums).max().view(np.uint32))
     update.restore()
     np.testing.assert_array_equal(update.residual, former)
@@ -87,7 +87,7 @@ def test_largest_of_sums(size: int, k: int, chunks: int, in_place: bool) -> None
     assert largest_of_sums(x.reshape(chunks, size), update, k, places[1], values[1])
     np.testing.assert_array_equal(places[1], places[0])
     np.testing.assert_array_equal(values[1], values[0])
-    np.testing.assert_array_equal(update.left, sums)
+    np.testing.assert_array_equal(update.new_residual, sums)
     update.restore()
     np.testing.assert_array_equal(update.residual, former)
 

@@ -58,7 +58,7 @@ def two_loops(monkeypatch: pytest.MonkeyPatch) -> object:
 
     def decode(data: bytes) -> np.ndarray:
         with monkeypatch.context() as patch:
-            patch.setattr(scaled_read, "reads", lambda *_: False)
+            patch.setattr(scaled_read, "is_readable", lambda *_: False)
             return gcodec.decode(data)
 
     decode.done = done
@@ -136,7 +136,7 @@ def test_damage_raises_the_errors_of_two_loops(spec: str, monkeypatch: pytest.Mo
     rng = random.Random(3)
     frame = gcodec.Frame.from_bytes(frame_of(values(70_000), spec))
     codec, payload, shape = frame.codec, frame.payload, frame.shape
-    outcomes, reads = [], scaled_read.reads
+    outcomes, is_readable = [], scaled_read.is_readable
     for kind in ("payload", "seek") * 30:
         data, seek = payload.data.copy(), payload.seek
         if kind == "payload":
@@ -150,9 +150,9 @@ def test_damage_raises_the_errors_of_two_loops(spec: str, monkeypatch: pytest.Mo
             seek = SeekTable(seek.log2_block, lengths)
         damaged = payload._replace(data=data, seek=seek)
         results = [outcome(codec, damaged, shape)]
-        monkeypatch.setattr(scaled_read, "reads", lambda *_: False)
+        monkeypatch.setattr(scaled_read, "is_readable", lambda *_: False)
         results.append(outcome(codec, damaged, shape))
-        monkeypatch.setattr(scaled_read, "reads", reads)
+        monkeypatch.setattr(scaled_read, "is_readable", is_readable)
         assert results[0] == results[1]
         outcomes.append((results[0], kind))
     assert (gcodec.Corrupt, "seek") in outcomes and (gcodec.Corrupt, "payload") in outcomes

@@ -204,15 +204,15 @@ def test_ranges_of_streamed_sums(bucket: int, monkeypatch: pytest.MonkeyPatch) -
                 ResidualUpdate(y, scale, out),
                 ResidualUpdate(in_place, scale, in_place).saving(),
             ):
-                extremes = arithmetic.add_residual(x, update, bucket)
-                assert gs.same_bits(update.left, total) and gs.same_bits(update.former, y)
-                assert extremes.top_bits == reduce.max_abs_bits(total)
+                statistics = arithmetic.add_residual(x, update, bucket)
+                assert gs.same_bits(update.new_residual, total) and gs.same_bits(update.former, y)
+                assert statistics.top_bits == reduce.max_abs_bits(total)
                 if bucket % 32 and bucket < n:
-                    assert extremes.ranges is None
+                    assert statistics.ranges is None
                     continue
-                assert extremes.ranges is not None
-                assert extremes.ranges[1] == finite
-                assert not finite or gs.same_bits(extremes.ranges[0], wanted)
+                assert statistics.ranges is not None
+                assert statistics.ranges[1] == finite
+                assert not finite or gs.same_bits(statistics.ranges[0], wanted)
 
 
 @pytest.mark.parametrize("n", [1, 255, 4096, 10_000, 70_001])
@@ -228,13 +228,15 @@ def test_moments_of_streamed_sums(n: int, in_place: bool, monkeypatch: pytest.Mo
         former, update = y.copy(), ResidualUpdate(y, scale, out)
         if in_place:
             update = ResidualUpdate(y, scale, y).saving()
-        extremes = arithmetic.add_residual_with_moments(x, update)
+        statistics = arithmetic.add_residual_with_moments(x, update)
         moments = reduce.moments(wanted)
-        assert gs.same_bits(update.left, wanted) and gs.same_bits(update.former, former)
-        assert extremes.top_bits == moments.largest
-        assert extremes.moments is not None
-        assert gs.same_bits(np.array(extremes.moments[:2]), np.array(moments[:2]))
-        assert np.isnan(moments.squares) or extremes.moments.squares == reduce.sum_squares(wanted)
+        assert gs.same_bits(update.new_residual, wanted) and gs.same_bits(update.former, former)
+        assert statistics.top_bits == moments.largest
+        assert statistics.moments is not None
+        assert gs.same_bits(np.array(statistics.moments[:2]), np.array(moments[:2]))
+        assert np.isnan(moments.squares) or statistics.moments.squares == reduce.sum_squares(
+            wanted
+        )
 
 
 @pytest.mark.parametrize("n", [0, 1, 31, 32, 1024, 20_000, 70_001])
@@ -250,7 +252,7 @@ def test_histogram_of_sums(n: int, in_place: bool, monkeypatch: pytest.MonkeyPat
         if in_place:
             update = ResidualUpdate(y, scale, y).saving()
         top_bits, counts = log_histogram.add_residual_with_histogram(x, update)
-        assert gs.same_bits(update.left, wanted) and gs.same_bits(update.former, former)
+        assert gs.same_bits(update.new_residual, wanted) and gs.same_bits(update.former, former)
         assert top_bits == reduce.max_abs_bits(wanted)
         assert np.array_equal(counts, log_histogram.log_histogram(wanted))
 

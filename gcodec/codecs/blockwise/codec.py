@@ -46,7 +46,7 @@ from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import arithmetic
-from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.quantize import blockwise, standard_scores
 from gcodec.payload import Payload, Selection
 from gcodec.runtime.device import beside, device_of, host
@@ -202,26 +202,30 @@ class Blockwise(Codec):
         symbols, top = self._quantized(x, update)
         return symbols, int(np.float32(top).view(np.uint32))
 
-    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> ValueStatistics:
         is_uniform = self.kind == "uniform8"
         add = arithmetic.add_residual_with_moments if is_uniform else arithmetic.add_residual
         return add(x, update)
 
-    def _quantize_below(
-        self, values: np.ndarray, extremes: Extremes, seed: int, prior: BlockwiseSymbols | None
+    def _quantize_with_statistics(
+        self,
+        values: np.ndarray,
+        statistics: ValueStatistics,
+        seed: int,
+        prior: BlockwiseSymbols | None,
     ) -> BlockwiseSymbols:
-        return self._quantized(values, extremes=extremes)[0]
+        return self._quantized(values, statistics=statistics)[0]
 
     def _quantized(
         self,
         values: np.ndarray,
         update: ResidualUpdate | None = None,
-        extremes: Extremes | None = None,
+        statistics: ValueStatistics | None = None,
     ) -> tuple[BlockwiseSymbols, float]:
         """Quantize values, or their sum with a residual, whose largest magnitude is returned."""
         layout = self._layout(values.size)
         data = empty_beside(layout.nbytes, np.uint8, values)
-        moments = extremes and extremes.moments
+        moments = statistics and statistics.moments
         top = quantizer.quantize(values, layout, data, update=update, known=moments)
         return BlockwiseSymbols(data, layout.n, layout.block), top
 

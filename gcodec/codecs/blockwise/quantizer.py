@@ -177,9 +177,9 @@ def _absmax(
     last = x[full:]
     if rest and update is not None:
         own = update.part(full, x.size)
-        last = own.left
-        correct(x[full:], own.copied(), own.decay, last)
-        own.mark_saved()
+        last = own.new_residual
+        correct(x[full:], own.save(), own.decay, last)
+        own.mark_replaced()
     if rest:
         tops[-1] = np.maximum(float_of_bits(max_abs_bits(last)), _LEAST)
     check_largest(x, float(tops.max()), update)
@@ -187,7 +187,7 @@ def _absmax(
         scaled, one = last / tops[-1], np.ones(1, np.float32)
         loops.quantize(scaled, block, one, _ZERO, table, codes[start:])
         if update is not None:
-            decoded, dtype = np.empty_like(last), ROUNDED[update.rounds]
+            decoded, dtype = np.empty_like(last), ROUNDED[update.rounded_to]
             blockwise.dequantize(codes[start:], block, tops[-1:], table.values, False, decoded)
             convert.add_rounded(decoded, dtype, np.float32(-1), last)
     return tops
@@ -195,11 +195,11 @@ def _absmax(
 
 def _uniform(x: np.ndarray, codes: np.ndarray, loops: Loops, known: Moments | None) -> np.ndarray:
     """Write 256 equal steps over six standard deviations, and return the mean of each step."""
-    of: Moments = known or moments(x)
-    check_largest(x, float_of_bits(of.largest) if of.largest < reduce.INFINITY_BITS else math.inf)
+    total, squares, top = known or moments(x)
+    check_largest(x, float_of_bits(top) if top < reduce.INFINITY_BITS else math.inf)
     n = x.size
-    mean = np.float32(of.total / n)
-    squares = max(0.0, of.squares - of.total * of.total / n)
+    mean = np.float32(total / n)
+    squares = max(0.0, squares - total * total / n)
     sigma = np.float32(math.sqrt(squares / max(n - 1, 1)))
     scale = np.float32(6) * (sigma / np.float32(256))
     with np.errstate(divide="ignore", over="ignore"):

@@ -69,8 +69,8 @@ from gcodec.fields.contexts import context_string
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.arithmetic import (
-    Extremes,
     ResidualUpdate,
+    ValueStatistics,
     add_residual_with_moments,
 )
 from gcodec.kernels.numeric.reduce import float_of_bits, moments
@@ -196,24 +196,24 @@ class ECSQ(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: QuantizedLevels | None
     ) -> QuantizedLevels:
-        extremes = None
+        statistics = None
         if self._begins_plainly and values.size and device_of(values) is None:
             plain = np.empty(values.size, np.uint8)
             top_bits = plain_levels_and_top(values, np.float32(self.step), plain)
-            extremes = Extremes(top_bits, plain=plain)
+            statistics = ValueStatistics(top_bits, plain=plain)
         elif self._seeks_error and device_of(values) is None:
             known = moments(values)
-            extremes = Extremes(known.largest, moments=known)
-        return self._quantize_below(values, extremes, seed, prior)
+            statistics = ValueStatistics(known.largest, moments=known)
+        return self._quantize_with_statistics(values, statistics, seed, prior)
 
-    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> ValueStatistics:
         if self._seeks_error:
             return add_residual_with_moments(x, update)
         if not (self._begins_plainly and x.size):
             return super()._add_residual(x, update)
         plain = empty_beside(x.size, np.uint8, x)
         top_bits = add_residual_plainly(x, update, np.float32(self.step), plain)
-        return Extremes(top_bits, plain=plain)
+        return ValueStatistics(top_bits, plain=plain)
 
     @property
     def _begins_plainly(self) -> bool:
@@ -232,10 +232,10 @@ class ECSQ(Codec):
         is_fixed = isinstance(self.step, float) and self.transform != "dct"
         return is_fixed and self._filter_transform() is None
 
-    def _quantize_below(
+    def _quantize_with_statistics(
         self,
         values: np.ndarray,
-        extremes: Extremes | None,
+        statistics: ValueStatistics | None,
         seed: int,
         prior: QuantizedLevels | None,
     ) -> QuantizedLevels:
@@ -246,10 +246,10 @@ class ECSQ(Codec):
             levels = levels_at(values, self.step, shape, self._quantizer(seed))
             if levels is not None:
                 return levels
-        if extremes is None:
+        if statistics is None:
             largest = reconstruction.largest(values)
         else:
-            largest = float_of_bits(extremes.top_bits)
+            largest = float_of_bits(statistics.top_bits)
         if not math.isfinite(largest):
             raise nonfinite_error(values)
         if self.transform == "dct" and transform is None:
@@ -257,11 +257,7 @@ class ECSQ(Codec):
         if not largest:
             name = "none" if self.transform == "auto" else self.transform
             return reconstruction.all_zeros(values.size, values)._replace(transform=name)
-        # Multiplying all values by a power of two keeps inverses of steps within float32. With
-        # stochastic rounding it does so for norms too, although small values may then lose bits.
-        lift = _LIFT if largest < _TINY else 1.0
-        if largest >= _HUGE and self.rounding == "stochastic" and self.step == "auto":
-            lift = _LOWER
+        lift = self._lift_of(largest)
         x = reconstruction.scaled(values, lift) if lift != 1 else values
         top = largest * lift
         transform, x = self._transformed(transform, x, lift, top)
@@ -270,7 +266,7 @@ class ECSQ(Codec):
             raise ParameterError("x: must not exceed float32 when it is transformed")
         if prior and (prior.transform, prior.symbols.size) != (name, x.size):
             prior = None
-        known = extremes if extremes is not None and x is values else Extremes(0)
+        known = statistics if statistics is not None and x is values else ValueStatistics(0)
         quantizer = quantizer_for(x, self._quantizer(seed, known.plain))
         energy = known.moments and known.moments.squares
         layout, levels = self._quantize_lifted(x, lift, top, energy, quantizer, prior, period)
@@ -283,6 +279,16 @@ class ECSQ(Codec):
             if points.are_finite(candidate, top / lift):
                 return candidate
         raise ParameterError("x: must not exceed float32 when it is decoded")
+
+    def _lift_of(self, largest: float) -> float:
+        """Return a power of two by which all values are multiplied before they are quantized.
+
+        It keeps inverses of steps within float32. With stochastic rounding it does so for norms
+        too, although small values may then lose bits.
+        """
+        if largest >= _HUGE and self.rounding == "stochastic" and self.step == "auto":
+            return _LOWER
+        return _LIFT if largest < _TINY else 1.0
 
     def _transformed(
         self, transform: FilterTransform | None, x: np.ndarray, lift: float, top: float
@@ -311,20 +317,25 @@ class ECSQ(Codec):
         prior: QuantizedLevels | None,
         period: int,
     ) -> tuple[RowLayout, QuantizedLevels]:
-        """Choose a step and a row layout, and quantize finite values that are not all 0."""
+        """Choose a step and a row layout, and quantize finite lifted values that are not all 0.
+
+        `top` is the largest of their magnitudes, and `energy` the sum of their squares, if it is
+        known. See `Target` for `lift` and `period`.
+        """
         shape = self._bound_shape(x.size)
         if isinstance(self.step, float):
-            step, size = self.step, float(np.float32(self.step))
-            size = min(size * lift, max(size, _MOST))
-            rate_control.check_step(top, size)
-            layout, missed = rate_control.layout_for(x, size, shape), None
+            step, exact = self.step, float(np.float32(self.step))
+            lifted_step = min(exact * lift, max(exact, _MOST))  # a float32, above all values
+            rate_control.check_step(top, lifted_step)
+            layout, missed = rate_control.layout_for(x, lifted_step, shape), None
         else:
             is_strict = self.strict == "yes"
             target = Target(x, shape, quantizer, lift, period, top, is_strict, energy)
             search = target.step_for_bits if self.bits else target.step_for_error
             step, layout, missed = search(self.bits or self.nmse, prior)
-            size = float(np.float32(step)) * lift
-        return layout, quantizer.quantize(x, size, layout)._replace(step=step, missed=missed)
+            lifted_step = float(np.float32(step)) * lift
+        levels = quantizer.quantize(x, lifted_step, layout)
+        return layout, levels._replace(step=step, missed=missed)
 
     def _with_finer_steps(
         self,
@@ -337,20 +348,21 @@ class ECSQ(Codec):
     ) -> Iterator[QuantizedLevels]:
         """Yield levels, then others whose points exceed the largest magnitude by less and less.
 
-        The largest magnitude is a multiple of each finer step, and may thus be a point itself.
+        The largest magnitude is a multiple of each finer step, and may thus be a point itself. See
+        `_quantize_lifted` for the arguments.
         """
         yield levels
         yield levels._replace(centroids=reconstruction.default_centroids())
         quantizer = quantizer_for(x, self._quantizer(seed))
         for octaves in range(_FINEST + 1):
-            size = top * 2.0**-octaves
-            if (step := size / lift) >= levels.step:
+            lifted_step = top * 2.0**-octaves
+            if (step := lifted_step / lift) >= levels.step:
                 continue
             missed = levels.missed
             if self.bits:
-                reached = quantizer.nbits(x, size, layout) / x.size
+                reached = quantizer.nbits(x, lifted_step, layout) / x.size
                 missed = MissedTarget("bits", self.bits, reached)
-            finer = quantizer.quantize(x, size, layout)._replace(
+            finer = quantizer.quantize(x, lifted_step, layout)._replace(
                 step=binary32(step), transform=levels.transform, missed=missed
             )
             yield finer

@@ -241,8 +241,8 @@ class _DeviceLevels(Transient):
 
     def put(self, unit: float, out: Array) -> None:
         """Write the (n,) float32 reconstruction, where symbols count `unit`."""
-        size = unit if self.top is None else self.step
-        put_wide(self.wide, self.sums, float(np.float32(size)), out)
+        step = unit if self.top is None else self.step
+        put_wide(self.wide, self.sums, float(np.float32(step)), out)
 
     def write(self) -> Written:
         """Write the string of the symbols, which is empty if all values are 0."""

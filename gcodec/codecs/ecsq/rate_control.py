@@ -215,7 +215,8 @@ class Target:
     quantizer : Quantizer
         Afterwards it holds the scales with which the chosen step meets the target.
     lift : float
-        Steps are float32 numbers times this factor.
+        Factor by which the values of the tensor have been multiplied. Octaves are those of lifted
+        steps; the step that a message states is such a step divided by the factor.
     period : int
         Period with which the scales of elements repeat; 1 if they do not.
     top : float, optional
@@ -274,9 +275,9 @@ class Target:
             norm = self._power * values.size
 
             def excess(octave: float) -> float:
-                size = self._size(octave)
-                squares = quantizer.squared_error(values, size, layout)
-                return math.log2(max(squares * size**2 / norm, _TINY_ERROR) / (_SURE * target))
+                step = self._lifted_step(octave)
+                squares = quantizer.squared_error(values, step, layout)
+                return math.log2(max(squares * step**2 / norm, _TINY_ERROR) / (_SURE * target))
 
             return excess
 
@@ -312,7 +313,7 @@ class Target:
             quantizer: Quantizer, values: np.ndarray, layout: RowLayout
         ) -> Callable[[float], float]:
             def excess(finer: float) -> float:
-                nbits = quantizer.nbits(values, self._size(-finer), layout)
+                nbits = quantizer.nbits(values, self._lifted_step(-finer), layout)
                 return spread.octaves(nbits / values.size) - wanted
 
             return excess
@@ -342,11 +343,11 @@ class Target:
         return self._choice(octave, layout)._replace(missed=missed)
 
     def _choice(self, octave: float, layout: RowLayout) -> StepChoice:
-        return StepChoice(binary32(self._size(octave) / self.lift), layout)
+        return StepChoice(binary32(self._lifted_step(octave) / self.lift), layout)
 
     def _bits(self, octave: float, layout: RowLayout) -> float:
         """Return the approximate bits for each value with a step."""
-        return self.quantizer.nbits(self.x, self._size(octave), layout) / self.x.size
+        return self.quantizer.nbits(self.x, self._lifted_step(octave), layout) / self.x.size
 
     def _fewest_bits(self, layout: RowLayout) -> float:
         """Return the finest octave with the fewest bits with which feedback converges."""
@@ -354,7 +355,7 @@ class Target:
         least, most = self._octaves()
 
         def converges(octave: float) -> bool:
-            return not self.quantizer.diverges(self.x, self._size(octave), layout)
+            return not self.quantizer.diverges(self.x, self._lifted_step(octave), layout)
 
         def is_short(octave: float) -> bool:
             return self._bits(octave, layout) <= fewest and converges(octave)
@@ -383,8 +384,8 @@ class Target:
         before = goal.sign * math.log2(prior.step * self.lift)
         return _Start(before, before, prior.scales.decoded_layout)
 
-    def _size(self, octave: float) -> float:
-        """Return the step of an octave."""
+    def _lifted_step(self, octave: float) -> float:
+        """Return the step of an octave, times the lift, as quantizers of lifted values take it."""
         return max(float(np.float32(2.0**octave / self.lift)), _LEAST) * self.lift
 
     def _search(
@@ -404,7 +405,7 @@ class Target:
             first, slope = self._guess(goal, first)
         else:
             first = root.at
-        layout = layout_for(self.x, self._size(goal.sign * first), self.shape)
+        layout = layout_for(self.x, self._lifted_step(goal.sign * first), self.shape)
         if root is not None and start is not None and layout == start.layout:
             return root, layout
         return self._search_all(goal, layout, first, slope), layout
@@ -448,7 +449,7 @@ class Target:
 
         def with_own_scales(at: float) -> float:
             nonlocal held
-            quantizer.hold_scales(x, self._size(goal.sign * at), layout)
+            quantizer.hold_scales(x, self._lifted_step(goal.sign * at), layout)
             held = at
             return excess_of(at)
 

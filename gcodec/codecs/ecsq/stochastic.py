@@ -49,11 +49,11 @@ class StochasticQuantizer(NamedTuple):
 
     def quantize(self, x: np.ndarray, step: float, layout: RowLayout) -> QuantizedLevels:
         """Quantize the values."""
-        size = np.float32(step)
+        single = np.float32(step)
         # The number of levels is a power of two above the largest level: the norm is exact.
-        s = 1 << int(largest(x) / float(size) + 1).bit_length()
+        s = 1 << int(largest(x) / float(single) + 1).bit_length()
         with np.errstate(over="ignore"):
-            norm = np.float32(s) * size
+            norm = np.float32(s) * single
         if not np.isfinite(norm):
             allowed = "less for values near the end of float32"
             raise ParameterError.of("step", binary32(step), allowed)

@@ -156,7 +156,7 @@ def best(x: np.ndarray, step: float, setting: Setting) -> tuple[QuantizedLevels,
     outliers = np.empty(0, np.int64)
     if errors.escapes:
         positions, escapes = symbols_from(symbols, ODD)
-        nearest = trellis_search.beyond(host(take(x, positions)), _factor(step), escapes)
+        nearest = trellis_search.outlier_symbols(host(take(x, positions)), _factor(step), escapes)
         # The level nearest to an escaped value may have a symbol, although no model codes it.
         is_symbol, outliers = nearest < ODD, nearest[nearest >= ODD]
         replace(symbols, positions[is_symbol], nearest[is_symbol])

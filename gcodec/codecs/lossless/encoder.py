@@ -246,31 +246,31 @@ class _Writer:
         self._is_exact = is_exact
         self._is_on_device = device_of(bits) is not None
         plane = FirstPlane(bits, layout)
-        self._known = known = _Statistics.of(plane, shape, is_exact)
+        self._statistics = known = _Statistics.of(plane, shape, is_exact)
         self._plane = plane if known.zeros is None else plane._replace(zeros=known.zeros)
         self._head = Head(known.zeros, (STORED_PLANE, *known.others.planes))
-        self._stored_text, self._others_nbytes = self._head.to_bytes(), known.others.nbytes
-        self._lead = len(self._stored_text) + self._others_nbytes  # unless the plane is constant
+        self._stored_head, self._others_nbytes = self._head.to_bytes(), known.others.nbytes
+        self._lead = len(self._stored_head) + self._others_nbytes  # unless the plane is constant
         self._lowered = None if known.is_constant else self._lowering()
 
     def write(self, mode: str, limit: int) -> Written | None:
         """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
-        if self._known.is_constant:
+        if self._statistics.is_constant:
             return self._plain(CONSTANT)
         method = self._fast() if mode == "fast" else self._small()
         if 8 * self._lead + method.nbits >= limit:
             return None
         if method.method == STORED:
             return self._plain(STORED)
-        methods = self._known.others.methods
+        methods = self._statistics.others.methods
         if mode == "fast" and not self._is_on_device and methods <= {STORED, PACKED}:
             return self._split_words(method, PACKED in methods)
         written = self._words(method) if mode == "fast" else self._states(method)
-        self._put_lead(written.data, self._text(method.method))
+        self._put_lead(written.data, self._head_bytes(method.method))
         return written
 
     def _fast(self) -> _Method:
-        counts, methods = self._known.counts, [_Method(STORED, 8 * self._bits.size)]
+        counts, methods = self._statistics.counts, [_Method(STORED, 8 * self._bits.size)]
         if self._lowered is not None:
             lowered = _Method.tabled(LOWERED_HUFFMAN, *self._lowered)
             inaccuracy = self._bits.size >> _LOG2_ACCURATE
@@ -282,7 +282,7 @@ class _Writer:
 
     def _small(self) -> _Method:
         n = self._bits.size
-        methods = [_Method(STORED, 8 * n), _Method.tabled(RANS, self._known.counts)]
+        methods = [_Method(STORED, 8 * n), _Method.tabled(RANS, self._statistics.counts)]
         if self._lowered is not None:
             methods.append(_Method.tabled(LOWERED_RANS, *self._lowered))
         if self._layout.is_float and n >= _LEAST_LOWERED:
@@ -298,12 +298,12 @@ class _Writer:
     @functools.cached_property
     def _sample(self) -> Sample:
         """Some rows of the first plane."""
-        return self._known.sample or self._plane.sample(self._shape, self._is_exact)
+        return self._statistics.sample or self._plane.sample(self._shape, self._is_exact)
 
     @functools.cached_property
     def _plain_nbits(self) -> int:
         """Bits of the first plane, coded by an ideal coder."""
-        return entropy_nbits(self._known.counts)
+        return entropy_nbits(self._statistics.counts)
 
     def _lowering(self) -> _Lowered | None:
         """Return the lowered first plane; None if subtracting scales does not pay."""
@@ -311,9 +311,9 @@ class _Writer:
         if not self._layout.is_float or n < _LEAST_LOWERED:
             return None
         sample = self._sample
-        is_whole, is_estimated = sample.symbols.size == n, self._known.sample is not None
+        is_whole, is_estimated = sample.symbols.size == n, self._statistics.sample is not None
         plain: float = self._plain_nbits
-        if not is_whole and (not is_estimated or self._known.zeros is not None):
+        if not is_whole and (not is_estimated or self._statistics.zeros is not None):
             plain = sample.times * entropy_nbits(byte_counts(sample.symbols))
         lowering = sample.lowering(self._shape, plain)
         if lowering is None:
@@ -363,31 +363,31 @@ class _Writer:
 
         return scales_of_parts(parts, self._bits.size, layout, self._layout.unit)
 
-    def _text(self, method: int) -> bytes:
-        """Return the bytes of the head."""
+    def _head_bytes(self, method: int) -> bytes:
+        """Return the bytes of the head, given the method of the first plane."""
         zeros, (first, *others) = self._head
         if method == CONSTANT:
-            first = Plane(CONSTANT, int(self._known.counts.argmax()))
+            first = Plane(CONSTANT, int(self._statistics.counts.argmax()))
             return Head(zeros, (first, *others)).to_bytes()
-        text = bytearray(self._stored_text)
-        text[self._head.method_at] = method
-        return bytes(text)
+        head = bytearray(self._stored_head)
+        head[self._head.method_at] = method
+        return bytes(head)
 
     def _plain(self, method: int) -> Written:
         """Return the message with a stored or constant first plane."""
-        text, symbols = self._text(method), np.empty(0, np.uint8)
-        lead = len(text) + self._others_nbytes
+        head, symbols = self._head_bytes(method), np.empty(0, np.uint8)
+        lead = len(head) + self._others_nbytes
         if method == STORED:
             symbols = self._symbols
         data = empty_beside(lead + symbols.size, np.uint8, self._bits)
         data[lead:] = placed(symbols, data)
-        self._put_lead(data, text)
+        self._put_lead(data, head)
         return Written(data, 8 * data.size)
 
-    def _put_lead(self, data: np.ndarray, text: bytes) -> None:
+    def _put_lead(self, data: np.ndarray, head: bytes) -> None:
         """Write the head and all planes but the first to the start of the message."""
-        data[: len(text)] = placed(np.frombuffer(text, np.uint8), data)
-        self._known.others.write(data[len(text) :])
+        data[: len(head)] = placed(np.frombuffer(head, np.uint8), data)
+        self._statistics.others.write(data[len(head) :])
 
     def _put_front(self, method: _Method, string: BitString) -> BitString:
         """Append the bits of a first plane before its table to whole bytes; return the string."""
@@ -429,19 +429,19 @@ class _Writer:
 
         The other planes are stored, or some of them packed.
         """
-        lead, text, bits = self._lead, self._text(method.method), self._bits
+        lead, head, bits = self._lead, self._head_bytes(method.method), self._bits
         spare = method.nbits // _SPARE + _LEAST_ROOM
         memory = scratch(lead + method.nbits // 8 + spare)
-        memory[: len(text)] = np.frombuffer(text, np.uint8)
+        memory[: len(head)] = np.frombuffer(head, np.uint8)
         string = self._put_front(method, BitString(lead, memory=memory))
         assert method.string is not None
-        code, others = method.string.put_table(string), memory[len(text) : lead]
-        zeros, form = self._known.zeros, self._plane_of(method).form
+        code, others = method.string.put_table(string), memory[len(head) : lead]
+        zeros, form = self._statistics.zeros, self._plane_of(method).form
         coded = None if zeros is None else zeros.counts
         ends = np.empty(1 + -(-bits.size // GROUP), np.int64)  # bits before each group, and of all
         ends[0] = string.nbits
         if is_packed:
-            others = scratch((self._layout.itemsize - 1) * self._known.others.coded)
+            others = scratch((self._layout.itemsize - 1) * self._statistics.others.coded)
 
         def task(start: int, stop: int) -> BitString:
             tiles = slice(start // GROUP, -(-stop // GROUP))
@@ -458,7 +458,7 @@ class _Writer:
             data[:lead] = memory[:lead]
         if is_packed:
             planes = others.reshape(self._layout.itemsize - 1, -1)
-            self._known.others.write_bytes(planes, data[len(text) :])
+            self._statistics.others.write_bytes(planes, data[len(head) :])
         before = 0
         for start, offset in starts.items():
             if start:  # the ends of each part count from its own first bit

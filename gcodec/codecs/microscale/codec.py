@@ -43,7 +43,7 @@ from gcodec.entropy.ranged import CodedBytes
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
-from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.convert import rounding
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, max_abs_bits
 from gcodec.kernels.quantize import microscale
@@ -216,17 +216,21 @@ class Microscale(Codec):
     ) -> MicroscaleSymbols:
         return self._quantized(values, self._scale_of(values), seed)[0]
 
-    def _quantize_below(
-        self, values: np.ndarray, extremes: Extremes, seed: int, prior: MicroscaleSymbols | None
+    def _quantize_with_statistics(
+        self,
+        values: np.ndarray,
+        statistics: ValueStatistics,
+        seed: int,
+        prior: MicroscaleSymbols | None,
     ) -> MicroscaleSymbols:
-        return self._quantized(values, self._scale_of(values, extremes.top_bits), seed)[0]
+        return self._quantized(values, self._scale_of(values, statistics.top_bits), seed)[0]
 
     def _quantize_in_place(
-        self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
+        self, values: np.ndarray, statistics: ValueStatistics, dtype: str, seed: int
     ) -> MicroscaleSymbols:
-        scale = self._scale_of(values, extremes.top_bits)
-        rounds = rounding(dtype)
-        return self._quantized(values, scale, seed, leave=True, rounds=rounds)[0]
+        scale = self._scale_of(values, statistics.top_bits)
+        rounded_to = rounding(dtype)
+        return self._quantized(values, scale, seed, leaves_errors=True, rounded_to=rounded_to)[0]
 
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
@@ -241,19 +245,19 @@ class Microscale(Codec):
         tensor_scale: Any,
         seed: int,
         update: ResidualUpdate | None = None,
-        leave: bool = False,
-        rounds: int = 0,
+        leaves_errors: bool = False,
+        rounded_to: int = 0,
     ) -> tuple[MicroscaleSymbols, int]:
         """Quantize values, or their sum with a residual; also return the largest magnitude.
 
-        For `leave` and `rounds`, see `microscale.quantize`.
+        For `leaves_errors` and `rounded_to`, see `microscale.quantize`.
         """
         n, fmt = values.size, self._format
         data = empty_beside(fmt.blocks(n) + fmt.data_nbytes(n), np.uint8, values)
         scales, elements = data[: fmt.blocks(n)], data[fmt.blocks(n) :]
         quantization = Quantization(fmt, self.scale, as_float32(tensor_scale))
         key = seed if self.rounding == "stochastic" else None
-        modes = update, leave, rounds
+        modes = update, leaves_errors, rounded_to
         top = microscale.quantize(values, quantization, key, scales, elements, *modes)
         if self.refuses_nonfinite:
             check_top(top, values)

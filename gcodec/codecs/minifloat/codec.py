@@ -220,22 +220,22 @@ class MiniFloatCodec(Codec):
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: MiniFloatSymbols | None
     ) -> MiniFloatSymbols:
         values = tensor.values
-        rounds = residuals.leaves_rounded(self, tensor.dtype) and device_of(values) is None
-        if not (rounds or tensor.dtype in self.fused_dtypes) or self.block:
+        is_rounded = residuals.leaves_rounded(self, tensor.dtype) and device_of(values) is None
+        if not (is_rounded or tensor.dtype in self.fused_dtypes) or self.block:
             # x̂ is rounded to the dtype, or scaled by blocks, before the residual is computed.
             return super()._replace_residual(tensor, update, seed, prior)
         residual, decay = update.residual, update.decay
         if device_of(values) is not None:
             check_corrected(values, residual, decay)
         values = convert.whole(values)
-        n, scale = values.size, self._scale_of(values, residual, decay, judges_sum=rounds)
+        n, scale = values.size, self._scale_of(values, residual, decay, judges_sum=is_rounded)
         one = Scales.of(scale, 0, NO_FACTORS).one
-        update = update._replace(rounds=convert.rounding(tensor.dtype))
+        update = update._replace(rounded_to=convert.rounding(tensor.dtype))
         codes, finite = minifloat.quantize_tensor(values, one, self._format, update)
         if not finite:
             check_corrected(values, update.former, decay)  # which raises the error
         bound = residuals.ROUNDED_SAFE[tensor.dtype]
-        if rounds and not abs(scale) * self._format.magnitudes()[-1] < bound:
+        if is_rounded and not abs(scale) * self._format.magnitudes()[-1] < bound:
             residuals.check_range(self, tensor, update)
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._bound_shape(n))
 
@@ -251,13 +251,23 @@ class MiniFloatCodec(Codec):
             return scale_search.search_block_factors(values, self.block, self._format, self.scale)
         return self._scale_of(values), NO_FACTORS
 
-    def _scale_of(self, values: np.ndarray, *residual: Any, judges_sum: bool = False) -> Any:
-        """Return the scale, a number or a `Deferred`: the parameter, or the result of its rule."""
+    def _scale_of(
+        self,
+        values: np.ndarray,
+        residual: np.ndarray | None = None,
+        decay: np.float32 | None = None,
+        *,
+        judges_sum: bool = False,
+    ) -> Any:
+        """Return the scale, a number or a `Deferred`: the parameter, or the result of its rule.
+
+        See `scale_search.search_scale` for the arguments.
+        """
         if not isinstance(self.scale, str):
             return self.scale
         rule = cast(Rule, self.scale)
         return scale_search.search_scale(
-            values, self._format, rule, *residual, judges_sum=judges_sum
+            values, self._format, rule, residual, decay, judges_sum=judges_sum
         )
 
     # --- dequantize
@@ -369,7 +379,7 @@ class MiniFloatCodec(Codec):
         assert string is not None
         scales = Scales.of(cast(float, self.scale), self.block, self._factors(payload, n))
         values = result_beside(n, np.float32, None) if out is None else out
-        stream = minifloat.streams(values, fmt)
+        stream = minifloat.can_stream(values, fmt)
 
         def take(at: int, part: np.ndarray) -> None:
             stop = min(at + part.size * per_byte(fmt), n)

@@ -130,7 +130,7 @@ def scale_of(
     overview, unit = Overview.of(counts), 1.0
     if overview.last >= FINITE:
         raise nonfinite_error(values)
-    if overview.last < _place(1 / _LIFT):
+    if overview.last < _place(1 / _LIFT):  # in this unit, all values are normal numbers
         unit = 1 / _LIFT
         values = values * np.float32(_LIFT)
         counts = log_histogram(values)
@@ -138,25 +138,41 @@ def scale_of(
         if overview.last < 1:
             return 0.0
     model, ladder = fit_moments(overview), ladder_of(fmt)
-    if rule == "co3":
-        wanted = model.alpha / (2 * max(_polynomial(model.beta), 0.0009))
-    else:
-        log = _at_beta(f"scales {fmt.format} {fmt.style}", model.beta)
-        wanted = model.sigma * power_of_two(log)
     fine = _NORMAL * ladder.levels[1] * _FINE <= model.sigma * unit
     rounding = Rounding(unit, _NORMAL if fine else _LEAST, most_of(ladder))
-    if rule != "co3":
+    if rule == "co3":
+        scale = model.alpha / (2 * max(_polynomial(model.beta), 0.0009))
+    else:
+        log = _at_beta(f"scales {fmt.format} {fmt.style}", model.beta)
         binned = Binned(counts, sample(values, *SMALL_SAMPLE), overview)
-        wanted = binned.improved(wanted, ladder)
+        scale = binned.improved(model.sigma * power_of_two(log), ladder)
         if rule == "histogram" or values.size < _MOMENTS:
-            grid = _grid(ladder, binned.total / values.size, overview)
-            tried, errors = binned.candidates(grid, ladder, rounding, wanted)
-            if values.size <= _FEW:
-                tried, errors = _measured(values, tried, errors, ladder)
-            elif counts[max(overview.last - _NEAR, 0) :].sum() <= _SCARCE:
-                tried, errors = _with_largest(values, counts, overview, ladder, rounding, tried)
-            wanted = _largest(tried, errors)
-    return float(rounding.rounded(np.array([wanted]))[0]) * unit
+            scale = _searched(values, counts, overview, binned, ladder, rounding, scale)
+    return float(rounding.rounded(np.array([scale]))[0]) * unit
+
+
+def _searched(
+    values: np.ndarray,
+    counts: np.ndarray,
+    overview: Overview,
+    binned: Binned,
+    ladder: Ladder,
+    rounding: Rounding,
+    first: float,
+) -> float:
+    """Return the largest scale within the tolerance of the least squared error.
+
+    The errors are exact for a small tensor, and for the largest elements of a tensor that has few
+    of them. Elsewhere they are those of the bins. `first` is the first candidate; see
+    `Binned.candidates`.
+    """
+    grid = _grid(ladder, binned.total / values.size, overview)
+    tried, errors = binned.candidates(grid, ladder, rounding, first)
+    if values.size <= _FEW:
+        tried, errors = _measured(values, tried, errors, ladder)
+    elif counts[max(overview.last - _NEAR, 0) :].sum() <= _SCARCE:
+        tried, errors = _with_largest(values, counts, overview, ladder, rounding, tried)
+    return _largest(tried, errors)
 
 
 def _grid(ladder: Ladder, mean: float, overview: Overview) -> Grid:

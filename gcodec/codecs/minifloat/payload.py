@@ -75,13 +75,13 @@ def write(
     sized : bool
         See `gcodec.payload.write_shortest`.
     """
-    held = contents(codes)
+    array = contents(codes)
     context_plan: ContextPlan | None = None
 
     # Codes that are released for a context string are quantized again if the string is not the
     # shortest. The limit is half of the codes, plus the bytes of float32 scales of blocks.
     def released() -> Any:
-        return limited(codes, held.nbytes // 2 + 4 * lead.size)
+        return limited(codes, array.nbytes // 2 + 4 * lead.size)
 
     def symbols_of(part: Any) -> Any:
         return drainable(parts_of(part, n, fmt, "signs last"))
@@ -108,7 +108,7 @@ def write(
 
     def write_plan(plan: Plan, gate: Gate | None) -> WrittenCodes:
         if plan.table is None:
-            return _plain(held, n, fmt, plan.code, lead, gate)
+            return _plain(array, n, fmt, plan.code, lead, gate)
         elements = coded(n, fmt, plan.code)
         if gate is not None:
             is_rans = plan.table.kind == "rans"
@@ -127,8 +127,8 @@ def write(
         string = symbol_coder.write(symbols_of(released()), shape, BitString.of(lead))
         return Selection([("context", None, string)])
     bounded: list[tuple[int, Callable[[], Candidate[WrittenCodes]]]] = []
-    if code == "auto" and n and device_of(held) is None:
-        histogram = coding_choice.Histogram.of(held, n, fmt)
+    if code == "auto" and n and device_of(array) is None:
+        histogram = coding_choice.Histogram.of(array, n, fmt)
 
         def priced(code: str) -> Candidate[WrittenCodes]:
             return candidate(histogram.plan(code, book))
@@ -137,7 +137,7 @@ def write(
         for name, floor in histogram.floors().items():
             bounded.append((floor, functools.partial(priced, name)))
     else:
-        candidates = [candidate(plan) for plan in coding_choice.plans(held, n, fmt, code, book)]
+        candidates = [candidate(plan) for plan in coding_choice.plans(array, n, fmt, code, book)]
     if code != "auto" or book not in ("auto", "empirical") or not n:
         return write_shortest(candidates, bounded=bounded, sized=sized)
     context = EstimatedCandidate(
@@ -167,18 +167,18 @@ def _plain(
 
 
 def _write_tabled(
-    held: np.ndarray | Drainable,
+    codes: np.ndarray | Drainable,
     n: int,
     fmt: MiniFloat,
     plan: Plan,
     lead: np.ndarray,
     mask: CodedMask,
 ) -> Written:
-    """Write the payload of a plan that has a table. `held` contains the codes; see `write`."""
+    """Write the payload of a plan that has a table; see `write`."""
     if plan.code != "planes":
-        symbols = _symbols(held, n, fmt, plan)
+        symbols = _symbols(codes, n, fmt, plan)
         return tabled.write(plan.table, symbols, mask, BitString.of(lead), n)
-    plane, layout = parts_of(contents(held), n, fmt, "planes"), FieldLayout(1 + fmt.mantissa)
+    plane, layout = parts_of(contents(codes), n, fmt, "planes"), FieldLayout(1 + fmt.mantissa)
     # The plane of the first `whole` elements ends on a byte; the remainder precedes the table.
     whole = n - n % 8
     packed, remainder = (pack_fields(part, layout) for part in (plane[:whole], plane[whole:]))
@@ -188,31 +188,31 @@ def _write_tabled(
         head = BitString()
         head.extend(host(remainder), plane_nbits(n - whole, fmt))
     before = lead.size + packed.size
-    written = tabled.write(plan.table, _symbols(held, n, fmt, plan), mask, head, n, before)
+    written = tabled.write(plan.table, _symbols(codes, n, fmt, plan), mask, head, n, before)
     data = written.data
     data[: lead.size], data[lead.size : before] = placed(lead, data), packed
     return written
 
 
 def _symbols(
-    held: np.ndarray | Drainable, n: int, fmt: MiniFloat, plan: Plan
+    codes: np.ndarray | Drainable, n: int, fmt: MiniFloat, plan: Plan
 ) -> SymbolsOf | np.ndarray | Drainable:
     """Return the coded bytes, or on the host a function that returns those of a range."""
-    codes = contents(held)
+    array = contents(codes)
 
     def exponents_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        take_parts(codes[start // per_byte(fmt) :], fmt, "exponents", room)
+        take_parts(array[start // per_byte(fmt) :], fmt, "exponents", room)
         return room
 
     def halves_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
+        unpacker(4, True)(array[start // 2 : -(-stop // 2)], room)
         return room
 
-    symbols: SymbolsOf | np.ndarray | Drainable = held
+    symbols: SymbolsOf | np.ndarray | Drainable = codes
     if plan.symbols is not None:
         symbols = plan.symbols
-    elif device_of(codes) is not None:  # a device has memory for all symbols at once
-        symbols = coding_choice.coded_bytes(codes, n, fmt, plan.code)
+    elif device_of(array) is not None:  # a device has memory for all symbols at once
+        symbols = coding_choice.coded_bytes(array, n, fmt, plan.code)
     elif plan.code == "planes":
         symbols = exponents_of
     elif per_byte(fmt) == 2 and not is_paired(fmt, plan.code):

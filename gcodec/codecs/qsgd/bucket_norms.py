@@ -10,7 +10,7 @@ from gcodec.arrays.nonfinite import check_corrected, nonfinite_error
 from gcodec.errors import ParameterError, Truncated
 from gcodec.kernels.bits.coded_mask import CodedMask, zero_norm_buckets
 from gcodec.kernels.bits.pack import check_padding
-from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.norms import Norm, norms, read_norms
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
 from gcodec.kernels.numeric.scalar_rules import size_of
@@ -58,10 +58,10 @@ class BucketQuantizer:
         norm: Norm,
         s: int,
         seed: int,
-        extremes: Extremes | None = None,
+        statistics: ValueStatistics | None = None,
         update: ResidualUpdate | None = None,
     ) -> BucketQuantizer:
-        """Prepare to quantize (n,) float32 values; `extremes` is what is known about them.
+        """Prepare to quantize (n,) float32 values; `statistics` is what is known about them.
 
         `update` requires values on the host, and `bucket_levels.has_loop`.
 
@@ -75,7 +75,7 @@ class BucketQuantizer:
             scale = Scale(np.empty(buckets, np.float32), bucket, s)
             coded = CodedMask(n, bucket, np.empty(buckets, np.bool_))
             return cls(values, scale, coded, seed, fuses_norms=True, update=update)
-        own_norms = _known_norm(bucket, norm, n, extremes)
+        own_norms = _known_norm(bucket, norm, n, statistics)
         if own_norms is None:
             own_norms = norms(values, bucket, norm)
         scale = Scale(own_norms, bucket, s)
@@ -83,27 +83,34 @@ class BucketQuantizer:
         return cls(values, scale, coded_mask_of(scale, n), seed, fuses_norms=False)
 
     def __call__(
-        self, start: int, stop: int, out: np.ndarray, leave: bool = False, rounds: int = 0
+        self,
+        start: int,
+        stop: int,
+        out: np.ndarray,
+        leaves_errors: bool = False,
+        rounded_to: int = 0,
     ) -> np.ndarray:
         """Write and return the symbols of a range, which must begin at a bucket.
 
-        For `leave` and `rounds`, see `levels.quantize`; not if `fuses_norms`.
+        For `leaves_errors` and `rounded_to`, see `levels.quantize`; not if `fuses_norms`.
         """
         part, scale = self.values[start:stop], self.scale
         if self.fuses_norms:
-            assert not leave
+            assert not leaves_errors
             update = self.update and self.update.part(start, stop)
             bucket_levels.quantize(part, scale, self.seed, start, out, update)
             buckets = slice(start // scale.bucket, -(-stop // scale.bucket))
-            if update is None:  # otherwise `first` checks the norms of all buckets
+            if update is None:  # otherwise `write_first` checks the norms of all buckets
                 _check_norms(scale.norms[buckets], scale.s, self.values)
-            assert self.coded.silent is not None
-            self.coded.silent[buckets] = scale.norms[buckets] == 0
+            assert self.coded.uncoded is not None
+            self.coded.uncoded[buckets] = scale.norms[buckets] == 0
         else:
-            levels.quantize(part, scale, self.seed, start, out, leave, rounds)
+            levels.quantize(part, scale, self.seed, start, out, leaves_errors, rounded_to)
         return out
 
-    def first(self, n: int, out: np.ndarray, leave: bool = False, rounds: int = 0) -> None:
+    def write_first(
+        self, n: int, out: np.ndarray, leaves_errors: bool = False, rounded_to: int = 0
+    ) -> None:
         """Write the symbols of the first n elements to `out`, on the threads of the pool.
 
         If `fuses_norms`, n is rounded up to whole buckets. For the rest, see `__call__`.
@@ -112,21 +119,23 @@ class BucketQuantizer:
         n = min(-(-n // unit) * unit, self.values.size)
 
         def task(start: int, stop: int) -> None:
-            self(start, stop, out[start:stop], leave, rounds)
+            self(start, stop, out[start:stop], leaves_errors, rounded_to)
 
         pool.run(task, n, unit, self.values)
         if self.update is not None:
             _check_norms(self.scale.norms, self.scale.s, self.values, self.update)
 
 
-def _known_norm(bucket: int, norm: Norm, n: int, extremes: Extremes | None) -> np.ndarray | None:
-    """Return the norm of n elements in one bucket, or None if `extremes` does not determine it."""
-    if bucket < n or extremes is None or extremes.moments is None:
+def _known_norm(
+    bucket: int, norm: Norm, n: int, statistics: ValueStatistics | None
+) -> np.ndarray | None:
+    """Return the norm of n elements in one bucket, or None if the statistics do not tell it."""
+    if bucket < n or statistics is None or statistics.moments is None:
         return None
     if norm == "max":
-        return np.array([extremes.moments.largest], np.uint32).view(np.float32)
+        return np.array([statistics.moments.largest], np.uint32).view(np.float32)
     with np.errstate(over="ignore"):
-        return np.full(1, np.sqrt(extremes.moments.squares), np.float32)
+        return np.full(1, np.sqrt(statistics.moments.squares), np.float32)
 
 
 def coded_mask_of(scale: Scale, n: int) -> CodedMask:

@@ -47,7 +47,7 @@ from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.coded_mask import refuse_nonzero
 from gcodec.kernels.numeric import arithmetic
-from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.convert import rounding
 from gcodec.kernels.numeric.norms import Norm, read_norms, write_norms
 from gcodec.kernels.prefix import level_codes
@@ -180,13 +180,13 @@ class QSGD(Codec):
         self,
         values: np.ndarray,
         seed: int,
-        extremes: Extremes | None = None,
+        statistics: ValueStatistics | None = None,
         update: ResidualUpdate | None = None,
     ) -> BucketQuantizer:
         norm, bucket = cast(Norm, self.norm), self._bucket(values.size)
-        return BucketQuantizer.of(values, bucket, norm, self.s, seed, extremes, update)
+        return BucketQuantizer.of(values, bucket, norm, self.s, seed, statistics, update)
 
-    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> Extremes:
+    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> ValueStatistics:
         is_one = self._bucket(x.size) >= x.size
         add = arithmetic.add_residual_with_moments if is_one else arithmetic.add_residual
         return add(x, update)
@@ -195,12 +195,12 @@ class QSGD(Codec):
         return self._quantized(values, self._quantizer(values, seed))
 
     def _quantize_in_place(
-        self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
+        self, values: np.ndarray, statistics: ValueStatistics, dtype: str, seed: int
     ) -> QSGDSymbols | None:
         if self._fuses_norms(values.size):  # so the kernel does not quantize in place
             return None
-        quantize = self._quantizer(values, seed, extremes)
-        return self._quantized(values, quantize, leave=True, rounds=rounding(dtype))
+        quantizer = self._quantizer(values, seed, statistics)
+        return self._quantized(values, quantizer, leaves_errors=True, rounded_to=rounding(dtype))
 
     def _fuses_norms(self, n: int) -> bool:
         return n > 0 and has_loop(self._bucket(n), cast(Norm, self.norm), self.s)
@@ -219,29 +219,29 @@ class QSGD(Codec):
     def _quantized(
         self,
         values: np.ndarray,
-        quantize: BucketQuantizer,
+        quantizer: BucketQuantizer,
         *,
-        leave: bool = False,
-        rounds: int = 0,
+        leaves_errors: bool = False,
+        rounded_to: int = 0,
     ) -> QSGDSymbols:
-        """Quantize values; for `leave` and `rounds`, see `levels.quantize`."""
+        """Quantize values; for `leaves_errors` and `rounded_to`, see `levels.quantize`."""
         out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
-        quantize.first(values.size, out, leave, rounds)
-        return QSGDSymbols(quantize.scale.norms, out, self._bound_shape(values.size))
+        quantizer.write_first(values.size, out, leaves_errors, rounded_to)
+        return QSGDSymbols(quantizer.scale.norms, out, self._bound_shape(values.size))
 
     def _encode(
         self, values: np.ndarray, seed: int, prior: QSGDSymbols | None
     ) -> Payload | Selection[Payload]:
-        quantize = self._quantizer(values, seed)
+        quantizer = self._quantizer(values, seed)
         if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
-            symbols = self._quantized(values, quantize)
+            symbols = self._quantized(values, quantizer)
             # Only the coder reads the levels, so it may release their memory.
-            held = drainable(symbols.levels, lambda n: quantize.first(n, symbols.levels))
+            held = drainable(symbols.levels, lambda n: quantizer.write_first(n, symbols.levels))
             return self._pack(symbols, held)
         # Each range is quantized where it is written, so no array of symbols is needed.
-        plan, lead = Plan("dense", self.code, {}), 4 * quantize.scale.norms.size
-        string = payload_coding.write_plan(plan, self.s, quantize, quantize.coded, lead)
-        return self._message(quantize.scale, Selection([string]))
+        plan, lead = Plan("dense", self.code, {}), 4 * quantizer.scale.norms.size
+        string = payload_coding.write_plan(plan, self.s, quantizer, quantizer.coded, lead)
+        return self._message(quantizer.scale, Selection([string]))
 
     # --- dequantize
 
@@ -249,7 +249,7 @@ class QSGD(Codec):
         self, symbols: QSGDSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
         scale = self._checked_scale(symbols, out.size)
-        stream = add is None and levels.streams(out)
+        stream = add is None and levels.can_stream(out)
 
         def task(start: int, stop: int) -> None:
             part = symbols.levels[start:stop]
@@ -276,7 +276,7 @@ class QSGD(Codec):
         values = result_beside(n, np.float32, payload.data) if out is None else out
         if string.read_scaled(scale, values):
             return values
-        stream = levels.streams(values)
+        stream = levels.can_stream(values)
 
         def take(at: int, symbols: np.ndarray) -> None:
             levels.dequantize(symbols, scale, at, values[at : at + symbols.size], stream=stream)

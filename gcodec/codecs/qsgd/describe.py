@@ -43,7 +43,7 @@ def level_fields(
 
     def sparse_levels(positions: np.ndarray, symbols: np.ndarray) -> Iterator[FieldValue]:
         for position, level in zip(positions, values_at(positions, symbols), strict=True):
-            if coded.silent is not None and coded.silent[position // coded.bucket]:
+            if coded.uncoded is not None and coded.uncoded[position // coded.bucket]:
                 raise Corrupt("a value lies in a bucket whose norm is 0")
             yield level
 
@@ -61,8 +61,8 @@ def level_fields(
         yield from run_level_pairs(walk, pairs, coded.n, sparse_levels)
         return
     coded_buckets = None
-    if coded.silent is not None and code != "context":
-        coded_buckets = np.flatnonzero(~coded.silent)  # all are full, except for the last one
+    if coded.uncoded is not None and code != "context":
+        coded_buckets = np.flatnonzero(~coded.uncoded)  # all are full, except for the last one
     if code in TABLED:
         mask = CodedMask.all(coded.words)
         table = yield from tabled.table(walk, code, alphabet(s), mask, _meaning)

@@ -352,7 +352,7 @@ class DenseString(NamedTuple):
             return string.read(take, bits_follow=bits_follow)
         if isinstance(string, ContextString):
             return string.read(self._checked(take), bits_follow=bits_follow)
-        if coded.silent is None:
+        if coded.uncoded is None:
             return string.read(take, bits_follow=bits_follow)
         if room is None:
             room = empty_beside(coded.words, np.uint8, string.span.data)
@@ -395,7 +395,7 @@ class DenseString(NamedTuple):
         if seek is None:
             return False
         block = 1 << seek.log2_block
-        if not scaled_read.reads(string.code, scale, self.coded, block, out):
+        if not scaled_read.is_readable(string.code, scale, self.coded, block, out):
             return False
         string.span.must_cover()
         scaled_read.read(string.code, data, first, end, block, seek.offsets, scale, out)

@@ -175,7 +175,7 @@ def write_planned(
     string: Any = rans_string.write(tables, merged, deferred_count, lead, log2_run, lanes)
     data, bits, runs = string
     if coded is not None:
-        prefetch(coded.silent)
+        prefetch(coded.uncoded)
 
     arrays = scales.which, table.decision, table.ends, scales.rows, scales.columns
     parts = (*arrays, table.frequencies)

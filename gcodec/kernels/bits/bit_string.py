@@ -46,7 +46,8 @@ class BitString:
         The lead, the string, and room for more.
     state : (4,) uint64 array
         Number of whole bytes; remaining bits, left-aligned; number of the remaining bits; number
-        of bytes for which a kernel found no room.
+        of bytes for which a kernel found no room. Kernels call these `at`, `acc`, `have` and
+        `missing`.
     """
 
     def __init__(self, lead: int = 0, nbytes: int = 0, memory: np.ndarray | None = None) -> None:
@@ -91,7 +92,7 @@ class BitString:
             return
         self.reserve(data.size + 1)
         whole, pending, used, _ = self.state.tolist()
-        if used == nbits % 8 == 0:
+        if not used and not nbits % 8:
             self.data[whole : whole + data.size] = data
             self.state[0] = whole + data.size
             return

@@ -1,4 +1,4 @@
-"""The coded elements of a tensor: all elements except those of silent buckets, whose norm is 0."""
+"""The coded elements of a tensor: all but those of zero-norm buckets, which have no codeword."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CodedMask(NamedTuple):
         Number of elements.
     bucket : int
         Number of elements in a bucket.
-    silent : (ceil(n / bucket),) bool array, or None
+    uncoded : (ceil(n / bucket),) bool array, or None
         Mask of the buckets whose elements are not coded; None if all elements are coded. The array
         may be filled step by step: `part` reads only the buckets of its range. On a device, it is
         a `Deferred`.
@@ -33,13 +33,13 @@ class CodedMask(NamedTuple):
 
     n: int
     bucket: int
-    silent: np.ndarray | None
+    uncoded: np.ndarray | None
 
     @classmethod
-    def of(cls, n: int, bucket: int, silent: Any) -> CodedMask:
-        """Make the mask of a tensor with silent buckets."""
-        any_silent = n > 0 if type(silent) is Deferred else silent.any()
-        return cls(n, bucket, silent if any_silent else None)
+    def of(cls, n: int, bucket: int, uncoded: Any) -> CodedMask:
+        """Make the mask of a tensor, given which buckets have no codewords."""
+        any_uncoded = n > 0 if type(uncoded) is Deferred else uncoded.any()
+        return cls(n, bucket, uncoded if any_uncoded else None)
 
     @classmethod
     def all(cls, n: int) -> CodedMask:
@@ -47,29 +47,29 @@ class CodedMask(NamedTuple):
         return cls(n, max(n, 1), None)
 
     @property
-    def known_silent(self) -> np.ndarray:
-        """`silent` on the host; there must be silent buckets."""
-        silent: Any = self.silent
-        return silent.value if type(silent) is Deferred else silent
+    def known_uncoded(self) -> np.ndarray:
+        """`uncoded` on the host; there must be uncoded buckets."""
+        uncoded: Any = self.uncoded
+        return uncoded.value if type(uncoded) is Deferred else uncoded
 
     def on_host(self) -> CodedMask:
-        """Return the mask with `silent` on the host."""
-        return self if self.silent is None else self._replace(silent=self.known_silent)
+        """Return the mask with `uncoded` on the host."""
+        return self if self.uncoded is None else self._replace(uncoded=self.known_uncoded)
 
     @property
     def words(self) -> int:
         """Number of coded elements."""
-        if self.silent is None:
+        if self.uncoded is None:
             return self.n
-        mask = self.known_silent
-        silent = int(mask.sum()) * self.bucket
-        return self.n - silent + (-self.n % self.bucket if mask[-1] else 0)
+        mask = self.known_uncoded
+        skipped = int(mask.sum()) * self.bucket
+        return self.n - skipped + (-self.n % self.bucket if mask[-1] else 0)
 
     def before(self, at: int) -> int:
         """Return the number of coded elements that precede an element."""
-        if self.silent is None:
+        if self.uncoded is None:
             return at
-        return CodedMask.of(at, self.bucket, self.known_silent[: -(-at // self.bucket)]).words
+        return CodedMask.of(at, self.bucket, self.known_uncoded[: -(-at // self.bucket)]).words
 
     def chunk(self, wide: bool) -> int:
         """Return the number of elements of a chunk; `wide` means symbols of several bytes."""
@@ -94,10 +94,10 @@ class CodedMask(NamedTuple):
         """
         bounds = np.arange(length, stop - start + length, length)
         bounds[-1:] = stop - start  # where the last block is shorter
-        if self.silent is None:
+        if self.uncoded is None:
             return bounds, None
         first, last = start // self.bucket, -(-stop // self.bucket)
-        coded = ~self.silent[first:last]
+        coded = ~self.uncoded[first:last]
         if coded.all():
             return bounds, None
         edges = np.minimum(np.arange(first, last + 1) * self.bucket, stop)
@@ -126,7 +126,7 @@ def gathered(
     coded : CodedMask
         Mask of the result, whose elements are all coded.
     """
-    if coded.silent is None:
+    if coded.uncoded is None:
         return symbols, coded
     array, words = contents(symbols), coded.words
     out, used = np.empty(words, array.dtype), 0
@@ -171,8 +171,8 @@ def spread(symbols: np.ndarray, coded: CodedMask, take: Callable[[int, np.ndarra
 
 @dispatched("gcodec.kernels.bits.coded_mask_cuda")
 def refuse_nonzero(symbols: np.ndarray, coded: CodedMask) -> None:
-    """Raise `Corrupt` if the symbol of an element in a silent bucket is not 0."""
-    if coded.silent is None:
+    """Raise `Corrupt` if the symbol of an element in a zero-norm bucket is not 0."""
+    if coded.uncoded is None:
         return
     for at in range(0, coded.n, _WIDE_CHUNK):
         part = symbols[at : at + _WIDE_CHUNK]
@@ -182,7 +182,7 @@ def refuse_nonzero(symbols: np.ndarray, coded: CodedMask) -> None:
 
 
 def nonzero_error() -> Corrupt:
-    """Return the error of a nonzero element in a silent bucket."""
+    """Return the error of a nonzero element in a zero-norm bucket."""
     return Corrupt("a value lies in a bucket whose norm is 0")
 
 

@@ -54,7 +54,7 @@ def counts_nbits(counts: np.ndarray, costs: np.ndarray) -> np.ndarray:
 
 
 def symbols_nbits(
-    symbols: np.ndarray, of: ScaleArrays, step: int, costs: np.ndarray
+    symbols: np.ndarray, scales: ScaleArrays, step: int, costs: np.ndarray
 ) -> tuple[list[int], np.ndarray]:
     """Return the bits that (n,) uint8 symbols take with each table, and the reach of each class.
 
@@ -62,7 +62,7 @@ def symbols_nbits(
 
     Parameters
     ----------
-    symbols, of, step
+    symbols, scales, step
         Symbols, their scales, and the distance of the tiles that are counted; see
         `class_map.class_counts`.
     costs
@@ -78,7 +78,9 @@ def symbols_nbits(
     sums, reach = np.zeros(2 * costs.shape[1], np.int64), np.zeros(CLASSES, np.uint8)
     counts, tables = np.empty(_ALPHABET, np.int32), count_tables()
     flat, total = costs.reshape(-1), counts[:0]
-    add_symbols(symbols, *of, 0, step, classes, joined, tables, counts, total, flat, sums, reach)
+    add_symbols(
+        symbols, *scales, 0, step, classes, joined, tables, counts, total, flat, sums, reach
+    )
     return _joined_halves(sums), reach
 
 

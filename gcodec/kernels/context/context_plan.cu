@@ -10,10 +10,14 @@ static const i64 WORTH = 2000, BITS_PER_STATE = 1 << 12;
 static const i64 SENT = 255;
 static const int LOG2_BLOCK = 18, LOG2_STATES = 16;
 
-// A matrix for n symbols: `across` column scales, rows of `width`; and the places of its sums and
-// scales.
+// A candidate matrix; see `_Cut` in context_plan_cuda.py. All numbers are i64, in the same order.
 struct Cut {
-    i64 across, width, n, group, quantum, row_sums, column_sums, rows, columns;
+    i64 across;   // number of column scales: the width, or 0
+    i64 width;    // elements of a row
+    i64 n;        // number of symbols
+    i64 group;    // adjacent columns that share a scale, or 0
+    i64 quantum;  // unit of the scales
+    i64 row_sums, column_sums, rows, columns;  // where its sums and its scales begin
     __device__ __forceinline__ i64 height() const { return (n + width - 1) / width; }
 };
 

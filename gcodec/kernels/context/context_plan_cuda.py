@@ -21,8 +21,6 @@ from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import Device
 
 _LIST_THREADS = 128  # threads that count the scales of a list
-_FIELDS = 9  # int64 fields of a `Cut` in context_plan.cu
-
 Matrices = Sequence[tuple[int, int, int]]  # width, group and quantum of each matrix
 
 
@@ -96,20 +94,47 @@ class Chosen(NamedTuple):
     tops: Array
 
 
-class _Cuts(NamedTuple):
-    """The candidate matrices as kernels read them; see `Cut` in context_plan.cu.
+class _Cut(NamedTuple):
+    """A candidate matrix, with the fields of a `Cut` in context_plan.cu, in the same order.
 
     Attributes
     ----------
-    lines : list of tuple of int
-        Fields of each matrix.
+    across : int
+        Number of column scales: the width, or 0 for a matrix without column scales.
+    width : int
+        Elements of a row.
+    n : int
+        Number of symbols.
+    group, quantum : int
+        Adjacent columns that share a scale, or 0; unit of the scales.
+    row_sums, column_sums, rows, columns : int
+        Index of the first row sum and column sum, and of the first row scale and column scale.
+    """
+
+    across: int
+    width: int
+    n: int
+    group: int
+    quantum: int
+    row_sums: int
+    column_sums: int
+    rows: int
+    columns: int
+
+
+class _Cuts(NamedTuple):
+    """The candidate matrices as kernels read them.
+
+    Attributes
+    ----------
+    matrices : list of _Cut
     table : (9 · count,) int64 array on the device
-        The same fields.
+        Their fields.
     sums, scales : int
         Total size of the arrays of sums and of scales.
     """
 
-    lines: list[tuple[int, ...]]
+    matrices: list[_Cut]
     table: Array
     sums: int
     scales: int
@@ -117,7 +142,7 @@ class _Cuts(NamedTuple):
     @classmethod
     def apart(cls, device: Device, n: int, matrices: Matrices) -> _Cuts:
         """Give each matrix scales of its own; matrices with the same rows share their sums."""
-        lines: list[tuple[int, ...]] = []
+        cuts: list[_Cut] = []
         places, sums, at = dict[tuple[int, bool], tuple[int, int]](), 0, 0
         for width, group, quantum in matrices:
             height, across = -(-n // width), width if group else 0
@@ -125,28 +150,29 @@ class _Cuts(NamedTuple):
                 places[width, group > 0] = sums, sums + height
                 sums += height + across
             own = places[width, group > 0]
-            lines.append((across, width, n, group, quantum, *own, at, at + height))
+            cuts.append(_Cut(across, width, n, group, quantum, *own, at, at + height))
             at += height + across
-        return cls(lines, _uploaded(device, lines), sums, at)
+        return cls(cuts, _uploaded(device, cuts), sums, at)
 
     @classmethod
     def together(cls, device: Device, n: int, matrices: Matrices) -> _Cuts:
         """Place the sums and scales of all matrices in the same arrays, rows first."""
         height = max(-(-n // width) for width, _, _ in matrices)
         size = height + max((width for width, group, _ in matrices if group), default=0)
-        lines: list[tuple[int, ...]] = [
-            (width if group else 0, width, n, group, quantum, 0, height, 0, height)
+        cuts = [
+            _Cut(width if group else 0, width, n, group, quantum, 0, height, 0, height)
             for width, group, quantum in matrices
         ]
-        return cls(lines, _uploaded(device, lines), size, size)
+        return cls(cuts, _uploaded(device, cuts), size, size)
 
     def sizes(self, k: int) -> Array:
         """Return the sizes of a matrix; see `class_map_cuda.DeviceScales`."""
-        return self.table[_FIELDS * k : _FIELDS * k + 2]
+        first = len(_Cut._fields) * k
+        return self.table[first : first + 2]
 
 
-def _uploaded(device: Device, lines: list[tuple[int, ...]]) -> Array:
-    return device.to_device(np.array(lines, np.int64).reshape(-1))
+def _uploaded(device: Device, cuts: list[_Cut]) -> Array:
+    return device.to_device(np.array(cuts, np.int64).reshape(-1))
 
 
 def best_scales(
@@ -166,9 +192,10 @@ def best_scales(
         All symbols; a sample of rows, or all symbols again.
     matrices : sequence of (width, group, quantum)
     steps : (int, int)
-        Every how many tiles the symbols are counted, 0 for no counts; and those of the sample.
+        Distance, in tiles, of the tiles whose symbols are counted: for all symbols, where 0 counts
+        none, and for the sample.
     seen : int
-        How many symbols of the sample are counted.
+        Number of counted symbols of the sample.
     constants : Constants
     same_symbols : bool
         Whether the sample consists of these symbols, not of other ones.
@@ -177,7 +204,7 @@ def best_scales(
     cuts = _Cuts.together(device, n, matrices)
     which, lists = device.zeros(1, np.int64), device.empty(2, np.int64)
     counts, scales = device.zeros(COUNTS, np.uint64), device.empty(cuts.scales, np.uint8)
-    height, sizes = cuts.lines[0][8], cuts.sizes(0)
+    height, sizes = cuts.matrices[0].columns, cuts.sizes(0)
     rows, columns = scales[:height], scales[height:]
     is_done = same_symbols and len(matrices) > 1 and sample.size == n
     if len(matrices) > 1:
@@ -232,15 +259,18 @@ def _choose(
     sums, scales = device.zeros(cuts.sums, np.uint64), device.empty(cuts.scales, np.uint8)
     counts, lists = device.zeros(COUNTS * count, np.uint64), device.empty(2 * count, np.int64)
     summed = set[int]()
-    for k, (across, width, _, _, _, rows, columns, _, _) in enumerate(cuts.lines):
-        if rows not in summed:
-            summed.add(rows)
-            column_sums = sums[columns : columns + across]
-            sum_magnitudes(sample, cuts.sizes(k), [width], sums[rows:columns], column_sums)
+    for k, cut in enumerate(cuts.matrices):
+        if cut.row_sums not in summed:
+            summed.add(cut.row_sums)
+            row_sums = sums[cut.row_sums : cut.column_sums]
+            column_sums = sums[cut.column_sums : cut.column_sums + cut.across]
+            sum_magnitudes(sample, cuts.sizes(k), [cut.width], row_sums, column_sums)
     _find(device, cuts.table, which, count, sums, constants, scales)
-    for k, (across, *_, rows, columns) in enumerate(cuts.lines):
-        own = scales[rows:columns], scales[columns : columns + across], cuts.sizes(k)
-        count_classes(sample, own, step, counts[COUNTS * k : COUNTS * (k + 1)])
+    for k, cut in enumerate(cuts.matrices):
+        rows = scales[cut.rows : cut.columns]
+        columns = scales[cut.columns : cut.columns + cut.across]
+        own_counts = counts[COUNTS * k : COUNTS * (k + 1)]
+        count_classes(sample, (rows, columns, cuts.sizes(k)), step, own_counts)
     nbits = _priced(device, counts, constants)
     _size_lists(device, cuts.table, which, count, scales, constants, lists)
     costs = cuts.table, count, nbits, constants.tables, lists

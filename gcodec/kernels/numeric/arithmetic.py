@@ -41,29 +41,29 @@ class ResidualUpdate(NamedTuple):
     residual : (n,) float32 array
     decay : float32
         Factor of the residual in the sum u = x + decay·residual.
-    left : (n,) float32 array
-        Output: u minus the decoded value. May be `residual`.
+    new_residual : (n,) float32 array
+        Output: the quantization error, u minus the decoded value. May be `residual`.
     backup : (n,) float32 array, optional
-        Output, if `left` is the residual: the former residual, saved by the pass that adds it. By
-        default, it has no elements.
-    saved : list of pairs of arrays, optional
-        Parts of the residual that have been replaced, and their backups.
-    rounds : int
-        Index in `ROUNDED` of the dtype to which decoded values are rounded before they are
-        subtracted.
+        Output, if `new_residual` is the residual: the former residual, saved by the pass that adds
+        it. By default, it has no elements, and nothing is saved.
+    replaced : list of pairs of arrays, optional
+        Parts of the residual that have been replaced, and their backups; see `saving`.
+    rounded_to : int
+        Index in `gcodec.runtime.lanes.ROUNDED` of the dtype to which decoded values are rounded
+        before they are subtracted.
     """
 
     residual: np.ndarray
     decay: np.float32
-    left: np.ndarray
+    new_residual: np.ndarray
     backup: np.ndarray = _NONE
-    saved: list[tuple[np.ndarray, np.ndarray]] | None = None
-    rounds: int = 0
+    replaced: list[tuple[np.ndarray, np.ndarray]] | None = None
+    rounded_to: int = 0
 
     @property
     def is_in_place(self) -> bool:
         """Whether the output is the residual itself."""
-        return self.left is self.residual
+        return self.new_residual is self.residual
 
     @property
     def saves(self) -> bool:
@@ -71,58 +71,59 @@ class ResidualUpdate(NamedTuple):
         return self.backup.size > 0
 
     @property
-    def apart(self) -> np.ndarray:
-        """The output that is another array than the residual."""
-        return self.backup if self.saves else self.left
+    def separate_output(self) -> np.ndarray:
+        """The output that does not overwrite the residual: the backup if there is one."""
+        return self.backup if self.saves else self.new_residual
 
     def part(self, start: int, stop: int) -> ResidualUpdate:
         """Return the update of the elements from `start` to `stop`."""
         own = slice(start, stop)
-        residual, left, backup = self.residual[own], self.left[own], self.backup[own]
-        return self._replace(residual=residual, left=left, backup=backup)
+        residual, new_residual = self.residual[own], self.new_residual[own]
+        backup = self.backup[own]
+        return self._replace(residual=residual, new_residual=new_residual, backup=backup)
 
     def saving(self) -> ResidualUpdate:
         """Return an update in place that saves the residual, so that `restore` can undo it."""
-        backup: np.ndarray = scratch(self.left.nbytes).view(np.float32)
-        return self._replace(backup=backup, saved=[])
+        backup: np.ndarray = scratch(self.new_residual.nbytes).view(np.float32)
+        return self._replace(backup=backup, replaced=[])
 
     @property
     def former(self) -> np.ndarray:
         """The residual before the step; an update in place must have saved all of it."""
         return self.backup if self.saves else self.residual
 
-    def copied(self) -> np.ndarray:
-        """Return the residual before the step; an update in place copies it to `backup`."""
+    def save(self) -> np.ndarray:
+        """Copy the residual to the backup, if there is one; return the former residual."""
         if self.saves:
             self.backup[:] = self.residual
         return self.former
 
-    def mark_saved(self) -> None:
+    def mark_replaced(self) -> None:
         """Note that an update in place has saved the residual of this part, and replaced it."""
-        if self.saved is not None:
-            self.saved.append((self.left, self.former))
+        if self.replaced is not None:
+            self.replaced.append((self.new_residual, self.former))
 
     def restore(self) -> None:
         """Restore the residual wherever it has been replaced."""
-        for left, former in self.saved or ():
-            left[:] = former
+        for residual, former in self.replaced or ():
+            residual[:] = former
 
 
-class Extremes(NamedTuple):
-    """What the pass that adds a residual finds about the sum.
+class ValueStatistics(NamedTuple):
+    """What a quantizer knows about its values, such as what the pass that added a residual found.
 
     Attributes
     ----------
     top_bits : int or Deferred
         Bit pattern of the largest magnitude; NaN is larger than infinity.
     ranges : tuple, optional
-        Result of `ranges` for the buckets that were requested; None if the pass did not find them.
+        Result of `ranges` for the buckets that were requested; None if they are not known.
     moments : Moments, optional
-        Moments of the sum; None if the pass did not find them.
+        Moments of the values; None if they are not known.
     counts : (2**14,) int64 array, optional
-        Log-histogram of the sum; None if the pass did not find it.
+        Log-histogram of the values; None if it is not known.
     plain : (n,) uint8 array, optional
-        Symbols of the plain levels of the sum; None if the pass did not find them.
+        Symbols of the levels of ecsq by plain rounding; None if they are not known.
     """
 
     top_bits: int | Deferred
@@ -151,8 +152,8 @@ def correct(x: np.ndarray, residual: np.ndarray, decay: np.float32, out: np.ndar
     return int(add_residual(x, ResidualUpdate(residual, decay, out)).top_bits)
 
 
-def add_residual(x: np.ndarray, update: ResidualUpdate, bucket: int = 0) -> Extremes:
-    """Write x + decay·residual of arrays on the host to `update.left`.
+def add_residual(x: np.ndarray, update: ResidualUpdate, bucket: int = 0) -> ValueStatistics:
+    """Write x + decay·residual of arrays on the host to `update.new_residual`.
 
     Parameters
     ----------
@@ -166,11 +167,11 @@ def add_residual(x: np.ndarray, update: ResidualUpdate, bucket: int = 0) -> Extr
 
         def task(i: int, j: int) -> int:
             own = update.part(i, j)
-            top = int(_correct(x[i:j], own.copied(), own.decay, own.left))
-            own.mark_saved()
+            top = int(_correct(x[i:j], own.save(), own.decay, own.new_residual))
+            own.mark_replaced()
             return top
 
-        return Extremes(max(pool.run(task, x.size, 1, x)))
+        return ValueStatistics(max(pool.run(task, x.size, 1, x)))
     is_one = bucket >= x.size
     part = _PART if is_one or bucket % BLOCK or not bucket else bucket
     keys = _past_cache(x, update, part)
@@ -178,12 +179,12 @@ def add_residual(x: np.ndarray, update: ResidualUpdate, bucket: int = 0) -> Extr
     if is_one:
         keys = np.array([[keys[:, 0].min(), keys[:, 1].max()]], np.int32)
     has_ranges = is_one or part == bucket
-    return Extremes(top_bits, ranges_of_keys(keys) if has_ranges else None)
+    return ValueStatistics(top_bits, ranges_of_keys(keys) if has_ranges else None)
 
 
-def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> Extremes:
+def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> ValueStatistics:
     """Do what `add_residual` does, and find the moments where this costs no pass."""
-    in_lines = update.saves or update.left.ctypes.data % LINE == 0  # as columns are stored
+    in_lines = update.saves or update.new_residual.ctypes.data % LINE == 0  # as columns are stored
     if not (in_lines and _bypasses_cache(update)):
         return add_residual(x, update)
     sums, squares = np.empty((2, -(-x.size // TILE)), np.float64)
@@ -191,20 +192,20 @@ def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> Extremes
     def task(i: int, j: int) -> int:
         part, own = slice(i // TILE, -(-j // TILE)), update.part(i, j)
         scratch = np.empty(2 * LANES), np.zeros(COLUMN, np.uint32)
-        terms = x[i:j], own.residual, own.decay, own.left, own.backup
+        terms = x[i:j], own.residual, own.decay, own.new_residual, own.backup
         top = int(_correct_with_moments(*terms, *scratch, sums[part], squares[part]))
-        own.mark_saved()
+        own.mark_replaced()
         return top
 
     top_bits = max(pool.run(task, x.size, TILE, x))
-    return Extremes(top_bits, moments=Moments(fold(sums), fold(squares), top_bits))
+    return ValueStatistics(top_bits, moments=Moments(fold(sums), fold(squares), top_bits))
 
 
 def _bypasses_cache(update: ResidualUpdate) -> bool:
     """Return whether the sum, or a copy of the residual, is written past the cache."""
     if update.saves:  # a part of an update may begin at any element
         return update.backup.ctypes.data % STREAMED == 0
-    return streams(update.left)
+    return streams(update.new_residual)
 
 
 def _past_cache(x: np.ndarray, update: ResidualUpdate, bucket: int) -> np.ndarray:
@@ -217,9 +218,9 @@ def _past_cache(x: np.ndarray, update: ResidualUpdate, bucket: int) -> np.ndarra
     def task(i: int, j: int) -> None:
         own = update.part(i, j)
         own_keys = keys[i // bucket : -(-j // bucket)].reshape(-1)
-        terms = x[i:j], own.residual, own.decay, own.left, own.backup
+        terms = x[i:j], own.residual, own.decay, own.new_residual, own.backup
         _correct_past_cache(*terms, bucket, own_keys)
-        own.mark_saved()
+        own.mark_replaced()
 
     pool.run(task, x.size, bucket, x)
     return keys
@@ -243,16 +244,16 @@ def _correct(x, residual, decay, out):
     return top
 
 
-# The following kernels write the sum to `left`, past the cache. With a `backup`, `left` may be the
-# residual, which goes to the backup past the cache. What is written past the cache begins at a
-# multiple of STREAMED bytes; see `_bypasses_cache`.
+# The following kernels write the sum to `new_residual`, past the cache. With a `backup`,
+# `new_residual` may be the residual, which goes to the backup past the cache. What is written past
+# the cache begins at a multiple of STREAMED bytes; see `_bypasses_cache`.
 
 
 def _sums_block(streaming: bool) -> Intrinsic:
     """Make the block of `_correct_past_cache`, or one whose sums stay in the cache."""
     saves = ("saves",) if streaming else ()
 
-    @block("x", "residual", "i", "stop", "decay", "left", "backup", *saves, "keys", "at")
+    @block("x", "residual", "i", "stop", "decay", "new_residual", "backup", *saves, "keys", "at")
     def add_range(e: Emitter) -> None:
         """Add the residual to the elements from i to stop, whose number is a multiple of BLOCK.
 
@@ -266,7 +267,7 @@ def _sums_block(streaming: bool) -> Intrinsic:
             e.fetch(place)
             former = e.load(place, floats())
             total = builder.fadd(e.load(source, floats()), builder.fmul(decay, former))
-            target = builder.gep(e.args["left"], [i])
+            target = builder.gep(e.args["new_residual"], [i])
             if streaming:
                 _emit_stores(e, total, target, former, builder.gep(e.args["backup"], [i]))
             else:
@@ -298,20 +299,20 @@ add_range, _stream_range = _sums_block(False), _sums_block(True)
     "in float32[], in float32[], float32, out float32[], out float32[], int64, out int32[]",
     variant="stream",
 )
-def _correct_past_cache(x, residual, decay, left, backup, bucket, keys):
-    # bucket is a multiple of BLOCK; keys.size == 2 * ceil(left.size / bucket)
+def _correct_past_cache(x, residual, decay, new_residual, backup, bucket, keys):
+    # bucket is a multiple of BLOCK; keys.size == 2 * ceil(new_residual.size / bucket)
     saves = backup.size > 0
     for b in range(keys.size // 2):
         start = b * bucket
-        stop = min(start + bucket, left.size)
+        stop = min(start + bucket, new_residual.size)
         whole = stop - (stop - start) % BLOCK
-        _stream_range(x, residual, start, whole, decay, left, backup, saves, keys, 2 * b)
+        _stream_range(x, residual, start, whole, decay, new_residual, backup, saves, keys, 2 * b)
         low, high = keys[2 * b], keys[2 * b + 1]
         for i in range(whole, stop):
             total = x[i] + decay * residual[i]
             if saves:
                 backup[i] = residual[i]
-            left[i] = total
+            new_residual[i] = total
             key = key_of(np.int32(float_bits(total)))
             low, high = min(low, key), max(high, key)
         keys[2 * b], keys[2 * b + 1] = low, high
@@ -319,9 +320,10 @@ def _correct_past_cache(x, residual, decay, left, backup, bucket, keys):
 
 
 # Kernels that quantize a sum add the residual to a bucket, a block or a tile while it is in the
-# cache. They quantize the sum there and replace it by its error, which goes to `left`. That may be
-# the residual, if there is a `backup` that gets the former one. With `streaming`, the backup, or
-# `left` if there is none, is written past the cache, and a `fence` must follow the last call.
+# cache. They quantize the sum there and replace it by its error, which goes to `new_residual`.
+# That may be the residual, if there is a `backup` that gets the former one. With `streaming`, the
+# backup, or `new_residual` if there is none, is written past the cache, and a `fence` must follow
+# the last call.
 
 
 def _copy_block(stream: bool) -> Intrinsic:
@@ -364,9 +366,9 @@ def add_block(x, residual, i, decay, sums, j, backup, streaming):
 
 
 @inline
-def leave_block(errors, j, left, i, backup, streaming):
+def store_errors(errors, j, new_residual, i, backup, streaming):
     """Write 32 errors, from j on, to the new residual, from element i on."""
-    copy_block(errors, j, left, i, streaming and backup.size == 0)
+    copy_block(errors, j, new_residual, i, streaming and backup.size == 0)
 
 
 @block("x", "residual", "i")
@@ -377,23 +379,24 @@ def fetch_terms(e: Emitter) -> None:
 
 
 @inline
-def add_tile(x, residual, start, size, decay, sums, left, backup, streaming, ahead):
-    """Save the residual, and write the sums of `size` elements from `start` on to `sums` and left.
+def add_tile(x, residual, start, size, decay, sums, new_residual, backup, streaming, ahead):
+    """Save the residual of `size` elements from `start` on, and write their sums.
 
-    The terms of the sums that lie `ahead` elements further on are prefetched.
+    The sums go to `sums`, from its first element on, and to `new_residual`. The terms of the sums
+    that lie `ahead` elements further on are prefetched.
     """
     whole = size - size % BLOCK
     for j in range(0, whole, BLOCK):
         i = start + j
         add_block(x, residual, i, decay, sums, j, backup, streaming)
-        leave_block(sums, j, left, i, backup, streaming)
+        store_errors(sums, j, new_residual, i, backup, streaming)
         fetch_terms(x, residual, i + ahead)
     for j in range(whole, size):
         i = start + j
         sums[j] = x[i] + decay * residual[i]
         if backup.size:
             backup[i] = residual[i]
-        left[i] = sums[j]
+        new_residual[i] = sums[j]
 
 
 @block("x", "i")
@@ -402,14 +405,16 @@ def fetch_block(e: Emitter) -> None:
     e.fetch(e.address("x", "i"), 0)
 
 
-_COLUMN_TERMS = "x", "residual", "i", "next", "decay", "left", "backup", "saves"
+_COLUMN_TERMS = "x", "residual", "i", "next", "decay", "new_residual", "backup", "saves"
 
 
 @block(*_COLUMN_TERMS, "sums", "squares", "t", "largest")
 def _column_sums(e: Emitter) -> None:
     """Add the residual to a column; `emit_moments` sums it."""
     builder, decay = e.builder, e.splat(e.args["decay"], COLUMN)
-    source, target, kept = (e.address(name, "i") for name in ("residual", "left", "backup"))
+    source, target, kept = (
+        e.address(name, "i") for name in ("residual", "new_residual", "backup")
+    )
     ahead = e.address("residual", "next")
 
     def total(x: Value, row: int) -> Value:
@@ -428,7 +433,7 @@ def _column_sums(e: Emitter) -> None:
     "out uint32[], out float64[], out float64[]",
     variant="stream",
 )
-def _correct_with_moments(x, residual, decay, left, backup, scratch, top, sums, squares):
+def _correct_with_moments(x, residual, decay, new_residual, backup, scratch, top, sums, squares):
     # See reduce._tile_moments for the arguments after `backup`.
     saves = backup.size > 0
     lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
@@ -436,15 +441,15 @@ def _correct_with_moments(x, residual, decay, left, backup, scratch, top, sums, 
         total = x[i] + decay * residual[i]
         if saves:
             backup[i] = residual[i]
-        left[i] = total
+        new_residual[i] = total
     for tile in range(x.size // TILE):
         for t in range(0, LANES, COLUMN):  # a column ends inside its tile
             at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
-            terms = x, residual, at, ahead, decay, left, backup, saves
+            terms = x, residual, at, ahead, decay, new_residual, backup, saves
             _column_sums(*terms, lanes_1, lanes_2, t, top)
         sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
     fence()
-    return finish_moments(left, scratch, top, sums, squares)
+    return finish_moments(new_residual, scratch, top, sums, squares)
 
 
 @kernel("in float32[], float32, out float32[]")

@@ -64,10 +64,10 @@ def add_residual_with_histogram(x: np.ndarray, update: ResidualUpdate) -> tuple[
     Returns
     -------
     top_bits : int
-        See `Extremes`.
+        See `ValueStatistics`.
     counts : (2**14,) int64 array
     """
-    streaming, step = streams(update.apart), _step(x)
+    streaming, step = streams(update.separate_output), _step(x)
 
     def task(start: int, stop: int) -> tuple[int, np.ndarray]:
         top, counts, tables = 0, np.zeros(BINS, np.int64), _tables(stop - start)
@@ -75,9 +75,9 @@ def add_residual_with_histogram(x: np.ndarray, update: ResidualUpdate) -> tuple[
         for at in range(start, stop, step):
             end = min(at + step, stop)
             own = update.part(at, end)
-            terms = x[at:end], own.residual, own.decay, own.left, own.backup, streaming
+            terms = x[at:end], own.residual, own.decay, own.new_residual, own.backup, streaming
             largest = _count_sums(*terms, sums, sums.view(np.uint8), tables, counts)
-            own.mark_saved()
+            own.mark_replaced()
             top = max(top, int(largest))
         return top, counts
 
@@ -138,15 +138,15 @@ def _count_magnitudes(data, tables, counts):
     "in float32[], in float32[], float32, out float32[], out float32[], boolean, out float32[], "
     "in uint8[], out uint32[], out int64[]"
 )
-def _count_sums(x, residual, decay, left, backup, streaming, sums, data, tables, counts):
-    # x.size is at most _PART; residual and left are as long, and backup is or has no elements.
-    # sums.size == _TILE, and data are its bytes. See _count_bins and _add_tables. Returns the
-    # largest magnitude.
+def _count_sums(x, residual, decay, new_residual, backup, streaming, sums, data, tables, counts):
+    # x.size is at most _PART; residual and new_residual are as long, and backup is or has no
+    # elements. sums.size == _TILE, and data are its bytes. See _count_bins and _add_tables.
+    # Returns the largest magnitude.
     tables[:] = np.uint32(0)
     top = np.uint32(0)
     for tile in range(0, x.size, _TILE):
         size = min(x.size - tile, _TILE)
-        add_tile(x, residual, tile, size, decay, sums, left, backup, streaming, _TILE)
+        add_tile(x, residual, tile, size, decay, sums, new_residual, backup, streaming, _TILE)
         for j in range(size):
             top = max(top, magnitude_bits(sums[j]))
         _count_bins(data[: 4 * size], tables)

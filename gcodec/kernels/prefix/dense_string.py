@@ -1,6 +1,6 @@
-"""Strings with a word for each element, except those of silent buckets, in parallel.
+"""Strings with a word for each element, except those of zero-norm buckets, in parallel.
 
-Blocks of a seek table are blocks of elements, silent elements included.
+Blocks of a seek table are blocks of elements, uncoded elements included.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def read(
     ------
     FormatError
     """
-    chunk = coded.chunk(code.wide or coded.silent is not None)  # a mask spreads symbols
+    chunk = coded.chunk(code.wide or coded.uncoded is not None)  # a mask spreads symbols
 
     def read_range(start: int, stop: int, step: int, starts: np.ndarray, chained: bool) -> None:
         # Fresh memory for each chunk would cost too much.

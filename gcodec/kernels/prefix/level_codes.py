@@ -82,22 +82,22 @@ def plan(symbols: np.ndarray, s: int, coded: CodedMask, form: str, code: str) ->
     candidates = pairs(form, code)
     if len(candidates) == 1 and code != "rice":
         return Plan(*candidates[0], {}, 0)
-    counts, silent = tally(symbols), symbols.size - coded.words
-    plans = [_plan(form, code, s, symbols, counts, silent) for form, code in candidates]
+    counts, uncoded = tally(symbols), symbols.size - coded.words
+    plans = [_plan(form, code, s, symbols, counts, uncoded) for form, code in candidates]
     return min(plans, key=lambda plan: plan.nbits)
 
 
-def _plan(form: str, code: str, s: int, symbols: np.ndarray, counts: Tally, silent: int) -> Plan:
+def _plan(form: str, code: str, s: int, symbols: np.ndarray, counts: Tally, uncoded: int) -> Plan:
     if code == "packed":
-        return Plan(form, code, {}, (symbols.size - silent) * width_of(s))
+        return Plan(form, code, {}, (symbols.size - uncoded) * width_of(s))
     if code == "omega":
         if form == "dense":
-            nbits = int(counts.above @ (_OMEGA + 1)) - 2 * silent
+            nbits = int(counts.above @ (_OMEGA + 1)) - 2 * uncoded
         else:
             nbits = int(counts.levels @ (_OMEGA + 1) + counts.gaps @ _OMEGA)
         return Plan(form, code, {}, nbits)
     if form == "dense":
-        k, nbits = best_rice(symbols, "zigzag", counts, silent)
+        k, nbits = best_rice(symbols, "zigzag", counts, uncoded)
         return Plan(form, code, {"rice": k}, nbits)
     k, nbits = best_rice(symbols, "levels", counts)
     k_gap, gaps_nbits = best_rice(symbols, "gaps", counts)

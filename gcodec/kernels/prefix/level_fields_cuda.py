@@ -73,6 +73,6 @@ def read(
 
 def _buckets(device: Device, coded: CodedMask) -> tuple[Array, int, Array]:
     """Return the results of `buckets_of`, and the number of fields before each bucket."""
-    none = coded.silent is None
+    none = coded.uncoded is None
     starts = device.empty(0, np.int64) if none else coded_before(device, coded)
     return *buckets_of(device, coded), starts

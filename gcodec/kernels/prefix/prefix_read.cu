@@ -97,9 +97,9 @@ __device__ __forceinline__ i64 read_symbols(
     return bits.at();
 }
 
-// Reads elements `i` to `stop`; those of silent buckets are 0 and have no word.
+// Reads elements `i` to `stop`; those of zero-norm buckets are 0 and have no word.
 __device__ __forceinline__ i64 read_block(
-    const String& from, i64 at, i64 i, i64 stop, const u8* silent, i64 bucket, Sink sink,
+    const String& from, i64 at, i64 i, i64 stop, const u8* uncoded, i64 bucket, Sink sink,
     i64* wrong
 ) {
     BitReader bits(from.data, from.nbytes);
@@ -109,7 +109,7 @@ __device__ __forceinline__ i64 read_block(
         if (bucket) {
             i64 number = i / bucket;
             upto = (number + 1) * bucket < stop ? (number + 1) * bucket : stop;
-            if (silent[number]) {
+            if (uncoded[number]) {
                 for (; i < upto; ++i) sink.put(0);
                 continue;
             }
@@ -124,11 +124,11 @@ __device__ __forceinline__ i64 read_block(
 
 // `starts` holds the bit, counted from `first`, of each block of `block_size` elements and of the end.
 // If `chained`, the kernel verifies it; otherwise only its first element is set, and one thread writes
-// the others. A bucket size of 0 means that no bucket is silent. `out` has room for n symbols of `width`
-// bytes.
+// the others. A bucket size of 0 means that all buckets are coded. `out` has room for n symbols of
+// `width` bytes.
 extern "C" __global__ void __launch_bounds__(128, 6) read_words(
     const u8* data, i64 nbytes, i64 end, i64* starts, i64 first, i64 n, i64 block_size, i32 chained,
-    const u8* silent, i64 bucket, const u64* runs, const u32* singles, i32 rule, i32 mapping,
+    const u8* uncoded, i64 bucket, const u64* runs, const u32* singles, i32 rule, i32 mapping,
     u64 shift, u64 parameter, u64 top, i32 width, u8* out, i64* status
 ) {
     __shared__ u64 table[RUNS];
@@ -144,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(128, 6) read_words(
         Sink sink(out, width, b * block_size);
         at = at < 0 || at > end
             ? BROKEN
-            : read_block(from, at, b * block_size, stop, silent, bucket, sink, &wrong);
+            : read_block(from, at, b * block_size, stop, uncoded, bucket, sink, &wrong);
         if (at >= 0 && chained && at != first + starts[b + 1]) at = BROKEN;
         if (at == BROKEN) wrong = begin;
         if (at < 0) {

@@ -9,17 +9,17 @@ static const u64 NBITS = 63;   // mask of the length in an entry: word * 64 + le
 
 // A table has SINGLES entries, then the parameter of the rule for other symbols.
 
-// Whether elements from `start` on have a word, as those of silent buckets have none.
-struct Awake {
-    const u8* silent;  // flags of buckets
-    i64 bucket, number, end;  // a bucket size of 0 means that no bucket is silent
-    __device__ __forceinline__ Awake(const u8* flags, i64 size, i64 start)
-        : silent(flags), bucket(size), number(size ? start / size : 0), end((number + 1) * size) {}
+// Whether elements from `start` on have a word, as those of zero-norm buckets have none.
+struct HasWord {
+    const u8* uncoded;  // flags of buckets
+    i64 bucket, number, end;  // a bucket size of 0 means that all are coded
+    __device__ __forceinline__ HasWord(const u8* flags, i64 size, i64 start)
+        : uncoded(flags), bucket(size), number(size ? start / size : 0), end((number + 1) * size) {}
 
     __device__ __forceinline__ bool at(i64 i) {  // i must rise, and be below n
         if (!bucket) return true;
         while (i >= end) number += 1, end += bucket;
-        return !silent[number];
+        return !uncoded[number];
     }
 };
 
@@ -32,12 +32,12 @@ __device__ __forceinline__ i64 length_of(const Code& code, const u64* singles, u
 
 template <bool swap>
 __device__ __forceinline__ void put_words(
-    const Share& own, i64 n, i64 start, Awake awake, const u64* singles, const Code& code,
+    const Share& own, i64 n, i64 start, HasWord has_word, const u64* singles, const Code& code,
     BitWriter<swap> out
 ) {
 #pragma unroll 1
     for (int k = 0; k < EACH; ++k) {
-        if (start + k >= n || !awake.at(start + k)) continue;
+        if (start + k >= n || !has_word.at(start + k)) continue;
         u32 symbol = own[k];
         u64 entry = symbol < SINGLES ? singles[symbol] : 0;
         if (entry) out.put((u32)(entry >> 6), (int)(entry & NBITS));
@@ -47,9 +47,9 @@ __device__ __forceinline__ void put_words(
 }
 
 // `lengths` receives the number of bits of each tile, `status` the first element that has no word.
-// `silent` has a flag for each bucket of n elements.
+// `uncoded` has a flag for each bucket of n elements.
 extern "C" __global__ void __launch_bounds__(THREADS) measure_words(
-    const u8* symbols, i32 width, i64 n, const u8* silent, i64 bucket, const u64* table, i32 rule,
+    const u8* symbols, i32 width, i64 n, const u8* uncoded, i64 bucket, const u64* table, i32 rule,
     i32 mapping, u64 shift, i64* lengths, i64* status
 ) {
     __shared__ u64 singles[SINGLES];
@@ -59,10 +59,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) measure_words(
     Code code = {rule, mapping, shift, table[SINGLES], 0};
     i64 start = (i64)blockIdx.x * TILE + threadIdx.x * EACH, nbits = 0;
     Share own(symbols, width, n, start);
-    Awake awake(silent, bucket, start);
+    HasWord has_word(uncoded, bucket, start);
 #pragma unroll 1
     for (int k = 0; k < EACH; ++k) {
-        if (start + k >= n || !awake.at(start + k)) continue;
+        if (start + k >= n || !has_word.at(start + k)) continue;
         i64 length = length_of(code, singles, own[k]);
         if (length < 0) atomicMin(status, start + k);
         else nbits += length;
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) measure_words(
 // `offsets` holds the bit of each tile in `out`, and of the end. `out` has `size` words, zero except for
 // bits before the first tile. All symbols have words. An end of 0 means that another string was chosen.
 extern "C" __global__ void __launch_bounds__(THREADS) write_words(
-    const u8* symbols, i32 width, i64 n, const u8* silent, i64 bucket, const u64* table, i32 rule,
+    const u8* symbols, i32 width, i64 n, const u8* uncoded, i64 bucket, const u64* table, i32 rule,
     i32 mapping, u64 shift, const i64* offsets, u32* out, i64 size
 ) {
     __shared__ u64 singles[SINGLES];
@@ -92,10 +92,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) write_words(
     __syncthreads();
     i64 start = (i64)blockIdx.x * TILE + threadIdx.x * EACH, have = 0;
     Share own(symbols, width, n, start);
-    Awake awake(silent, bucket, start), same = awake;
+    HasWord has_word(uncoded, bucket, start), same = has_word;
 #pragma unroll 1
     for (int k = 0; k < EACH; ++k)
-        if (start + k < n && awake.at(start + k)) have += length_of(code, singles, own[k]);
+        if (start + k < n && has_word.at(start + k)) have += length_of(code, singles, own[k]);
     i64 before = scan_block<Sum>(have, scratch).before;
     if (!joined) {
         put_words(own, n, start, same, singles, code, BitWriter<true>(out, size, begin + before));

@@ -145,12 +145,12 @@ def read_pair_table(gap: PrefixCode, code: PrefixCode) -> np.ndarray:
         number.
     """
     table = np.zeros(1 << WINDOW, np.uint64)
-    _fill_units(read_singles(gap), read_singles(code), table)
+    _fill_pair_table(read_singles(gap), read_singles(code), table)
     return table
 
 
 @kernel("in uint32[], in uint32[], out uint64[]")
-def _fill_units(gaps, singles, table):
+def _fill_pair_table(gaps, singles, table):
     # All arrays have 2**WINDOW elements.
     for start in range(table.size):
         entry, count, used = np.uint64(0), 0, np.int64(0)

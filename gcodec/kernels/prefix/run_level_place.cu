@@ -14,7 +14,7 @@ __device__ __forceinline__ bool inside(i64 position, i64 n, i64 pair, i64* statu
 }
 
 // Writes `*count` symbols of `width` bytes to n elements of the same type.
-extern "C" __global__ void __launch_bounds__(256) place_units(
+extern "C" __global__ void __launch_bounds__(256) place_pairs(
     const u8* symbols, i32 width, const i64* positions, const i64* count, i64 room, u8* out, i64 n, i64* status
 ) {
     i64 all = *count < room ? *count : room;

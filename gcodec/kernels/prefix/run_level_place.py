@@ -12,7 +12,7 @@ from gcodec.kernels.prefix.codewords import CORRUPT
 from gcodec.kernels.prefix.prefix_read import BROKEN, check
 from gcodec.kernels.prefix.prefix_table import WIDE
 from gcodec.kernels.prefix.run_level import FAR, RunLevelPairs
-from gcodec.kernels.quantize.levels import KINDS, TINY, Scale, dequantize, streams, symbol_dtype
+from gcodec.kernels.quantize.levels import KINDS, TINY, Scale, can_stream, dequantize, symbol_dtype
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
 
@@ -99,7 +99,7 @@ def _placed_closely(
     _placer(symbols.dtype)(*pairs, bounds, moved, 0, *_NO_SCALE, symbols, status)
     if status[0] < 0:
         return 0
-    dequantize(symbols, scale, before, out[before:last], stream=streams(out))
+    dequantize(symbols, scale, before, out[before:last], stream=can_stream(out))
     return last
 
 
@@ -121,7 +121,7 @@ def _placer(kind: np.dtype[np.generic]) -> Kernel:
         f"in float32[], int64, uint32, out {dtype}[], out int64[]",
         variant=dtype,
     )
-    def place_units(
+    def place_pairs(
         gaps, symbols, far, wide, bounds, positions, before, norms, bucket, s, out, status
     ):
         # far and wide have as many elements as gaps, unless no gap is FAR, no symbol WIDE. For
@@ -160,4 +160,4 @@ def _placer(kind: np.dtype[np.generic]) -> Kernel:
                 return last
         return last
 
-    return place_units
+    return place_pairs

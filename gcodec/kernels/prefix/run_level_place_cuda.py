@@ -38,7 +38,7 @@ def place(
     pairs: PlacedPairs, bounds: np.ndarray, positions: np.ndarray, before: int, out: Array
 ) -> int:
     """Write symbols to their positions; the reader has verified the blocks."""
-    _launch("place_units", pairs, out.view(np.uint8), out.size)
+    _launch("place_pairs", pairs, out.view(np.uint8), out.size)
     return before
 
 

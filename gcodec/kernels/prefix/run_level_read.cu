@@ -65,7 +65,7 @@ __device__ __forceinline__ i64 read_pairs(
 // the positions of the pair before each block and of the last pair. If `chained`, the kernel verifies
 // them; otherwise only the first of both is set, and one thread writes the others. `counts` receives the
 // number of pairs and of blocks. `symbols`, of `width` bytes, and `positions` have `room`.
-extern "C" __global__ void __launch_bounds__(128, 6) read_units(
+extern "C" __global__ void __launch_bounds__(128, 6) read_pairs(
     const u8* data, i64 nbytes, i64 end, i64* marks, i64 first, i64 blocks, i64 block_size,
     i32 chained, i64 room, const u32* gaps, i32 gap_rule, u64 gap_shift, u64 gap_parameter,
     u64 farthest, const u32* singles, i32 rule, i32 mapping, u64 shift, u64 parameter, u64 top,

@@ -75,7 +75,7 @@ _read_symbol = reading(LEVELS)
 
 
 @subroutine
-def _read_unit(data, at, end, near, singles, gap_code, code, gaps, levels, far, wide, i):
+def _read_pair(data, at, end, near, singles, gap_code, code, gaps, levels, far, wide, i):
     """Read the pair at bit `at` to place i; return the next bit, or an error."""
     entry = np.int64(near[peek(data, at) >> _GAP_LOOK])
     gap = np.uint64(entry >> 6)
@@ -160,7 +160,7 @@ def _read_pairs(
                     if gap >> 6 >= FAR:
                         far[i] = np.uint64(gap >> 6)
                 else:
-                    after = _read_unit(
+                    after = _read_pair(
                         data, at, end, near, singles, gap_code, code, gaps, levels, far, wide, i
                     )
                     if after < 0:
@@ -182,7 +182,7 @@ def _read_pairs(
                         at += np.int64((run >> _BITS) & _BYTE)
                         i += np.int64(run >> _COUNT)
                         continue
-                after = _read_unit(
+                after = _read_pair(
                     data, at, end, near, singles, gap_code, code, gaps, levels, far, wide, i
                 )
                 if after < 0:

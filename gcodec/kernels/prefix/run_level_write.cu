@@ -55,7 +55,7 @@ static __device__ __noinline__ i64 nbits_of(
 
 // `counts` receives the number of pairs of each tile, `lasts` the position of the last, from 1, or 0.
 extern "C" __global__ void __launch_bounds__(THREADS)
-count_units(const u8* symbols, i32 width, i64 n, i64* counts, i64* lasts) {
+count_pairs(const u8* symbols, i32 width, i64 n, i64* counts, i64* lasts) {
     __shared__ i64 scratch[THREADS / WARP];
     i64 start = (i64)blockIdx.x * TILE + threadIdx.x * EACH, number = 0, last = 0;
     Share own(symbols, width, n, start);  // 0 after the last symbol
@@ -74,7 +74,7 @@ count_units(const u8* symbols, i32 width, i64 n, i64* counts, i64* lasts) {
 }
 
 // `lengths` receives the number of bits of each tile; `lasts` holds the position of the pair before it.
-extern "C" __global__ void __launch_bounds__(THREADS, 4) measure_units(
+extern "C" __global__ void __launch_bounds__(THREADS, 4) measure_pairs(
     const u8* symbols, i32 width, i64 n, const u64* gaps, i32 gap_rule, u64 gap_shift,
     const u64* singles, i32 rule, i32 mapping, u64 shift,
     const i64* lasts, i64* lengths
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) measure_units(
 // For each of up to `blocks` blocks of `block_size` pairs, `marks` receives the bit of its begin; after
 // all these, the position of the preceding pair. `offsets` and `numbers` hold the bit of each tile, and
 // the number of pairs before it.
-extern "C" __global__ void __launch_bounds__(THREADS, 4) mark_units(
+extern "C" __global__ void __launch_bounds__(THREADS, 4) mark_pairs(
     const u8* symbols, i32 width, i64 n, const u64* gaps, i32 gap_rule, u64 gap_shift,
     const u64* singles, i32 rule, i32 mapping, u64 shift,
     const i64* lasts, const i64* offsets, const i64* numbers, i64 block_size, i64* marks, i64 blocks
@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) mark_units(
 
 // `offsets` holds the bit of each tile in `out`, and of the end. `out` has `size` words, zero except for
 // bits before the first tile. An end of 0 means that another string was chosen.
-extern "C" __global__ void __launch_bounds__(THREADS, 4) write_units(
+extern "C" __global__ void __launch_bounds__(THREADS, 4) write_pairs(
     const u8* symbols, i32 width, i64 n, const u64* gaps, i32 gap_rule, u64 gap_shift,
     const u64* singles, i32 rule, i32 mapping, u64 shift,
     const i64* lasts, const i64* offsets, u32* out, i64 size

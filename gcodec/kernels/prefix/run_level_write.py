@@ -95,7 +95,9 @@ def _write_pairs(
 ):
     # small.size == wide.size, unless no symbol is WIDE; gaps.size == NEAR. `progress` holds
     # the number of written symbols, the position of the last pair, counted from `base`, and
-    # the number of written pairs. `bits` and `positions` have room for all pairs.
+    # the number of written pairs. `bits` and `positions` have an element for each block of
+    # pairs. at, acc, have: see `numeric.words._putting`. The loop over groups of four is not a
+    # helper, because LLVM then makes slower code of the whole loop.
     at, acc, have = np.int64(state[0]), state[1], state[2]
     i, last, number = progress[0], progress[1], progress[2]
     limit = out.size - SLACK
@@ -109,11 +111,11 @@ def _write_pairs(
             mask = bytes_at_least(small, i, np.uint8(1))
             near = i - last + SCAN < NEAR and until > SCAN
             if near and count_ones(mask) >= np.uint64(_MANY):
-                # Groups of four, up to one without a word.
+                # Groups of four symbols, up to one that has no word in the table.
                 start = i
                 for _ in range(SCAN // BLOCK):
                     fours_of(small, i, places)
-                    if places[BLOCK // 4]:
+                    if places[BLOCK // 4]:  # a symbol is too large for a group
                         break
                     k = 0
                     while k < BLOCK // 4 and at <= limit:

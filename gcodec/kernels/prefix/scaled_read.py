@@ -26,7 +26,7 @@ from gcodec.kernels.prefix.look_ahead import (
 from gcodec.kernels.prefix.prefix_read import BROKEN, between_looks, check
 from gcodec.kernels.prefix.prefix_table import WINDOW, Kind, PrefixCode, read_levels
 from gcodec.kernels.prefix.table_code import Look
-from gcodec.kernels.quantize.levels import Scale, factoring, streams
+from gcodec.kernels.quantize.levels import Scale, can_stream, factoring
 from gcodec.runtime import cover, pool
 from gcodec.runtime.device import device_of
 from gcodec.runtime.jit import inline, kernel
@@ -42,15 +42,15 @@ _NONE = np.empty(0, np.uint64)
 _NAMES = ("symbols", "source", "places", "factors", "values", "target", "streaming")
 
 
-def reads(
+def is_readable(
     code: PrefixCode, scale: Scale, coded: CodedMask, block_size: int, out: np.ndarray
 ) -> bool:
-    """Return whether `read` applies: levels of a byte in wide buckets, none of them silent."""
+    """Return whether `read` applies: levels of a byte in wide buckets, all of them coded."""
     return (
         code.kind in _KINDS
         and code.top <= 2 * _MOST + 1
         and ENTRIES * block_size >= LINE
-        and coded.silent is None
+        and coded.uncoded is None
         and scale.bucket >= LINE
         and out.size >= _LEAST
         and device_of(out) is None
@@ -89,7 +89,7 @@ def read(
     FormatError
         The contents of `out` are then undefined.
     """
-    tables, numbers, streaming = read_levels(code), code.numbers, streams(out)
+    tables, numbers, streaming = read_levels(code), code.numbers, can_stream(out)
     block_size = min(block_size, out.size)
 
     def task(start: int, stop: int) -> None:

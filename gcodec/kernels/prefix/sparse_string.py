@@ -18,6 +18,7 @@ from gcodec.runtime.memory import Drainable, contents, release
 _CHUNK = 1 << 20  # elements that are written at a time
 _READ = 1 << 16  # pairs that are read at a time
 Place = Callable[[RunLevelPairs, np.ndarray, np.ndarray, int], int]
+"""Receives pairs; see `read`."""
 
 
 @dispatched("gcodec.kernels.prefix.sparse_string_cuda", by="symbols")
@@ -125,21 +126,7 @@ def read(
     FormatError
     """
     if table is not None and block_size <= _READ:
-        offsets, positions = table
-        count = offsets.size - 1
-
-        def task(start: int, stop: int) -> None:
-            pairs = RunLevelPairs.empty(code, min(_READ, stop - start))
-            for b in range(start // block_size, -(-stop // block_size), _READ // block_size):
-                last = min(b + _READ // block_size, -(-stop // block_size))
-                bounds = np.arange(1, last - b + 1) * block_size
-                starts = first + offsets[b : last + 1]
-                bounds[-1], _ = read_pair_blocks(code, data, starts, bounds, pairs, end, True)
-                if bounds[-1] != (last - b) * block_size and last != count:
-                    raise Corrupt("the seek table is wrong: a block has too few values")
-                place(pairs, bounds, positions[b + 1 : last + 1], int(positions[b]))
-
-        pool.run(task, count * block_size, block_size)
+        _read_blocks(code, data, first, end, block_size, table, place)
         return table
     step = min(block_size, _READ)
     pairs = RunLevelPairs.empty(code, step)
@@ -158,3 +145,31 @@ def read(
     if table is not None and not all(map(np.array_equal, (offsets, positions), table)):
         raise Corrupt("the seek table is wrong: blocks do not end where it says")
     return offsets, positions
+
+
+def _read_blocks(
+    code: RunLevelCode,
+    data: np.ndarray,
+    first: int,
+    end: int,
+    block_size: int,
+    table: tuple[np.ndarray, np.ndarray],
+    place: Place,
+) -> None:
+    """Read the blocks of a seek table in parallel, several small ones at a time; see `read`."""
+    offsets, positions = table
+    count, together = offsets.size - 1, _READ // block_size
+
+    def task(start: int, stop: int) -> None:
+        pairs = RunLevelPairs.empty(code, min(_READ, stop - start))
+        stop_block = -(-stop // block_size)
+        for b in range(start // block_size, stop_block, together):
+            last = min(b + together, stop_block)
+            bounds = np.arange(1, last - b + 1) * block_size
+            starts = first + offsets[b : last + 1]
+            bounds[-1], _ = read_pair_blocks(code, data, starts, bounds, pairs, end, True)
+            if bounds[-1] != (last - b) * block_size and last != count:
+                raise Corrupt("the seek table is wrong: a block has too few values")
+            place(pairs, bounds, positions[b + 1 : last + 1], int(positions[b]))
+
+    pool.run(task, count * block_size, block_size)

@@ -117,7 +117,7 @@ class Measured(NamedTuple):
 
     def _launch(self, name: str, *args: object) -> None:
         device, tiles = device_with(self.offsets), self.numbers.size - 1
-        device.launch("run_level_write", f"{name}_units", tiles, THREADS, *self.part, *args)
+        device.launch("run_level_write", f"{name}_pairs", tiles, THREADS, *self.part, *args)
 
 
 def count_pairs(symbols: Array) -> tuple[Array, Array]:
@@ -132,7 +132,7 @@ def count_pairs(symbols: Array) -> tuple[Array, Array]:
     device, tiles = device_with(symbols), -(-symbols.size // TILE)
     counts, lasts = (device.empty(tiles, np.int64) for _ in range(2))
     arguments = *byte_view(symbols), symbols.size, counts, lasts
-    device.launch("run_level_write", "count_units", tiles, THREADS, *arguments)
+    device.launch("run_level_write", "count_pairs", tiles, THREADS, *arguments)
     maxima = device.empty(tiles + 1, np.int64)
     maxima_before(device, lasts, maxima)
     return counts, maxima
@@ -181,7 +181,7 @@ def read(
     codes = gaps, gap_rule, gap_shift, gap_parameter, code.gap.top, singles, *rule_of(code.symbol)
     targets = symbols.itemsize, symbols.view(np.uint8), positions, marks[-3:-1], marks[-1:]
     arguments = *string, *codes, code.symbol.top, *targets
-    device.launch("run_level_read", "read_units", *reader_grid(blocks, chained), *arguments)
+    device.launch("run_level_read", "read_pairs", *reader_grid(blocks, chained), *arguments)
     note_status(device, marks[-1:], chained)
     pairs = PlacedPairs(symbols, positions, marks[-3:-2])
     place(pairs, np.array([room]), np.empty(0, np.int64), 0)

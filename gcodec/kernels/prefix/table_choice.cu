@@ -35,11 +35,11 @@ extern "C" __global__ void __launch_bounds__(SYMBOLS) choose_table(
 // Selects the shortest of `count` strings, of equals the first; or the string after them if its estimate
 // is shorter, and none of them is at most `shortest`. A string has sizes[k] + more[k] bits. `kept`
 // receives symbols[k] for the selected string and for the shortest of the first `count`, which are both
-// written, and 0 for all others, which `silent` flags. `choice` receives the selected string, the
+// written, and 0 for all others, whose `closed` is 1. `choice` receives the selected string, the
 // shortest of the first, and its bits. One thread.
 extern "C" __global__ void choose_string(
     const i64* sizes, const i64* more, i32 count, const i64* estimate, bool estimated, i64 shortest,
-    const i64* symbols, i64* kept, u8* silent, i64* choice
+    const i64* symbols, i64* kept, u8* closed, i64* choice
 ) {
     int best = 0;
     for (int k = 1; k < count; ++k)
@@ -49,7 +49,7 @@ extern "C" __global__ void choose_string(
     for (int k = 0; k <= count; ++k) {
         bool written = k == which || k == best;
         kept[k] = written ? symbols[k] : 0;
-        silent[k] = !written;
+        closed[k] = !written;
     }
     choice[0] = which;
     choice[1] = best;

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.bits.coded_mask_cuda import hushed
+from gcodec.kernels.bits.coded_mask_cuda import without_words_if
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import Device
@@ -23,7 +23,7 @@ class Gate:
     device : Device
     counts : (k,) int64 array on the device
         For each string, the symbols or bits to write: 0 if the gate is closed.
-    silent : (k,) uint8 array on the device
+    closed : (k,) uint8 array on the device
         For each string, 0 if the gate is open.
     index : int
         Index of this string.
@@ -31,7 +31,7 @@ class Gate:
 
     device: Device
     counts: Array
-    silent: Array
+    closed: Array
     index: int
 
     @property
@@ -41,7 +41,7 @@ class Gate:
 
     def mask(self, coded: CodedMask) -> CodedMask:
         """Return the elements that have a word: those of `coded`, or none."""
-        return hushed(self.device, coded, self.silent[self.index : self.index + 1])
+        return without_words_if(self.device, coded, self.closed[self.index : self.index + 1])
 
     def counted(self) -> CodedMask:
         """Return a mask of `count` symbols, all of which are written."""
@@ -78,10 +78,10 @@ def choose_string(
     nbits, more, counts = (_on_device(device, column) for column in zip(*rows, strict=True))
     k = len(rows) - 1
     inputs = nbits, more, k, nbits[k:], has_estimate, min_nbits or 0, counts
-    opened, silent = device.empty(k + 1, np.int64), device.empty(k + 1, np.uint8)
+    opened, closed = device.empty(k + 1, np.int64), device.empty(k + 1, np.uint8)
     verdict = device.empty(3, np.int64)
-    device.launch("table_choice", "choose_string", 1, 1, *inputs, opened, silent, verdict)
-    gates = [Gate(device, opened, silent, index) for index in range(len(strings))]
+    device.launch("table_choice", "choose_string", 1, 1, *inputs, opened, closed, verdict)
+    gates = [Gate(device, opened, closed, index) for index in range(len(strings))]
     return gates, Deferred(device, verdict, np.array)
 
 

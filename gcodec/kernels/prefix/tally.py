@@ -111,7 +111,7 @@ def _total(
 
 
 def best_rice(
-    symbols: np.ndarray, numbers: Numbers, counts: Tally, silent: int = 0
+    symbols: np.ndarray, numbers: Numbers, counts: Tally, uncoded: int = 0
 ) -> tuple[int, int]:
     """Find the best parameter of a Rice code.
 
@@ -123,7 +123,7 @@ def best_rice(
         levels: the nonzero levels less 1. gaps: the number of zeros before each nonzero level.
     counts : Tally
         Counts of the same symbols.
-    silent : int
+    uncoded : int
         Elements of level 0 that have no word.
 
     Returns
@@ -136,9 +136,9 @@ def best_rice(
     elif symbols.dtype == np.uint8:
         sums = _sums_of_bytes(symbols, numbers)
     else:
-        return _search(symbols, numbers, _middle(counts, numbers), silent)
+        return _search(symbols, numbers, _middle(counts, numbers), uncoded)
     parameters = np.arange(sums.size - 1)
-    lengths = sums[1:] + (sums[0] - silent) * (1 + parameters)
+    lengths = sums[1:] + (sums[0] - uncoded) * (1 + parameters)
     best = int(np.argmin(lengths))
     return best, int(lengths[best])
 
@@ -182,7 +182,7 @@ def _sums(counts: np.ndarray) -> np.ndarray:
     return np.array([counts.sum(), *(counts @ (numbers >> k) for k in range(PARAMETERS))])
 
 
-def _search(symbols: np.ndarray, numbers: Numbers, near: int, silent: int) -> tuple[int, int]:
+def _search(symbols: np.ndarray, numbers: Numbers, near: int, uncoded: int) -> tuple[int, int]:
     """Find the best parameter for symbols of more than a byte; see `best_rice`."""
     first = max(near - 1, 0)
 
@@ -193,7 +193,7 @@ def _search(symbols: np.ndarray, numbers: Numbers, near: int, silent: int) -> tu
 
     while True:  # the length is convex in the parameter
         words, *sums = _total(count, symbols, _NEXT + 1)[0].tolist()
-        lengths = [total + (words - silent) * (1 + first + k) for k, total in enumerate(sums)]
+        lengths = [total + (words - uncoded) * (1 + first + k) for k, total in enumerate(sums)]
         best = lengths.index(min(lengths))
         if best == 0 and first > 0:
             first -= 1

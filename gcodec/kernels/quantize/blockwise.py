@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, leave_block
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, store_errors
 from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.numeric.reduce import largest_bits
 from gcodec.kernels.quantize.block_format import BlockFormat
@@ -72,7 +72,8 @@ class FactorRule(NamedTuple):
         return np.where(np.isinf(factors), beyond, factors)
 
 
-_GIVEN = FactorRule(np.float32(0), np.float32(0), False)
+# A numerator of 0 tells the kernel that the factors are known, and that it has to find none.
+_KNOWN_FACTORS = FactorRule(np.float32(0), np.float32(0), False)
 
 
 def quantize_relative(
@@ -110,13 +111,12 @@ def quantize_relative(
 
     def task(start: int, stop: int) -> None:
         part = out[start // table.per_byte : -(-stop // table.per_byte)]
-        first = start // block_size
-        blocks = slice(first, first - (start - stop) // block_size)
+        blocks = slice(start // block_size, -(-stop // block_size))
         own = tops[blocks], factors[blocks]
         segment = update and update.part(start, stop)
         _run(x[start:stop], 0, block_size, *own, rule, np.float32(0), table, part, segment)
         if segment is not None:
-            segment.mark_saved()
+            segment.mark_replaced()
 
     pool.run(task, x.size, block_size, x)
     return tops, factors
@@ -154,7 +154,7 @@ def quantize(
 
     def task(start: int, stop: int) -> None:
         part = out[start // per_byte : -(-stop // per_byte)]
-        _run(x[start:stop], start, block_size, none, factors, _GIVEN, shift, table, part)
+        _run(x[start:stop], start, block_size, none, factors, _KNOWN_FACTORS, shift, table, part)
 
     pool.run(task, x.size, BLOCK, x)
 
@@ -176,11 +176,12 @@ def _run(
     none = np.empty(0, np.float32)
     terms, flags = (x, none, np.float32(0), none, none), (False, 0)
     if update is not None:
-        terms, x = (x, update.residual, update.decay, update.left, update.backup), update.left
-        flags = False, update.rounds
+        terms = x, update.residual, update.decay, update.new_residual, update.backup
+        x = update.new_residual
+        flags = False, update.rounded_to
         if block_size <= _CACHED:
             x = np.empty(min(block_size, x.size), np.float32)
-            flags = block_size % BLOCK == 0 and streams(update.apart), update.rounds
+            flags = block_size % BLOCK == 0 and streams(update.separate_output), update.rounded_to
     numbers = table.placed() if update is not None else none
     loop = _quantizer(table.method, update is not None)
     rule_of = *rule, shift, table.entries, *cells
@@ -314,17 +315,17 @@ def nearest(numbers: np.ndarray, cells: Cells) -> np.ndarray:
 # --- blocks --------------------------------------------------------------------------------------
 
 
-def _quantize_block(method: str, leave: bool) -> Intrinsic:
+def _quantize_block(method: str, leaves_errors: bool) -> Intrinsic:
     """Make the block that writes the codes of 32 elements of x from i on, from byte `at` on.
 
-    With `leave`, x is replaced by the quantization errors; `size` is the scale of the block, and
-    `values` has the numbers of places in a tree.
+    With `leaves_errors`, x is replaced by the quantization errors; `block_scale` is the scale of
+    the block, and `values` has the numbers of places in a tree.
     """
     emit_half = {"tree": _emit_tree, "cells": _emit_cells, "fp8": _emit_fp8}.get(
         method, _emit_integers
     )
 
-    numbers = "factor", "shift", "entries", "first", "count", "size", "values", "rounds"
+    numbers = "factor", "shift", "entries", "first", "count", "block_scale", "values", "rounded_to"
 
     @block("x", "i", *numbers, "out", "at")
     def codes(e: Emitter) -> None:
@@ -337,10 +338,10 @@ def _quantize_block(method: str, leave: bool) -> Intrinsic:
             shifted = builder.fsub(x, e.splat(e.args["shift"], HALF))
             r = builder.fmul(shifted, e.splat(e.args["factor"], HALF))
             codes = emit_half(e, r, highest)
-            if leave:
-                number, size = _emit_number(e, method, codes), e.splat(e.args["size"], HALF)
-                scale = builder.fdiv if method == "fp8" else builder.fmul
-                value = e.rounded(scale(number, size))
+            if leaves_errors:
+                combine = builder.fdiv if method == "fp8" else builder.fmul
+                block_scale = e.splat(e.args["block_scale"], HALF)
+                value = e.rounded(combine(_emit_number(e, method, codes), block_scale))
                 e.store(builder.fsub(x, value), e.element(source, first))
             return builder.and_(codes, codes.type([2 * highest + 1] * HALF))
 
@@ -399,14 +400,14 @@ def _emit_cells(e: Emitter, r: Value, highest: int) -> Value:
         for name in ("first", "count")
     )
     zero, last = kind([0] * kind.count), builder.sub(count, kind([1] * kind.count))
-    size = e.magnitude_bits(r)
-    place = builder.sub(builder.lshr(size, kind([CELL] * kind.count)), first)
+    magnitude = e.magnitude_bits(r)
+    place = builder.sub(builder.lshr(magnitude, kind([CELL] * kind.count)), first)
     place = e.smaller(e.larger(place, zero), last)
     sign = builder.ashr(builder.bitcast(r, kind), kind([31] * kind.count))
     place = builder.add(place, builder.and_(sign, count))
     entries = e.gathered(e.args["entries"], e.indices(place), kind)
     rest = kind([(1 << CELL) - 1] * kind.count)
-    is_above = builder.icmp_signed(">", builder.and_(size, rest), builder.and_(entries, rest))
+    is_above = builder.icmp_signed(">", builder.and_(magnitude, rest), builder.and_(entries, rest))
     difference = builder.ashr(entries, kind([CELL + 8] * kind.count))
     difference = builder.and_(difference, builder.sext(is_above, kind))
     return builder.add(builder.lshr(entries, kind([CELL] * kind.count)), difference)
@@ -432,9 +433,9 @@ def _emit_fp8(e: Emitter, r: Value, highest: int) -> Value:
 
 def _dequantize_block(per_byte: int, divides: bool, *, may_round: bool = False) -> Intrinsic:
     """Make the block that decodes the codes from byte `at` to 32 elements of `out` from i on."""
-    rounds = ("rounds",) if may_round else ()
+    rounded_to = ("rounded_to",) if may_round else ()
 
-    @block("codes", "at", "size", "numbers", *rounds, "store", "scale", "out", "i")
+    @block("codes", "at", "block_scale", "numbers", *rounded_to, "store", "scale", "out", "i")
     def values(e: Emitter) -> None:
         builder, source = e.builder, e.address("codes", "at")
         count = BLOCK // per_byte
@@ -446,8 +447,9 @@ def _dequantize_block(per_byte: int, divides: bool, *, may_round: bool = False) 
             numbers = e.looked_up_floats(e.args["numbers"], codes, 256)
         else:
             numbers = e.gathered(e.args["numbers"], e.indices(codes), floats())
-        size = e.splat(e.args["size"])
-        scaled = builder.fdiv(numbers, size) if divides else builder.fmul(numbers, size)
+        block_scale = e.splat(e.args["block_scale"])
+        combine = builder.fdiv if divides else builder.fmul
+        scaled = combine(numbers, block_scale)
         e.store_as(e.rounded(scaled) if may_round else scaled, e.address("out", "i"))
 
     return values
@@ -457,7 +459,7 @@ def _dequantize_block(per_byte: int, divides: bool, *, may_round: bool = False) 
 
 
 @inline
-def _stop(start, first, size, block_size):
+def _block_at(start, first, size, block_size):
     """Return the block of element `start` of an array, and the end of the block in the array.
 
     The array has `size` elements and begins with element `first` of the tensor.
@@ -469,17 +471,17 @@ def _stop(start, first, size, block_size):
 @inline
 def _factor(top, numerator, least, resets):
     """Return the factor of a block; see `FactorRule`."""
-    size = max(top, least)
-    factor = numerator / size if size > np.float32(0) else np.float32(1)
+    divisor = max(top, least)
+    factor = numerator / divisor if divisor > np.float32(0) else np.float32(1)
     if factor > _FINITE:
         factor = np.float32(1) if resets else _FINITE
     return factor
 
 
 @factory(lambda: [(m, False) for m in _METHODS] + [(m, True) for m in _LEFT])
-def _quantizer(method: str, leave: bool) -> Kernel:
-    is_apart = leave and method == "cells"  # a block of its own looks numbers up faster
-    one_block = _quantize_block(method, leave and not is_apart)
+def _quantizer(method: str, leaves_errors: bool) -> Kernel:
+    is_apart = leaves_errors and method == "cells"  # a block of its own looks numbers up faster
+    one_block = _quantize_block(method, leaves_errors and not is_apart)
     error_block = _dequantize_block(1, False, may_round=True)
     minus = np.float32(-1)
     per_byte = 2 if method in _NARROW else 1
@@ -487,27 +489,27 @@ def _quantizer(method: str, leave: bool) -> Kernel:
     one = np.float32(1)
 
     @inline
-    def size_of(top, factor):
+    def scale_of(top, factor):
         if is_absmax:
             return top
         return factor if divides else np.float32(one / factor)
 
     @kernel(
-        f"{'out' if leave else 'in'} float32[], in float32[], in float32[], float32, "
+        f"{'out' if leaves_errors else 'in'} float32[], in float32[], in float32[], float32, "
         "out float32[], out float32[], boolean, int64, int64, int64, out float32[], "
         "out float32[], float32, float32, boolean, float32, in uint32[], int64, int64, "
         "out float32[], out uint8[], in float32[], out uint8[]",
-        variant=f"{method} {leave}",
+        variant=f"{method} {leaves_errors}",
     )
     def blockwise_codes(
         x,
         gradient,
         residual,
         decay,
-        left,
+        new_residual,
         backup,
         streaming,
-        rounds,
+        rounded_to,
         first,
         block_size,
         tops,
@@ -527,16 +529,16 @@ def _quantizer(method: str, leave: bool) -> Kernel:
         # gradient begins with element `first`, whose byte is the first of `out`, and factors has
         # the factors of all blocks from 0 on, or gets them where numerator is not 0, like tops.
         # out.size == ceil(gradient.size / per_byte); entries are those of the table; padded and
-        # last have BLOCK elements. Blocks are even where per_byte is 2. With `leave`, residual
-        # and left are as long, and backup is or has no elements; x is left or has room for the
-        # sums of a block, and values are the numbers of codes, or of places in a tree. Else x is
-        # the gradient.
+        # last have BLOCK elements. Blocks are even where per_byte is 2. With `leaves_errors`,
+        # residual and new_residual are as long, and backup is or has no elements; x is
+        # new_residual or has room for the sums of a block, and values are the numbers of codes, or
+        # of places in a tree. Else x is the gradient.
         start = 0
         while start < gradient.size:
-            b, stop = _stop(start, first, gradient.size, block_size)
+            b, stop = _block_at(start, first, gradient.size, block_size)
             base = start if x.size < gradient.size else 0  # element for which x[0] is
             whole = stop - (stop - start) % BLOCK
-            if leave:
+            if leaves_errors:
                 for i in range(start, whole, BLOCK):
                     add_block(gradient, residual, i, decay, x, i - base, backup, streaming)
                 rest = x[whole - base : stop - base]
@@ -549,28 +551,29 @@ def _quantizer(method: str, leave: bool) -> Kernel:
                 tops[b] = bits_float(largest_bits(part, np.uint32(0)))
                 factors[b] = _factor(tops[b], numerator, least, resets)
             numbers = factors[b], shift, entries, lowest, count
-            size = size_of(tops[b], factors[b]) if leave else one
+            block_scale = scale_of(tops[b], factors[b]) if leaves_errors else one
             ahead = max(stop - start, AHEAD)
             for i in range(start, whole, BLOCK):
-                one_block(x, i - base, *numbers, size, values, rounds, out, i // per_byte)
+                at = i // per_byte
+                one_block(x, i - base, *numbers, block_scale, values, rounded_to, out, at)
                 if is_apart:
-                    error_block(out, i, size, values, rounds, ADD, minus, x, i - base)
-                if leave:
-                    leave_block(x, i - base, left, i, backup, streaming)
+                    error_block(out, i, block_scale, values, rounded_to, ADD, minus, x, i - base)
+                if leaves_errors:
+                    store_errors(x, i - base, new_residual, i, backup, streaming)
                     fetch_terms(gradient, residual, i + ahead)  # while this block is coded
             if whole < stop:
                 for k in range(BLOCK):
                     padded[k] = x[whole + k - base] if k < stop - whole else np.float32(0)
-                one_block(padded, 0, *numbers, size, values, rounds, last, 0)
+                one_block(padded, 0, *numbers, block_scale, values, rounded_to, last, 0)
                 if is_apart:
-                    error_block(last, 0, size, values, rounds, ADD, minus, padded, 0)
+                    error_block(last, 0, block_scale, values, rounded_to, ADD, minus, padded, 0)
                 for k in range((stop - whole + per_byte - 1) // per_byte):
                     out[whole // per_byte + k] = last[k]
-                if leave:
+                if leaves_errors:
                     for k in range(stop - whole):
-                        left[whole + k] = padded[k]
+                        new_residual[whole + k] = padded[k]
             start = stop
-        if leave and streaming:
+        if leaves_errors and streaming:
             fence()
 
     return blockwise_codes
@@ -594,17 +597,17 @@ def _dequantizer(per_byte: int, divides: bool) -> Kernel:
         # last have BLOCK. Blocks are even where per_byte is 2.
         start = 0
         while start < out.size:
-            b, stop = _stop(start, first, out.size, block_size)
+            b, stop = _block_at(start, first, out.size, block_size)
             whole = stop - (stop - start) % BLOCK
-            size = scales[b]
+            block_scale = scales[b]
             for i in range(start, whole, BLOCK):
-                one_block(codes, i // per_byte, size, numbers, store, times, out, i)
+                one_block(codes, i // per_byte, block_scale, numbers, store, times, out, i)
             if whole < stop:
                 for k in range(stop - whole):  # fewer than BLOCK
                     padded[k] = out[whole + k]
                 for k in range((stop - whole + per_byte - 1) // per_byte):
                     last[k] = codes[whole // per_byte + k]
-                one_block(last, 0, size, numbers, store & ADD, times, padded, 0)
+                one_block(last, 0, block_scale, numbers, store & ADD, times, padded, 0)
                 for k in range(stop - whole):
                     out[whole + k] = padded[k]
             start = stop

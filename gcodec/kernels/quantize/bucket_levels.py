@@ -55,39 +55,41 @@ def quantize(
     update : ResidualUpdate, optional
         Residual that is added to x; the new one is the sum minus its decoded value.
     """
-    bucket, leave, none = scale.bucket, update is not None, np.empty(0, np.float32)
+    bucket, leaves_errors, none = scale.bucket, update is not None, np.empty(0, np.float32)
     terms, gradient = (none, none, np.float32(0), none), x
     if update is not None:
-        terms, x = (x, update.residual, update.decay, update.backup), update.left
+        terms, x = (x, update.residual, update.decay, update.backup), update.new_residual
     at, whole = first // bucket, x.size - x.size % bucket
     own_norms = scale.norms[at : at + -(-x.size // bucket)]
     numbers = np.uint64(seed), np.uint64(first), np.uint32(scale.s)
-    loop = _quantizer(bucket, leave)
+    loop = _quantizer(bucket, leaves_errors)
     streaming = update is not None and update.saves and streams(update.backup)
-    rounds = 0 if update is None else update.rounds
-    if loop(x[:whole], *numbers, np.empty(1), *terms, streaming, rounds, own_norms, out):
-        levels.quantize_tiny(x[:whole], scale, seed, first, out[:whole], leave, rounds)
+    rounded_to = 0 if update is None else update.rounded_to
+    if loop(x[:whole], *numbers, np.empty(1), *terms, streaming, rounded_to, own_norms, out):
+        levels.quantize_tiny(x[:whole], scale, seed, first, out[:whole], leaves_errors, rounded_to)
     if whole < x.size:
         if update is not None:
             rest = update.part(whole, x.size)
-            correct(gradient[whole:], rest.copied(), rest.decay, rest.left)
+            correct(gradient[whole:], rest.save(), rest.decay, rest.new_residual)
         own_norms[-1:] = norms(x[whole:], bucket, "l2")
-        levels.quantize(x[whole:], scale, seed, first + whole, out[whole:], leave, rounds)
+        levels.quantize(
+            x[whole:], scale, seed, first + whole, out[whole:], leaves_errors, rounded_to
+        )
     if update is not None:
-        update.mark_saved()
+        update.mark_replaced()
 
 
 @factory(lambda: itertools.product(BUCKETS, (False, True)))
-def _quantizer(bucket: int, leave: bool) -> Kernel:
+def _quantizer(bucket: int, leaves_errors: bool) -> Kernel:
     squares = bucket_squares(bucket)
-    two_blocks = quantize_block(8, 2, "same", ahead=bucket, leave=leave)
+    two_blocks = quantize_block(8, 2, "same", ahead=bucket, leaves_errors=leaves_errors)
     scale_by, step_of = factoring(True), factoring(False)
 
     @kernel(
-        f"{'out' if leave else 'in'} float32[], uint64, uint64, uint32, out float64[], "
+        f"{'out' if leaves_errors else 'in'} float32[], uint64, uint64, uint32, out float64[], "
         "in float32[], in float32[], float32, out float32[], boolean, int64, out float32[], "
         "out uint8[]",
-        variant=f"{bucket} {leave}",
+        variant=f"{bucket} {leaves_errors}",
         vectorized=False,
     )
     def quantize_buckets(
@@ -101,34 +103,35 @@ def _quantizer(bucket: int, leave: bool) -> Kernel:
         decay,
         backup,
         streaming,
-        rounds,
+        rounded_to,
         norms,
         out,
     ):
         # x.size is a multiple of the bucket, `first` one of _PAIR; x.size // bucket <= norms.size,
         # x.size <= out.size; square.size == 1. Returns whether any norm is tiny; elements of such
-        # buckets get level 0. With `leave`, x gets the sum of gradient and residual, which are as
-        # long, and then the quantization errors; x may be the residual if the backup is as long.
+        # buckets get level 0. With `leaves_errors`, x gets the sum of gradient and residual, which
+        # are as long, and then the quantization errors; x may be the residual if the backup is as
+        # long.
         any_tiny = False
         for b in range(x.size // bucket):
             start = b * bucket
-            if leave:
+            if leaves_errors:
                 for i in range(start, start + bucket, BLOCK):
                     add_block(gradient, residual, i, decay, x, i, backup, streaming)
             squares(x, start, square)
             norm = np.float32(np.sqrt(square[0]))
             norms[b] = norm
             factor = scale_by(norm, s)
-            step = step_of(norm, s) if leave else np.float32(0)
+            step = step_of(norm, s) if leaves_errors else np.float32(0)
             any_tiny |= 0 < norm < TINY
             for i in range(start, start + bucket, _PAIR):
                 element = first + np.uint64(i)
                 span = element >> COUNTER_SPAN
-                two_blocks(x, i, factor, step, rounds, s, seed, element, span, out, i)
-                if leave:
+                two_blocks(x, i, factor, step, rounded_to, s, seed, element, span, out, i)
+                if leaves_errors:
                     fetch_terms(gradient, residual, i + bucket)
                     fetch_terms(gradient, residual, i + bucket + BLOCK)
-        if leave and streaming:
+        if leaves_errors and streaming:
             fence()
         return any_tiny
 

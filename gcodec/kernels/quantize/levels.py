@@ -81,7 +81,7 @@ class Scale(NamedTuple):
         start, phase = divmod(first, self.bucket)
         return self.norms[start:], phase, self.bucket, np.uint32(self.s)
 
-    def of(self, at: np.ndarray) -> np.ndarray:
+    def norms_at(self, at: np.ndarray) -> np.ndarray:
         """Return the norms of elements in float64."""
         return np.asarray(self.norms[at // self.bucket], np.float64)
 
@@ -93,7 +93,7 @@ class Scale(NamedTuple):
     def tiny(self, first: int, n: int, part: slice) -> np.ndarray:
         """Return which of the n elements from `first` on are in a part and have a tiny norm."""
         begin, end = part.start, min(part.stop, n)
-        norms = self.of(np.arange(first + begin, first + end))
+        norms = self.norms_at(np.arange(first + begin, first + end))
         return np.flatnonzero((norms > 0) & (norms < TINY)) + begin
 
 
@@ -129,8 +129,8 @@ def quantize(
     seed: int,
     first: int,
     out: np.ndarray,
-    leave: bool = False,
-    rounds: int = 0,
+    leaves_errors: bool = False,
+    rounded_to: int = 0,
 ) -> None:
     """Quantize a part of a tensor on the calling thread.
 
@@ -145,14 +145,14 @@ def quantize(
     first : int
         Multiple of 32.
     out : (n,) array of `symbol_dtype(scale.s)`
-    leave : bool
+    leaves_errors : bool
         Whether x is replaced by the quantization error x − x̂; only on the host.
-    rounds : int
-        With `leave`, the index in `ROUNDED` of the dtype to which x̂ is rounded before it is
-        subtracted.
+    rounded_to : int
+        With `leaves_errors`, the index in `ROUNDED` of the dtype to which x̂ is rounded before it
+        is subtracted.
     """
-    loop, room = _quantizer(out.dtype, leave), np.empty((2, BLOCK), np.float32)
-    key, whole, numbers = np.uint64(seed), x.size - x.size % BLOCK, (rounds, *room)
+    loop, room = _quantizer(out.dtype, leaves_errors), np.empty((2, BLOCK), np.float32)
+    key, whole, numbers = np.uint64(seed), x.size - x.size % BLOCK, (rounded_to, *room)
     tiny = loop(x[:whole], key, np.uint64(first), *scale.part(first), *numbers, out[:whole])
     if whole < x.size:
         padded, last = np.zeros(BLOCK, np.float32), np.empty(BLOCK, out.dtype)
@@ -160,10 +160,10 @@ def quantize(
         start = first + whole
         tiny |= loop(padded, key, np.uint64(start), *scale.part(start), *numbers, last)
         out[whole:] = last[: x.size - whole]
-        if leave:
+        if leaves_errors:
             x[whole:] = padded[: x.size - whole]
     if tiny:
-        quantize_tiny(x, scale, seed, first, out, leave, rounds)
+        quantize_tiny(x, scale, seed, first, out, leaves_errors, rounded_to)
 
 
 def quantize_tiny(
@@ -172,33 +172,33 @@ def quantize_tiny(
     seed: int,
     first: int,
     out: np.ndarray,
-    leave: bool,
-    rounds: int,
+    leaves_errors: bool,
+    rounded_to: int,
 ) -> None:
     """Quantize the elements with tiny norms in float64; see `quantize`."""
     for begin in range(0, x.size, _TINY_PART):
         end = min(begin + _TINY_PART, x.size)
         places = scale.tiny(first, x.size, slice(begin, end))
-        of, size = scale.of(first + places), np.abs(x[places]).astype(np.float64)
-        r = (size * (scale.s / of)).astype(np.float32)
+        norms, magnitudes = scale.norms_at(first + places), np.abs(x[places]).astype(np.float64)
+        r = (magnitudes * (scale.s / norms)).astype(np.float32)
         whole = np.floor(r)
         bound = ((r - whole) * np.float32(2.0**31)).astype(np.int32)
         random = words(seed, first + begin, end - begin)
         level = whole.astype(np.uint32) + (random[places - begin] >> 1 < bound)
         level = np.minimum(level, np.uint32(scale.s))
         out[places] = 2 * level + ((level > 0) & (x[places] < 0))
-        if leave:
-            values = _tiny_values(out[places], of, scale.s)
-            x[places] -= round_to(values, ROUNDED[rounds])
+        if leaves_errors:
+            values = _tiny_values(out[places], norms, scale.s)
+            x[places] -= round_to(values, ROUNDED[rounded_to])
 
 
 def _tiny_values(symbols: np.ndarray, norms: np.ndarray, s: int) -> np.ndarray:
     """Return the values of (k,) symbols of (k,) tiny norms."""
-    size = (symbols >> 1) * (norms / s)
-    return np.where(symbols & 1, -size, size).astype(np.float32)
+    magnitudes = (symbols >> 1) * (norms / s)
+    return np.where(symbols & 1, -magnitudes, magnitudes).astype(np.float32)
 
 
-def streams(out: np.ndarray) -> bool:
+def can_stream(out: np.ndarray) -> bool:
     """Whether `dequantize` should write to (n,) float32 `out` past the cache."""
     return device_of(out) is None and cover.streams(out[cover.to_cache_line(out, 1) :])
 
@@ -234,7 +234,7 @@ def dequantize(
             places = scale.tiny(first, out.size, part)
             before, symbol = out[places], symbols[places]
             _dequantize_part(symbols[part], scale, first + begin, out[part], add, stream)
-            value = _tiny_values(symbol, scale.of(first + places), scale.s)
+            value = _tiny_values(symbol, scale.norms_at(first + places), scale.s)
             with np.errstate(over="ignore", invalid="ignore"):  # in each thread
                 out[places] = value if add is None else before + add * value
     else:
@@ -272,14 +272,15 @@ def _emit_factors(e: Emitter) -> Value:
 
 
 def quantize_block(
-    bits: int, blocks: int, factors: Factors, ahead: int = AHEAD, *, leave: bool = False
+    bits: int, blocks: int, factors: Factors, ahead: int = AHEAD, *, leaves_errors: bool = False
 ) -> Intrinsic:
     """Make the block that quantizes 32·blocks elements of x from i, or `start` of the tensor, on.
 
-    It prefetches the elements that lie `ahead` elements further on. With `leave`, x is replaced
-    by the quantization error; `step`, a number or an array for "each", is the value of level 1.
+    It prefetches the elements that lie `ahead` elements further on. With `leaves_errors`, x is
+    replaced by the quantization error; `step`, a number or an array for "each", is the value of
+    level 1.
     """
-    numbers = *_FACTORS[factors], "step", "rounds", "s"
+    numbers = *_FACTORS[factors], "step", "rounded_to", "s"
 
     @block("x", "i", *numbers, "seed", "start", "span", "out", "at")
     def levels_of(e: Emitter) -> None:
@@ -290,7 +291,7 @@ def quantize_block(
             level = _emit_levels(e, x, halves)
             symbols = _emit_symbols(e, x, level, lanes(bits))
             e.store(symbols, e.element(e.address("out", "at"), k * BLOCK), align=1)
-            if leave:
+            if leaves_errors:
                 step = e.args["step"]
                 one_each = factors == "each"
                 steps = e.load(step, floats()) if one_each else e.splat(step)
@@ -408,27 +409,27 @@ def _spreading(up: bool) -> Inline:
 
 
 @factory(lambda: itertools.product(KINDS, (False, True)))
-def _quantizer(kind: np.dtype[Any], leave: bool) -> Kernel:
+def _quantizer(kind: np.dtype[Any], leaves_errors: bool) -> Kernel:
     dtype = kind.name
-    one_block = quantize_block(8 * kind.itemsize, 1, "each", leave=leave)
-    two_blocks = quantize_block(8 * kind.itemsize, 2, "same", leave=leave)
+    one_block = quantize_block(8 * kind.itemsize, 1, "each", leaves_errors=leaves_errors)
+    two_blocks = quantize_block(8 * kind.itemsize, 2, "same", leaves_errors=leaves_errors)
     pair, odd = np.int64(2 * BLOCK), np.uint64(BLOCK)
     spread, spread_steps = _spreading(True), _spreading(False)
 
     @kernel(
-        f"{'out' if leave else 'in'} float32[], uint64, uint64, in float32[], int64, int64, "
-        f"uint32, int64, out float32[], out float32[], out {dtype}[]",
-        variant=f"{dtype} {leave}",
+        f"{'out' if leaves_errors else 'in'} float32[], uint64, uint64, in float32[], int64, "
+        f"int64, uint32, int64, out float32[], out float32[], out {dtype}[]",
+        variant=f"{dtype} {leaves_errors}",
         vectorized=False,
     )
-    def quantize_part(x, seed, first, norms, phase, bucket, s, rounds, numbers, steps, out):
+    def quantize_part(x, seed, first, norms, phase, bucket, s, rounded_to, numbers, steps, out):
         # out.size == x.size, a multiple of BLOCK, as is `first`. The first bucket begins `phase`
         # elements before x; numbers.size == steps.size == BLOCK. Returns whether any norm is tiny;
         # elements of such buckets get level 0.
         i, same, b, any_tiny = np.int64(0), np.int64(0), np.int64(0), False
         while i < x.size:
             if i + BLOCK > same:
-                if leave:
+                if leaves_errors:
                     spread_steps(steps, norms, bucket, i + phase, s, b)
                 limit, tiny, b = spread(numbers, norms, bucket, i + phase, s, b)
                 same = min(limit - phase, x.size)  # end of the elements with these factors, or i
@@ -436,10 +437,10 @@ def _quantizer(kind: np.dtype[Any], leave: bool) -> Kernel:
             start = first + np.uint64(i)
             span = start >> COUNTER_SPAN
             if i + pair <= same and start & odd == 0:
-                two_blocks(x, i, numbers[0], steps[0], rounds, s, seed, start, span, out, i)
+                two_blocks(x, i, numbers[0], steps[0], rounded_to, s, seed, start, span, out, i)
                 i += pair
             else:
-                one_block(x, i, numbers, steps, rounds, s, seed, start, span, out, i)
+                one_block(x, i, numbers, steps, rounded_to, s, seed, start, span, out, i)
                 i += BLOCK
         return any_tiny
 

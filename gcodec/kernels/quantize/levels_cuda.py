@@ -22,8 +22,8 @@ def quantize(
     seed: int,
     first: int,
     out: Array,
-    leave: bool = False,
-    rounds: int = 0,
+    leaves_errors: bool = False,
+    rounded_to: int = 0,
 ) -> None:
     """Quantize a part of a tensor from element `first` on, a multiple of 4."""
     n = x.size

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, leave_block
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, store_errors
 from gcodec.kernels.numeric.convert import add_rounded
 from gcodec.kernels.numeric.philox import emit_words, words
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, float_of_bits
@@ -83,8 +83,8 @@ def quantize(
     scales: np.ndarray,
     out: np.ndarray,
     update: ResidualUpdate | None = None,
-    leave: bool = False,
-    rounds: int = 0,
+    leaves_errors: bool = False,
+    rounded_to: int = 0,
 ) -> int:
     """Write the scales and elements of a (n,) float32 array.
 
@@ -98,11 +98,11 @@ def quantize(
     out : (quantization.fmt.data_nbytes(n),) uint8 array
     update : ResidualUpdate, optional
         Residual that is added to x; the new one is the sum minus its decoded value.
-    leave : bool
+    leaves_errors : bool
         Whether x, to which no residual is added, is replaced by the quantization error x − x̂.
-    rounds : int
-        With `leave`, the index in `ROUNDED` of the dtype to which x̂ is rounded before it is
-        subtracted.
+    rounded_to : int
+        With `leaves_errors`, the index in `ROUNDED` of the dtype to which x̂ is rounded before it
+        is subtracted.
 
     Returns
     -------
@@ -110,10 +110,12 @@ def quantize(
         Bit pattern of the largest magnitude of x, or of the sum; NaN is larger than infinity. For
         an array on a device, to which no residual is added, a `Deferred`.
     """
-    fmt, adds, none = quantization.fmt, update is not None, np.empty(0, np.float32)
-    leave, streaming = leave or adds, update is not None and streams(update.apart)
-    rounds = rounds if update is None else update.rounds
-    loop, numbers = _quantizer(fmt.name, seed is not None, leave), _numbers(quantization)
+    fmt, has_update, none = quantization.fmt, update is not None, np.empty(0, np.float32)
+    streaming = False
+    if update is not None:
+        streaming = streams(update.separate_output)
+        leaves_errors, rounded_to = True, update.rounded_to
+    loop, numbers = _quantizer(fmt.name, seed is not None, leaves_errors), _numbers(quantization)
     keys = np.uint64(seed or 0), np.uint64(scale_finder(fmt.block).address)
     per_byte, blocks = fmt.per_byte, _TILE // fmt.block
 
@@ -124,7 +126,7 @@ def quantize(
         sums = part[:whole]
         if update is not None:
             update_part, sums = update.part(start, stop), np.empty(_TILE, np.float32)
-        residual, decay, left, backup = update_part[:4]
+        residual, decay, new_residual, backup = update_part[:4]
         scratch = (
             np.zeros(GROUPS * _TILE // BLOCK, np.int32),
             np.zeros(blocks, np.int32),
@@ -135,31 +137,31 @@ def quantize(
         own = scales[start // fmt.block : fmt.blocks(stop)]
         data = out[start // per_byte : fmt.data_nbytes(stop)]
         count = whole // fmt.block
-        arrays = left[:whole], backup[:whole], adds, streaming, rounds
+        arrays = new_residual[:whole], backup[:whole], has_update, streaming, rounded_to
         terms = part[:whole], residual[:whole], decay, *arrays
         loop(sums, *terms, np.uint64(start), *keys, *numbers, *scratch, own[:count], data)
-        if whole < part.size:
+        if whole < part.size:  # the remaining elements, in a block of zeros
             ends, last = np.empty(BLOCK // fmt.block, np.uint8), np.empty(BLOCK, np.uint8)
             padded = np.zeros((3, BLOCK), np.float32)
             padded[0, : part.size - whole] = part[whole:]
-            if adds:
+            if has_update:
                 rest = update_part.part(whole, part.size)
-                padded[1, : part.size - whole] = rest.copied()
-            sums = sums if adds else padded[0]
-            terms = padded[0], padded[1], decay, padded[2], none, adds, False, rounds
+                padded[1, : part.size - whole] = rest.save()
+            sums = sums if has_update else padded[0]
+            terms = padded[0], padded[1], decay, padded[2], none, has_update, False, rounded_to
             loop(sums, *terms, np.uint64(start + whole), *keys, *numbers, *scratch, ends, last)
             own[count:] = ends[: own.size - count]
             data[whole // per_byte :] = last[: data.size - whole // per_byte]
-            if leave:
-                errors, target = (padded[2], left) if adds else (padded[0], part)
+            if leaves_errors:
+                errors, target = (padded[2], new_residual) if has_update else (padded[0], part)
                 target[whole:] = errors[: part.size - whole]
-        update_part.mark_saved()
+        update_part.mark_replaced()
         return int(largest.max())
 
     top = max(pool.run(task, x.size, BLOCK, x))
     if top >= INFINITY_BITS:
-        of = x if update is None else update.left
-        quantize_nonfinite(of, quantization, seed, scales, out, leave, rounds)
+        values = x if update is None else update.new_residual
+        quantize_nonfinite(values, quantization, seed, scales, out, leaves_errors, rounded_to)
     return top
 
 
@@ -269,8 +271,8 @@ def quantize_nonfinite(
     seed: int | None,
     scales: np.ndarray,
     out: np.ndarray,
-    leave: bool,
-    rounds: int,
+    leaves_errors: bool,
+    rounded_to: int,
 ) -> None:
     """Write the blocks of a tensor that contain NaN or Inf, and are marked; see `quantize`.
 
@@ -284,10 +286,10 @@ def quantize_nonfinite(
         scale, codes = _nonfinite_block(part, quantization, seed, first)
         data = out[first // fmt.per_byte : fmt.data_nbytes(stop)]
         scales[b], data[:] = scale, _in_bytes(codes, fmt)
-        if leave:
+        if leaves_errors:
             decoded = np.empty(part.size, np.float32)
             dequantize(scales[b : b + 1], data, fmt, float(quantization.tensor_scale), decoded)
-            add_rounded(decoded, ROUNDED[rounds], np.float32(-1), part)
+            add_rounded(decoded, ROUNDED[rounded_to], np.float32(-1), part)
 
 
 def _nonfinite_block(
@@ -364,17 +366,17 @@ def _numbers(quantization: Quantization) -> tuple[Any, ...]:
 # --- blocks from values to codes -----------------------------------------------------------------
 
 
-def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Intrinsic:
+def _code_block(fmt: BlockFormat, stochastic: bool, leaves_errors: bool) -> Intrinsic:
     """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
 
     Their blocks have the numbers from b on, and their codes begin at byte `at` of `out`.
     """
 
-    @block("x", "i", "seed", "start", "tops", "factors", "sizes", "b", "rounds", "out", "at")
+    @block("x", "i", "seed", "start", "tops", "factors", "sizes", "b", "rounded_to", "out", "at")
     def codes(e: Emitter) -> None:
         builder, word = e.builder, lanes(32, HALF)
         source, halves = e.address("x", "i"), None
-        if not leave:
+        if not leaves_errors:
             e.fetch(source, _TILE)  # of the next tile, while this one is in a cache
         if stochastic:
             (halves,) = emit_words(e)
@@ -399,7 +401,7 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Intrinsic:
                 sign = builder.lshr(bits, word([32 - fmt.width] * HALF))
                 sign = builder.and_(sign, word([1 << fmt.width - 1] * HALF))
                 code = builder.or_(code, sign)
-            if leave:
+            if leaves_errors:
                 size = e.splat(number("sizes", k), HALF)
                 value = e.rounded(builder.fmul(emit_values(e, fmt, code), size))
                 error = builder.fsub(x, value)
@@ -442,16 +444,16 @@ def _dequantize_block(fmt: BlockFormat) -> Intrinsic:
 
 
 @factory(lambda: itertools.product(FORMATS, (False, True), (False, True)))
-def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
+def _quantizer(name: str, stochastic: bool, leaves_errors: bool) -> Kernel:
     fmt = BlockFormat.of(name)
-    code_block = _code_block(fmt, stochastic, leave)
+    code_block = _code_block(fmt, stochastic, leaves_errors)
     per_byte, per_scale = fmt.per_byte, fmt.block
 
     @kernel(
-        f"{'out' if leave else 'in'} float32[], in float32[], in float32[], float32, "
+        f"{'out' if leaves_errors else 'in'} float32[], in float32[], in float32[], float32, "
         "out float32[], out float32[], boolean, boolean, int64, uint64, uint64, uint64, "
         f"{RULE}, {ROOM}, out uint8[], out uint8[]",
-        variant=f"{name} {stochastic} {leave}",
+        variant=f"{name} {stochastic} {leaves_errors}",
         vectorized=False,
     )
     def microscale_codes(
@@ -459,11 +461,11 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         gradient,
         residual,
         decay,
-        left,
+        new_residual,
         backup,
         updates,
         streaming,
-        rounds,
+        rounded_to,
         first,
         seed,
         find,
@@ -481,16 +483,16 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         out,
     ):
         # gradient.size is a multiple of BLOCK, and gradient begins with element `first`, another
-        # multiple. If it `updates`, residual and left are as long, backup is or has no elements,
-        # and x has room for the sums of a tile; else x is the gradient. scales.size ==
+        # multiple. If it `updates`, residual and new_residual are as long, backup is or has no
+        # elements, and x has room for the sums of a tile; else x is the gradient. scales.size ==
         # gradient.size // per_scale, out.size >= gradient.size // per_byte. `find` is the address
-        # of a kernel of `scale_finder`; adds has 256 elements or 1 where scales are powers of
-        # two. tops, factors, sizes and room have an element for each block of a tile, a multiple
-        # of 32; parts has GROUPS for 32 elements, and largest has 32.
+        # of a kernel of `scale_finder`; adds has 256 elements or 1 where scales are powers of two.
+        # tops, factors, sizes and room have an element for each block of a tile, a multiple of 32;
+        # parts has GROUPS for 32 elements, and largest has 32.
         for tile in range(0, gradient.size, _TILE):
             stop = min(gradient.size, tile + _TILE)
             base = tile if updates else 0  # element of the gradient for which x[0] is
-            if leave and updates:
+            if leaves_errors and updates:
                 for i in range(tile, stop, BLOCK):
                     add_block(gradient, residual, i, decay, x, i - base, backup, streaming)
             before = tile // per_scale
@@ -501,14 +503,14 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
             for i in range(tile, stop, BLOCK):
                 start, b = first + np.uint64(i), i // per_scale - before
                 at = i - base
-                numbers = tops, factors, sizes, b, rounds
+                numbers = tops, factors, sizes, b, rounded_to
                 code_block(x, at, seed, start, *numbers, out, i // per_byte)
-                if leave and updates:
-                    leave_block(x, at, left, i, backup, streaming)
+                if leaves_errors and updates:
+                    store_errors(x, at, new_residual, i, backup, streaming)
                     fetch_terms(gradient, residual, i + _TILE)
-                elif leave:
+                elif leaves_errors:
                     fetch_terms(x, x, i + _TILE)
-        if leave and streaming:
+        if leaves_errors and streaming:
             fence()
 
     return microscale_codes

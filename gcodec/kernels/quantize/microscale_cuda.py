@@ -34,11 +34,11 @@ def quantize(
     scales: Array,
     out: Array,
     update: ResidualUpdate | None = None,
-    leave: bool = False,
-    rounds: int = 0,
+    leaves_errors: bool = False,
+    rounded_to: int = 0,
 ) -> Deferred:
     """Write the scales and elements of an array; no residual is added on a device."""
-    assert update is None and not leave and not rounds
+    assert update is None and not leaves_errors and not rounded_to
     fmt, name, tensor_scale = quantization
     device, n, rule = device_with(x), x.size, ScaleRule.of(name, fmt)  # unused for NVFP4
     adds = rule.adds[:1] if rule.is_uniform else rule.adds

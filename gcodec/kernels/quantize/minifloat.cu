@@ -83,29 +83,30 @@ __device__ __forceinline__ void copy_table(const u32* points, u32* table) {
     __syncthreads();
 }
 
-// Quantizes n elements of x, or if `adds`, of u = x + decay * kept; then u minus its value goes to `left`,
-// which may be `kept`. The other arguments are those of minifloat_codes.
+// Quantizes n elements of x, or if `adds`, of u = x + decay * residual; then u minus its value goes to
+// `new_residual`, which may be `residual`. The other arguments are those of minifloat_codes.
 template <bool PAIRS, class Rule>
-__device__ __forceinline__ void quantize(const u32* x, const u32* kept, u32* left, i64 n, bool adds,
+__device__ __forceinline__ void quantize(const u32* x, const u32* residual, u32* new_residual,
+                                         i64 n, bool adds,
                                          u32 decay, const Rule& rule, u32 width, const u32* points,
                                          u8* out, u32* top) {
     __shared__ u32 table[256];
     if (adds) copy_table(points, table);
     u32 most = 0;
     for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {
-        u32 values[TOGETHER], memory[TOGETHER] = {}, codes[TOGETHER];
+        u32 values[TOGETHER], terms[TOGETHER] = {}, codes[TOGETHER];  // terms become errors
         load_eight(x, i, n, values);
-        if (adds) load_eight(kept, i, n, memory);
+        if (adds) load_eight(residual, i, n, terms);
         for (int k = 0; k < TOGETHER; ++k) {
-            if (adds) values[k] = add_bits(values[k], multiply_bits(decay, memory[k]));
+            if (adds) values[k] = add_bits(values[k], multiply_bits(decay, terms[k]));
             most = max(most, values[k] & MAGNITUDE);
             codes[k] = signed_code(rule, values[k], width);
-            if (adds) memory[k] = subtract_bits(values[k], table[codes[k]]);  // a byte: below 256
+            if (adds) terms[k] = subtract_bits(values[k], table[codes[k]]);  // a byte: below 256
         }
         u64 word = 0;
         for (int k = 0; k < TOGETHER; ++k) word |= (u64)codes[k] << place_of(k, PAIRS);
         store_codes(out, PAIRS ? i / 2 : i, PAIRS ? (n + 1) / 2 : n, PAIRS ? 4 : 8, word);
-        if (adds) store_eight(left, i, n, memory);
+        if (adds) store_eight(new_residual, i, n, terms);
     }
     for (int step = 16; step; step /= 2)
         most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
@@ -116,14 +117,15 @@ __device__ __forceinline__ void quantize(const u32* x, const u32* kept, u32* lef
 // width: bits of a code, sign included; rule, points: of make_rule; top: raised to the bits of the
 // largest magnitude.
 extern "C" __global__ void __launch_bounds__(256)
-    minifloat_codes(const u32* x, const u32* kept, u32* left, i64 n, bool adds, u32 decay,
+    minifloat_codes(const u32* x, const u32* residual, u32* new_residual, i64 n, bool adds, u32 decay,
                     const u32* __restrict__ rule, bool pairs, u32 mantissa, u32 last, u32 width,
                     const u32* __restrict__ points, u8* out, u32* top) {
     Quotients quotients = {rule[MOST_STEPS], mantissa, last};
     if (pairs)
-        quantize<true>(x, kept, left, n, adds, decay, steps_of(rule), width, points, out, top);
+        quantize<true>(x, residual, new_residual, n, adds, decay, steps_of(rule), width, points, out,
+                       top);
     else
-        quantize<false>(x, kept, left, n, adds, decay, quotients, width, points, out, top);
+        quantize<false>(x, residual, new_residual, n, adds, decay, quotients, width, points, out, top);
 }
 
 // The codes of elements i to i + 7; those after the last byte are 0.

@@ -20,7 +20,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, copy_block, leave_block
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, copy_block, store_errors
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.byte_lanes import (
     HALF,
@@ -84,7 +84,7 @@ def quantize_tensor(
     On a device, a sum with a residual must be finite.
     """
     out = aligned_empty(codes_nbytes(x.size, fmt), np.uint8)
-    stream = update is not None and cover.streams(update.apart)
+    stream = update is not None and cover.streams(update.separate_output)
 
     def task(start: int, stop: int) -> bool:
         own, part = update and update.part(start, stop), part_of(out, start, stop, fmt)
@@ -102,7 +102,7 @@ def dequantize_tensor(
     add: np.float32 | None = None,
 ) -> None:
     """Write the (n,) values of codes, or add a multiple of them; see `dequantize`."""
-    stream = add is None and streams(out, fmt)
+    stream = add is None and can_stream(out, fmt)
 
     def task(start: int, stop: int) -> None:
         part = part_of(codes, start, stop, fmt)
@@ -165,7 +165,7 @@ def quantize(
     update : ResidualUpdate, optional
         Residual that is added to x; the new one is the sum minus its decoded value.
     stream : bool
-        Whether to write `update.apart`, past the cache.
+        Whether to write `update.separate_output`, past the cache.
 
     Returns
     -------
@@ -177,27 +177,27 @@ def quantize(
     numbers = scale, *_numbers(scale, fmt), np.zeros(2 * HALF, np.uint32)
     terms: tuple[Any, ...] = (_NONE, np.float32(0), _NONE, _NONE, False, 0, _NONE)
     if update is not None:
-        residual, decay, left, backup = update[:4]
-        modes = update.rounds, np.empty(BLOCK, np.float32)
-        terms = residual[:whole], decay, left[:whole], backup[:whole], stream, *modes
+        residual, decay, new_residual, backup = update[:4]
+        modes = update.rounded_to, np.empty(BLOCK, np.float32)
+        terms = residual[:whole], decay, new_residual[:whole], backup[:whole], stream, *modes
     top = loop(x[:whole], *terms, *numbers, out[: codes_nbytes(whole, fmt)])
     if whole < x.size:
         padded, last = np.zeros(BLOCK, np.float32), np.empty(codes_nbytes(BLOCK, fmt), np.uint8)
         padded[: x.size - whole] = x[whole:]
         if update is not None:
             rest, former = update.part(whole, x.size), np.zeros(BLOCK, np.float32)
-            former[: x.size - whole] = rest.copied()
+            former[: x.size - whole] = rest.save()
             terms = former, decay, former, _NONE, False, *modes
         top = max(top, loop(padded, *terms, *numbers, last))
         if update is not None:
-            left[whole:] = former[: x.size - whole]
+            new_residual[whole:] = former[: x.size - whole]
         out[codes_nbytes(whole, fmt) :] = last[: codes_nbytes(x.size - whole, fmt)]
     if update is not None:
-        update.mark_saved()
+        update.mark_replaced()
     return bool(top < INFINITY_BITS)
 
 
-def streams(out: np.ndarray, fmt: MiniFloat) -> bool:
+def can_stream(out: np.ndarray, fmt: MiniFloat) -> bool:
     """Whether `dequantize` should write to (n,) float32 `out` past the cache."""
     return cover.streams(out[cover.to_cache_line(out, per_byte(fmt)) :])
 
@@ -223,7 +223,7 @@ def dequantize(
     add : float32, optional
         Factor of the values that are added to `out`; each product is rounded first.
     stream : bool
-        Whether to write past the cache, from the first cache line of `out` on; see `streams`.
+        Whether to write past the cache, from the first cache line of `out` on; see `can_stream`.
     """
     pair = per_byte(fmt)
     if stream and (head := cover.to_cache_line(out, pair)):
@@ -342,13 +342,13 @@ def least_middles(fmt: MiniFloat) -> np.ndarray:
 # --- blocks from values to codes -----------------------------------------------------------------
 
 
-def _quantize_block(fmt: MiniFloat, leave: bool) -> Intrinsic:
+def _quantize_block(fmt: MiniFloat, leaves_errors: bool) -> Intrinsic:
     """Make the block that quantizes 32 elements of x from i to bytes of `out` from `at` on.
 
     It raises HALF elements of `tops` from `slot` on to the bits of the largest magnitudes. With
-    `leave`, it quantizes u = x + decay·residual, and sets `errors` to u − x̂.
+    `leaves_errors`, it quantizes u = x + decay·residual, and sets `errors` to u − x̂.
     """
-    terms = "x", "residual", "i", "decay", "rounds", "errors"
+    terms = "x", "residual", "i", "decay", "rounded_to", "errors"
 
     @block(*terms, "delta", "divisor", "last", *_STEPS, "tops", "slot", "out", "at")
     def codes(e: Emitter) -> None:
@@ -356,12 +356,12 @@ def _quantize_block(fmt: MiniFloat, leave: bool) -> Intrinsic:
         source, residual = (e.address(name, "i") for name in ("x", "residual"))
         largest: list[Value] = []
         e.fetch(source)
-        if leave:
+        if leaves_errors:
             e.fetch(residual)
 
         def half(first: int) -> Value:
             x = e.load(e.element(source, first), floats(HALF))
-            if leave:
+            if leaves_errors:
                 former = e.load(e.element(residual, first), floats(HALF))
                 x = builder.fadd(x, builder.fmul(e.splat(e.args["decay"], HALF), former))
             bits = e.magnitude_bits(x)
@@ -369,7 +369,7 @@ def _quantize_block(fmt: MiniFloat, leave: bool) -> Intrinsic:
             code, sent = _emit_code(e, fmt, bits)
             sign = builder.and_(builder.bitcast(x, word), word([SIGN] * HALF))
             sign = builder.select(sent, sign, word([0] * HALF))
-            if leave:
+            if leaves_errors:
                 placed = builder.shl(code, word([23 - fmt.mantissa] * HALF))
                 size = emit_magnitudes(e, fmt.elements, placed)
                 size = builder.fmul(e.splat(e.args["delta"], HALF), size)
@@ -451,24 +451,24 @@ def _place(b, count):
 
 
 @factory(_variants)
-def _quantizer(fmt: MiniFloat, leave: bool) -> Kernel:
-    one_block = _quantize_block(fmt, leave)
+def _quantizer(fmt: MiniFloat, leaves_errors: bool) -> Kernel:
+    one_block = _quantize_block(fmt, leaves_errors)
     pair = per_byte(fmt)
 
     @kernel(
         "in float32[], in float32[], float32, out float32[], out float32[], boolean, int64, "
         "out float32[], float32, float32, int32, in int32[], out uint32[], out uint8[]",
-        variant=f"{fmt} {leave}",
+        variant=f"{fmt} {leaves_errors}",
         vectorized=False,
     )
     def minifloat_codes(
         x,
         residual,
         decay,
-        left,
+        new_residual,
         backup,
         streaming,
-        rounds,
+        rounded_to,
         errors,
         delta,
         divisor,
@@ -478,22 +478,22 @@ def _quantizer(fmt: MiniFloat, leave: bool) -> Kernel:
         out,
     ):
         # x.size is a multiple of BLOCK, out.size == x.size // pair; `last` is the last code;
-        # steps.size == MOST_STEPS, tops is 2 * HALF zeros. With `leave`, residual and left are as
-        # long as x, backup is or has no elements, and errors.size == BLOCK. Returns the largest
-        # magnitude's bits.
+        # steps.size == MOST_STEPS, tops is 2 * HALF zeros. With `leaves_errors`, residual and
+        # new_residual are as long as x, backup is or has no elements, and errors.size == BLOCK.
+        # Returns the largest magnitude's bits.
         a, b, c, d = steps[0], steps[1], steps[2], steps[3]
         f, g, h = steps[4], steps[5], steps[6]
         numbers = delta, divisor, last, a, b, c, d, f, g, h
         count = x.size // BLOCK
         for k in range(count):
             i, slot = _place(k, count), (k & 1) * HALF
-            if leave and backup.size:
+            if leaves_errors and backup.size:
                 copy_block(residual, i, backup, i, streaming)
-            modes = rounds, errors
+            modes = rounded_to, errors
             one_block(x, residual, i, decay, *modes, *numbers, tops, slot, out, i // pair)
-            if leave:
-                leave_block(errors, 0, left, i, backup, streaming)
-        if leave and streaming:
+            if leaves_errors:
+                store_errors(errors, 0, new_residual, i, backup, streaming)
+        if leaves_errors and streaming:
             fence()
         top = np.uint32(0)
         for k in range(tops.size):

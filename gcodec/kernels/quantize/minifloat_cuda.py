@@ -41,8 +41,9 @@ def quantize_tensor(
     """Return the codes of a tensor, and whether all values are finite; a sum must be."""
     device, n = device_with(x), x.size
     out, top = device.empty(codes_nbytes(n, fmt), np.uint8), device.zeros(1, np.uint32)
-    rule, (kept, decay, left, *_) = _Rule.of(device, scale, fmt), update or (x, np.float32(0), x)
-    source = x, kept, left, n, update is not None, decay.view(np.uint32)
+    rule = _Rule.of(device, scale, fmt)
+    residual, decay, new_residual, *_ = update or (x, np.float32(0), x)
+    source = x, residual, new_residual, n, update is not None, decay.view(np.uint32)
     coder = rule.steps, per_byte(fmt) == 2, fmt.mantissa, fmt.top, fmt.width, rule.points
     _launch(device, "minifloat_codes", n, *source, *coder, out, top)
     if update is not None:

@@ -69,7 +69,7 @@ class Errors(NamedTuple):
 
 
 @dispatched("gcodec.kernels.quantize.scalar_quantize_cuda")
-def rated_levels(x: np.ndarray, step: np.float32, of: ScaleArrays, out: np.ndarray) -> Errors:
+def rated_levels(x: np.ndarray, step: np.float32, scales: ScaleArrays, out: np.ndarray) -> Errors:
     """Quantize by the classes of elements.
 
     Parameters
@@ -78,7 +78,7 @@ def rated_levels(x: np.ndarray, step: np.float32, of: ScaleArrays, out: np.ndarr
         Finite, with magnitudes below 2^23 steps.
     step : float32
         Positive.
-    of : (rows, columns, width)
+    scales : (rows, columns, width)
         Scales; see `class_map.map_classes`.
     out : (n,) uint8 array
         Symbols.
@@ -87,7 +87,7 @@ def rated_levels(x: np.ndarray, step: np.float32, of: ScaleArrays, out: np.ndarr
 
     def task(start: int, stop: int) -> np.ndarray:
         wide, sums = np.empty(_TILE, np.int32), np.zeros(_SUMS, np.int64)
-        _rate(x[start:stop], factor, *of, start, wide, out[start:stop], sums)
+        _rate(x[start:stop], factor, *scales, start, wide, out[start:stop], sums)
         return sums
 
     return Errors.of(pool.run_added(task, x.size))

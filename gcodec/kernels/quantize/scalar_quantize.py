@@ -94,16 +94,16 @@ def add_residual_plainly(
     Returns
     -------
     int
-        See `Extremes.top_bits`. If it is that of NaN or infinity, the symbols are arbitrary.
+        See `ValueStatistics.top_bits`. For NaN and infinity, the symbols are arbitrary.
     """
-    streaming, factor = streams(update.apart), inverse(step)
+    streaming, factor = streams(update.separate_output), inverse(step)
 
     def task(start: int, stop: int) -> int:
         own = update.part(start, stop)
-        terms = x[start:stop], own.residual, own.decay, own.left, own.backup, streaming
+        terms = x[start:stop], own.residual, own.decay, own.new_residual, own.backup, streaming
         scratch = np.empty(BLOCK, np.float32), np.zeros(BLOCK, np.uint32)
         top = _sum_plainly(*terms, *scratch, factor, out[start:stop])
-        own.mark_saved()
+        own.mark_replaced()
         return int(top)
 
     return max(pool.run(task, x.size, BLOCK, x))
@@ -242,13 +242,13 @@ def _plain_block(e: Emitter) -> None:
     "in float32[], in float32[], float32, out float32[], out float32[], boolean, "
     "out float32[], out uint32[], float32, out uint8[]"
 )
-def _sum_plainly(x, residual, decay, left, backup, streaming, sums, tops, factor, out):
-    # residual.size == left.size == out.size == x.size, and backup has as many elements or none.
-    # sums and tops have BLOCK elements; those of tops are 0. Returns the bits of the largest
+def _sum_plainly(x, residual, decay, new_residual, backup, streaming, sums, tops, factor, out):
+    # residual.size == new_residual.size == out.size == x.size, and backup has as many elements or
+    # none. sums and tops have BLOCK elements; those of tops are 0. Returns the bits of the largest
     # magnitude.
     for i in range(0, x.size, BLOCK):
         part = sums[: min(BLOCK, x.size - i)]
-        add_tile(x, residual, i, part.size, decay, part, left, backup, streaming, AHEAD)
+        add_tile(x, residual, i, part.size, decay, part, new_residual, backup, streaming, AHEAD)
         if part.size == BLOCK:
             _plain_block(sums, 0, tops, factor, out, i)
         else:

@@ -35,11 +35,11 @@ def plain_sums(
     return sums
 
 
-def rated_levels(x: Array, step: np.float32, of: ScaleArrays, out: Array) -> Errors:
+def rated_levels(x: Array, step: np.float32, scales: ScaleArrays, out: Array) -> Errors:
     """Quantize by the classes of elements."""
     device = device_with(x)
     classes = device.empty(x.size, np.uint8)
-    map_classes(*of, 0, classes)
+    map_classes(*scales, 0, classes)
     return Errors.of(device.to_host(rated_by(x, step, classes, out)).view(np.int64))
 
 

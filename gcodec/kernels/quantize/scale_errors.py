@@ -352,6 +352,44 @@ def _measure(bins, first, total, middles, rises, squares, scales, errors, fitted
         errors[k], fitted[k] = error, best
 
 
+@subroutine
+def _list_minima(errors, chosen):
+    """List the LOCAL local minima with the least errors, in this order; return their number.
+
+    Of equal ones, the first precedes. chosen.size >= LOCAL.
+    """
+    number, last = 0, errors.size - 1
+    for k in range(errors.size):
+        falls = k == 0 or errors[k] <= errors[k - 1]
+        if not falls or (k < last and errors[k] >= errors[k + 1]):
+            continue
+        place = number
+        while place > 0 and errors[k] < errors[chosen[place - 1]]:
+            place -= 1
+        if place < LOCAL:
+            number = min(number + 1, LOCAL)
+            for j in range(number - 1, place, -1):
+                chosen[j] = chosen[j - 1]
+            chosen[place] = k
+    return number
+
+
+@subroutine
+def _list_largest(errors, limit, chosen):
+    """List the last LARGE errors up to a limit, in increasing order; return their number.
+
+    chosen.size >= LARGE.
+    """
+    number = 0
+    for k in range(errors.size - 1, -1, -1):
+        if number < LARGE and errors[k] <= limit:
+            for j in range(number, 0, -1):
+                chosen[j] = chosen[j - 1]
+            chosen[0] = k
+            number += 1
+    return number
+
+
 @kernel(
     f"{_DISTRIBUTION}, float64, in float64[], float64, float64, float64, float64, out float64[], "
     "out float64[], out int64[], out float64[], out float64[]",
@@ -377,8 +415,8 @@ def _find_candidates(
     tried_errors,
 ):
     # scales.size == errors.size, a multiple of fractions.size; chosen.size == LOCAL + LARGE;
-    # tried.size == tried_errors.size == 1 + (1 + ROUNDS) * chosen.size; see _measured. Returns the
-    # number of candidates.
+    # tried.size == tried_errors.size == 1 + (1 + ROUNDS) * chosen.size; see _measured. `wanted` is
+    # the first candidate. Returns the number of candidates.
     octave, lowest = start, np.inf
     for k in range(scales.size):
         if k > 0 and k % fractions.size == 0:
@@ -386,32 +424,12 @@ def _find_candidates(
         scales[k] = octave * fractions[k % fractions.size]
         error, _ = _measured(bins, first, total, middles, rises, squares, scales[k])
         errors[k], lowest = error, min(lowest, error)
-    # The local minima with the least errors, in this order; of equal ones, the first precedes.
-    number, last = 0, errors.size - 1
-    for k in range(errors.size):
-        falls = k == 0 or errors[k] <= errors[k - 1]
-        if not falls or (k < last and errors[k] >= errors[k + 1]):
-            continue
-        place = number
-        while place > 0 and errors[k] < errors[chosen[place - 1]]:
-            place -= 1
-        if place < LOCAL:
-            number = min(number + 1, LOCAL)
-            for j in range(number - 1, place, -1):
-                chosen[j] = chosen[j - 1]
-            chosen[place] = k
-    # The largest scales within the tolerance, in increasing order.
-    large, limit = 0, (1.0 + TOLERANCE) * lowest
-    for k in range(last, -1, -1):
-        if large < LARGE and errors[k] <= limit:
-            for j in range(large, 0, -1):
-                chosen[number + j] = chosen[number + j - 1]
-            chosen[number] = k
-            large += 1
-    number += large
+    number = _list_minima(errors, chosen)
+    number += _list_largest(errors, (1.0 + TOLERANCE) * lowest, chosen[number:])
     tried[0] = wanted
     for j in range(number):
         tried[1 + j] = scales[chosen[j]]
+    # Each round of least squares starts from the scales of the preceding round.
     for j in range(1, 1 + ROUNDS * number):
         _, best = _measured(bins, first, total, middles, rises, squares, tried[j])
         tried[j + number] = best

@@ -28,9 +28,9 @@ enum Method { KNOWN, MEASURED, BINNED, LARGEST_APART };
 
 struct Search {
     f64 unit;             // of all numbers below
-    f64 sigma, beta;      // first the moments, then the parameters of the distribution
+    f64 mean, energy;     // by the bins alone: the mean magnitude, the sum of the squares
     f64 largest;          // upper bound of the magnitudes
-    f64 total, squares;   // sums of the magnitudes and of their squares
+    f64 total, squares;   // sums of the magnitudes and of their squares, by the sample too
     f64 lower_squares;    // the same without the largest elements, if these are apart
     f64 wanted, least;    // best scale so far; least scale of a message
     i64 lifted;           // whether values are multiplied by 2^64
@@ -38,7 +38,8 @@ struct Search {
     i64 size;
     i64 first;            // bin from which on elements are measured one by one, if apart
     i64 low, scales;      // octave of the first scale of the grid; number of scales
-    i64 method, tried, measured;
+    i64 method;           // a `Method`
+    i64 tried, measured;  // number of scales to try; how many of them have an error already
 };
 
 // A sample, or all elements of a tensor with too few nonzero ones in the sample.
@@ -63,13 +64,13 @@ extern "C" __global__ void __launch_bounds__(256)
     if (threadIdx.x % WARP == 0 && own) atomicAdd(nonzero, own);
 }
 
-// Writes all of x + decay * kept, if the sample is not enough.
+// Writes all of x + decay * residual, if the sample is not enough.
 extern "C" __global__ void __launch_bounds__(256)
-    correct_all(const u32* __restrict__ x, const u32* __restrict__ kept, u32 decay, i64 n,
+    correct_all(const u32* __restrict__ x, const u32* __restrict__ residual, u32 decay, i64 n,
                 const u64* __restrict__ nonzero, u32* __restrict__ out) {
     if ((i64)*nonzero >= ENOUGH) return;
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP)
-        out[i] = add_bits(x[i], multiply_bits(decay, kept[i]));
+        out[i] = add_bits(x[i], multiply_bits(decay, residual[i]));
 }
 
 // In the next kernels, `sample` has m of the n elements in `all`. counts: 2 * BINS zeros, for the
@@ -202,14 +203,14 @@ extern "C" __global__ void __launch_bounds__(1024) add_bins(
     // Sums in order, each by a thread of its own warp.
     if (threadIdx.x == 0) {
         f64 sum = add_up(terms, 0, filled, nullptr);
-        search->sigma = __ddiv_rn(sum, (f64)total);  // the first moment, for start_search
+        search->mean = __ddiv_rn(sum, (f64)total);
         search->any = filled > 0;
         search->size = total;
         search->first = first;
         search->largest = edge_of(last + 1);
         search->method = apart ? LARGEST_APART : total > FEW ? BINNED : MEASURED;
     } else if (threadIdx.x == WARP) {
-        search->beta = add_up(terms + BINS, 0, filled, nullptr);
+        search->energy = add_up(terms + BINS, 0, filled, nullptr);
     } else if (threadIdx.x == 2 * WARP) {
         search->total = add_up(terms + 2 * BINS, 0, filled, terms + 2 * BINS);
     } else if (threadIdx.x == 3 * WARP) {
@@ -331,8 +332,8 @@ extern "C" __global__ void __launch_bounds__(WARP)
     if (threadIdx.x) return;
     search->tried = search->measured = search->scales = 0;
     if (!search->any) return;
-    f64 size = (f64)search->size, sigma = __dsqrt_rn(__ddiv_rn(search->beta, size));
-    f64 beta = interpolated(__ddiv_rn(search->sigma, sigma), tables + RATIOS, tables + BETAS);
+    f64 size = (f64)search->size, sigma = __dsqrt_rn(__ddiv_rn(search->energy, size));
+    f64 beta = interpolated(__ddiv_rn(search->mean, sigma), tables + RATIOS, tables + BETAS);
     f64 log = interpolated(__ddiv_rn(-1.0, beta), tables + INVERSE, tables + ROW);
     f64 wanted = __dmul_rn(sigma, power_of(log, tables + ROOTS_AT));
     // The scale stays a normal number if then even the least level is far below the mean.

@@ -8,17 +8,17 @@ static const int TRITS = 5;  // codes in a byte of base3
 // With a scale of 0 all elements are 0, and none is sent; 0/0 would be NaN.
 __device__ __forceinline__ u32 divisor_of(u32 scale) { return scale ? scale : INFINITY_BITS; }
 
-// Whether an element is sent: compares |x| / scale, rounded once, with a random word. scale > 0.
-__device__ __forceinline__ bool is_sent(u32 x, u32 scale, u32 word) {
+// Whether an element is sent: compares |x| / divisor, rounded once, with a random word.
+__device__ __forceinline__ bool is_sent(u32 x, u32 divisor, u32 word) {
     u32 size = x & MAGNITUDE;
-    if (size >= scale) return true;
+    if (size >= divisor) return true;
     // A quotient below 2^-126 never sends an element, so it may become 0.
-    i32 bound = __float2int_rz(__fmul_rn(float_of(divide_bits(size, scale)), 0x1p31f));
+    i32 bound = __float2int_rz(__fmul_rn(float_of(divide_bits(size, divisor)), 0x1p31f));
     return (i32)(word >> 1) < bound;
 }
 
-__device__ __forceinline__ u32 code_of(u32 x, u32 scale, u32 word, u32 zero, u32 plus, u32 minus) {
-    if (!is_sent(x, scale, word)) return zero;
+__device__ __forceinline__ u32 code_of(u32 x, u32 divisor, u32 word, u32 zero, u32 plus, u32 minus) {
+    if (!is_sent(x, divisor, word)) return zero;
     return x & SIGN_BIT ? minus : plus;
 }
 
@@ -27,14 +27,14 @@ __device__ __forceinline__ u32 code_of(u32 x, u32 scale, u32 word, u32 zero, u32
 // chapter: four codes in a byte, the first lowest.
 extern "C" __global__ void chapter_bytes(
     const u32* x, i64 n, const u32* scale, u64 seed, i64 nbytes, u8* out) {
-    u32 size = divisor_of(*scale);
+    u32 divisor = divisor_of(*scale);
     for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
         Words random = philox(seed, (u64)at, ROUNDING);
         uint4 four = load_four(x, 4 * at, n, 0);  // zeros are not sent
-        u32 byte = code_of(four.x, size, random.of[0], 0, 1, 2) |
-                   code_of(four.y, size, random.of[1], 0, 1, 2) << 2 |
-                   code_of(four.z, size, random.of[2], 0, 1, 2) << 4 |
-                   code_of(four.w, size, random.of[3], 0, 1, 2) << 6;
+        u32 byte = code_of(four.x, divisor, random.of[0], 0, 1, 2) |
+                   code_of(four.y, divisor, random.of[1], 0, 1, 2) << 2 |
+                   code_of(four.z, divisor, random.of[2], 0, 1, 2) << 4 |
+                   code_of(four.w, divisor, random.of[3], 0, 1, 2) << 6;
         out[at] = (u8)byte;
     }
 }
@@ -91,7 +91,7 @@ extern "C" __global__ void base3_bytes(
 // Writes or adds the value of each code of base3. data: a byte for five of the n elements.
 extern "C" __global__ void base3_levels(
     const u8* data, i64 n, const u32* level, f32 factor, i32 add, u32* out) {
-    u32 size = times(*level, factor, add), zero = times(0, factor, add);
+    u32 plus = times(*level, factor, add), zero = times(0, factor, add);
     for (i64 at = GCODEC_FIRST; TRITS * at < n; at += GCODEC_STEP) {
         u32 byte = data[at];
         for (int k = 0; k < TRITS; k++) {
@@ -99,7 +99,7 @@ extern "C" __global__ void base3_levels(
             byte /= 3;
             i64 i = TRITS * at + k;
             if (i >= n) break;
-            u32 value = code == 0 ? zero : size ^ (code == 2 ? SIGN_BIT : 0);
+            u32 value = code == 0 ? zero : plus ^ (code == 2 ? SIGN_BIT : 0);
             out[i] = add ? add_bits(out[i], value) : value;
         }
     }

@@ -85,15 +85,15 @@ def quantize(
     -------
     (packed_nbytes(n, pack),) uint8 array
     """
-    leave, level = level is not None, np.float32(0) if level is None else level
+    leaves_errors, level = level is not None, np.float32(0) if level is None else level
     numbers = _Numbers(scale if scale > 0 else np.float32(np.inf), level, np.uint64(seed))
     out = aligned_empty(packed_nbytes(x.size, pack), np.uint8)
     if pack == "chapter":
-        _quantize_chapter(x, numbers, leave, out)
+        _quantize_chapter(x, numbers, leaves_errors, out)
     elif pack == "terngrad":
-        _quantize_strided(convert.whole(x), numbers, leave, out)
+        _quantize_strided(convert.whole(x), numbers, leaves_errors, out)
     else:
-        _quantize_base3(x, numbers, leave, out)
+        _quantize_base3(x, numbers, leaves_errors, out)
     return out
 
 
@@ -177,18 +177,20 @@ def pad_digits_error(at: int) -> Corrupt:
 # --- blocks --------------------------------------------------------------------------------------
 
 
-def _ternary_block(emit_codes: Callable[[Emitter, Value], Value], leave: bool = False) -> Value:
+def _ternary_block(
+    emit_codes: Callable[[Emitter, Value], Value], leaves_errors: bool = False
+) -> Value:
     """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
 
     `emit_codes` takes 32-bit lanes, which are 0 or have the sign of the element that is sent.
-    `emit_words` describes `span`. With `leave`, elements that are sent lose `level`.
+    `emit_words` describes `span`. With `leaves_errors`, elements that are sent lose `level`.
     """
 
     @block("x", "i", "scale", "level", "seed", "start", "span", "out", "at")
     def ternary(e: Emitter) -> None:
         builder = e.builder
         source = e.address("x", "i")
-        e.fetch(source, 4 * AHEAD if leave else AHEAD)  # sums were written past the cache
+        e.fetch(source, 4 * AHEAD if leaves_errors else AHEAD)  # sums were written past the cache
         word = lanes(32)
         x = e.load(source, floats())
         size = builder.bitcast(e.magnitude_bits(x), floats())
@@ -203,7 +205,7 @@ def _ternary_block(emit_codes: Callable[[Emitter, Value], Value], leave: bool = 
         # An element that is sent is not 0, so as an integer its bits have its sign.
         signed = builder.select(sent, builder.bitcast(x, word), word([0] * BLOCK))
         e.store(emit_codes(e, signed), e.address("out", "at"), align=1)
-        if leave:
+        if leaves_errors:
             sign = builder.and_(builder.bitcast(x, word), word([SIGN] * BLOCK))
             level = builder.bitcast(e.splat(e.args["level"]), word)
             value = builder.bitcast(builder.or_(level, sign), floats())
@@ -258,8 +260,10 @@ def _four_per_byte(e: Emitter, signed: Value) -> Value:
 # --- chapter: four codes in a byte, the first lowest ---------------------------------------------
 
 
-def _quantize_chapter(x: np.ndarray, numbers: _Numbers, leave: bool, out: np.ndarray) -> None:
-    loop = _chapter_blocks(leave)
+def _quantize_chapter(
+    x: np.ndarray, numbers: _Numbers, leaves_errors: bool, out: np.ndarray
+) -> None:
+    loop = _chapter_blocks(leaves_errors)
 
     def blocks(start: int, stop: int) -> None:
         loop(x[start:stop], *numbers, np.uint64(start), out[start // 4 : stop // 4])
@@ -269,19 +273,20 @@ def _quantize_chapter(x: np.ndarray, numbers: _Numbers, leave: bool, out: np.nda
         values[: stop - start] = x[start:stop]
         loop(values, *numbers, np.uint64(start), packed)
         out[start // 4 :] = packed[: out.size - start // 4]
-        if leave:
+        if leaves_errors:
             x[start:stop] = values[: stop - start]
 
     cover(blocks, padded, 0, x.size, x)
 
 
-@factory(lambda: ((leave,) for leave in (False, True)))
-def _chapter_blocks(leave: bool) -> Kernel:
-    one_block = _ternary_block(_four_per_byte, leave)
+@factory(lambda: ((leaves_errors,) for leaves_errors in (False, True)))
+def _chapter_blocks(leaves_errors: bool) -> Kernel:
+    one_block = _ternary_block(_four_per_byte, leaves_errors)
 
     @kernel(
-        f"{'out' if leave else 'in'} float32[], float32, float32, uint64, uint64, out uint8[]",
-        variant=f"{leave}",
+        f"{'out' if leaves_errors else 'in'} float32[], float32, float32, uint64, uint64, "
+        "out uint8[]",
+        variant=f"{leaves_errors}",
     )
     def chapter_blocks(x, scale, level, seed, start, out):
         # x.size is a multiple of BLOCK, out.size == x.size // 4
@@ -310,9 +315,11 @@ def _code_11_bits(data):
 # --- terngrad: byte i holds codes i, i + Q, i + 2Q, i + 3Q of Q bytes, each plus one -------------
 
 
-def _quantize_strided(x: np.ndarray, numbers: _Numbers, leave: bool, out: np.ndarray) -> None:
+def _quantize_strided(
+    x: np.ndarray, numbers: _Numbers, leaves_errors: bool, out: np.ndarray
+) -> None:
     size = out.size
-    errors = x if leave else np.empty(0, np.float32)
+    errors = x if leaves_errors else np.empty(0, np.float32)
 
     def task(start: int, stop: int) -> None:
         codes = np.empty(_TILE + 2 * BLOCK, np.uint8)
@@ -374,8 +381,10 @@ def _stride(field: int) -> Kernel:
 # --- base3: five codes in a byte, the first with weight 1 ----------------------------------------
 
 
-def _quantize_base3(x: np.ndarray, numbers: _Numbers, leave: bool, out: np.ndarray) -> None:
-    loop = _base3_tiles(leave)
+def _quantize_base3(
+    x: np.ndarray, numbers: _Numbers, leaves_errors: bool, out: np.ndarray
+) -> None:
+    loop = _base3_tiles(leaves_errors)
 
     def task(start: int, stop: int) -> None:
         codes = np.zeros(_TILE + _SLACK, np.uint8)
@@ -386,14 +395,14 @@ def _quantize_base3(x: np.ndarray, numbers: _Numbers, leave: bool, out: np.ndarr
     pool.run(task, x.size, _TILE, x)
 
 
-@factory(lambda: ((leave,) for leave in (False, True)))
-def _base3_tiles(leave: bool) -> Kernel:
-    one_block = _ternary_block(_one_per_byte(0, 1, 2), leave)
+@factory(lambda: ((leaves_errors,) for leaves_errors in (False, True)))
+def _base3_tiles(leaves_errors: bool) -> Kernel:
+    one_block = _ternary_block(_one_per_byte(0, 1, 2), leaves_errors)
 
     @kernel(
-        f"{'out' if leave else 'in'} float32[], float32, float32, uint64, uint64, out uint8[], "
-        "out float32[], out uint8[]",
-        variant=f"{leave}",
+        f"{'out' if leaves_errors else 'in'} float32[], float32, float32, uint64, uint64, "
+        "out uint8[], out float32[], out uint8[]",
+        variant=f"{leaves_errors}",
     )
     def base3_tiles(x, scale, level, seed, start, codes, padded, out):
         # out.size == ceil(x.size / TRITS); codes.size == _TILE + _SLACK; padded is BLOCK zeros
@@ -411,7 +420,7 @@ def _base3_tiles(leave: bool) -> Kernel:
                 element = start + np.uint64(tile + whole)
                 span = element >> COUNTER_SPAN
                 one_block(padded, 0, scale, level, seed, element, span, codes, whole)
-                if leave:
+                if leaves_errors:
                     for i in range(values.size - whole):
                         values[whole + i] = padded[i]
             for i in range(values.size, values.size + TRITS):  # pad codes; TRITS <= _SLACK

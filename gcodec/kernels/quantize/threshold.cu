@@ -40,11 +40,12 @@ __device__ __forceinline__ u32 left_over(u32 v, u32 threshold, u32 level) {
 }
 
 // Writes the packed codes of n elements of x, or if `adds`, of v = x + decay * residual; the last of
-// `nbytes` may lie beyond them. Then v minus its decoded value goes to `left`, which may be the
+// `nbytes` may lie beyond them. Then v minus its decoded value goes to `new_residual`, which may be the
 // residual.
 template <class Rule>
-__device__ __forceinline__ void quantize(const u32* x, const u32* residual, u32* left, i64 n, bool adds,
-                                         f32 decay, u32 threshold, u32 level, u8* out, i64 nbytes) {
+__device__ __forceinline__ void quantize(const u32* x, const u32* residual, u32* new_residual,
+                                         i64 n, bool adds, f32 decay, u32 threshold, u32 level,
+                                         u8* out, i64 nbytes) {
     const i64 each = 8 / Rule::WIDTH;  // codes of a byte
     for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
         u32 byte = 0;
@@ -53,7 +54,7 @@ __device__ __forceinline__ void quantize(const u32* x, const u32* residual, u32*
             if (adds) v = add_multiples(v, bits_of(decay), load_four(residual, i, n, 0));
             byte = byte << 4 | codes_of<Rule>(v, threshold);
             if (adds)
-                store_four(left, i, n,
+                store_four(new_residual, i, n,
                            make_uint4(left_over<Rule>(v.x, threshold, level),
                                       left_over<Rule>(v.y, threshold, level),
                                       left_over<Rule>(v.z, threshold, level),
@@ -64,14 +65,17 @@ __device__ __forceinline__ void quantize(const u32* x, const u32* residual, u32*
 }
 
 extern "C" __global__ void quantize_2bit(
-    const u32* x, const u32* residual, u32* left, i64 n, bool adds, f32 decay, const u32* threshold,
+    const u32* x, const u32* residual, u32* new_residual, i64 n, bool adds, f32 decay,
+    const u32* threshold,
     const u32* level, u8* out, i64 nbytes) {
-    quantize<TwoBit>(x, residual, left, n, adds, decay, *threshold, *level, out, nbytes);
+    quantize<TwoBit>(x, residual, new_residual, n, adds, decay, *threshold, *level, out, nbytes);
 }
 extern "C" __global__ void quantize_1bit(
-    const u32* x, const u32* residual, u32* left, i64 n, bool adds, f32 decay, f32 threshold, u8* out,
+    const u32* x, const u32* residual, u32* new_residual, i64 n, bool adds, f32 decay,
+    f32 threshold, u8* out,
     i64 nbytes) {
-    quantize<OneBit>(x, residual, left, n, adds, decay, bits_of(threshold), bits_of(1.0f), out, nbytes);
+    u32 level = bits_of(1.0f);
+    quantize<OneBit>(x, residual, new_residual, n, adds, decay, bits_of(threshold), level, out, nbytes);
 }
 
 // Reports the first byte with the code 01 in a field of two bits.

@@ -53,9 +53,9 @@ def quantize(
         Packed codes, padded with zero bits.
     """
     n, width = x.size, layout.width
-    residual, decay, left, *_ = update or (x, np.float32(0), x)
-    head = head_of(left, 8 // width)
-    stream = update is not None and not update.is_in_place and streams(left[head:])
+    residual, decay, new_residual, *_ = update or (x, np.float32(0), x)
+    head = head_of(new_residual, 8 // width)
+    stream = update is not None and not update.is_in_place and streams(new_residual[head:])
     loop, numbers = _quantizer(width, stream), (decay, threshold, level)
     out = empty_beside(layout.nbytes(n), np.uint8, None)
     out[-(-n * width // 8) :] = 0
@@ -66,7 +66,7 @@ def quantize(
             zeros, ignored = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.float32)
             loop(x[start:stop], zeros, ignored, 0, *numbers, part)
         else:
-            loop(x[start:stop], residual[start:stop], left[start:stop], 1, *numbers, part)
+            loop(x[start:stop], residual[start:stop], new_residual[start:stop], 1, *numbers, part)
 
     def padded(start: int, stop: int) -> None:
         # NaN reaches no threshold, so the bits of the padding are zero.
@@ -78,7 +78,7 @@ def quantize(
         packed = np.empty(BLOCK * width // 8, np.uint8)
         _quantizer(width, False)(values, error, error, 1, *numbers, packed)
         if update is not None:
-            left[start:stop] = error[: stop - start]
+            new_residual[start:stop] = error[: stop - start]
         at, size = start * width // 8, -(-(stop - start) * width // 8)
         out[at : at + size] = packed[:size]
 
@@ -116,8 +116,8 @@ def _quantize_block(rule: Callable[..., tuple[Value, Value]], stream: bool) -> I
         memory = e.builder.fmul(decay, e.load(kept, floats()))
         v = e.builder.fadd(e.load(source, floats()), memory)
         step, codes = rule(e, v, threshold, level)
-        left = e.builder.fsub(v, step)
-        e.store(left, e.address("after", "j"), streaming=stream)
+        error = e.builder.fsub(v, step)
+        e.store(error, e.address("after", "j"), streaming=stream)
         e.store(codes, e.address("out", "at"), align=1)
 
     return quantize

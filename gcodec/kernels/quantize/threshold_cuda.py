@@ -22,12 +22,12 @@ def quantize(
     """Return packed codes, and replace the residual."""
     device, n = device_with(x), x.size
     out = device.empty(layout.nbytes(n), np.uint8)
-    residual, decay, left, *_ = update or (x, np.float32(0), x)
+    residual, decay, new_residual, *_ = update or (x, np.float32(0), x)
     numbers: tuple[object, ...] = (threshold,)
     if layout.width == 2:  # the threshold and the level may be on the device
         cut = word(device, threshold)
         numbers = cut, cut if update is None else word(device, level)
-    arguments = x, residual, left, n, update is not None, decay, *numbers, out, out.size
+    arguments = x, residual, new_residual, n, update is not None, decay, *numbers, out, out.size
     launch_striding(device, "threshold", f"quantize_{layout.width}bit", out.size, *arguments)
     return out
 

@@ -120,7 +120,7 @@ def errors_of(x: np.ndarray, factor: np.float32, run_step: int, symbols: np.ndar
     return Errors.of(pool.run_added(task, x.size, RUN))
 
 
-def beyond(x: np.ndarray, factor: np.float32, escapes: np.ndarray) -> np.ndarray:
+def outlier_symbols(x: np.ndarray, factor: np.float32, escapes: np.ndarray) -> np.ndarray:
     """Return the int64 symbols of escaped elements: the nearest level of the escape's parity.
 
     Parameters
@@ -391,7 +391,7 @@ def _sum_escaping(x, factor, symbols, sums):
     for i in range(x.size):
         y, h = np.float32(abs(x[i]) * factor), np.int32(symbols[i] >> np.uint8(1))
         if h >= _ESCAPES:
-            # As in `beyond`.
+            # As in `outlier_symbols`.
             odd, h = h == _ESCAPES, np.int32(np.float32(y + np.float32(0.5)))
             if (h + _ONE >> _ONE & _ONE) != np.int32(odd):
                 h += _ONE - _TWO * (h & _ONE)

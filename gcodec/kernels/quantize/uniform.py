@@ -20,7 +20,7 @@ from gcodec.kernels.numeric.arithmetic import (
     add_range,
     copy_block,
     fetch_terms,
-    leave_block,
+    store_errors,
 )
 from gcodec.kernels.numeric.philox import emit_words, words
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, key_of
@@ -54,8 +54,8 @@ def quantize(
     bits: int,
     seed: int | None,
     out: np.ndarray,
-    leave: bool = False,
-    rounds: int = 0,
+    leaves_errors: bool = False,
+    rounded_to: int = 0,
 ) -> None:
     """Quantize a (n,) float32 array and pack the codes, most significant bit first.
 
@@ -71,20 +71,21 @@ def quantize(
     seed : int or None
         Seed for stochastic rounding; None rounds to nearest, ties to even.
     out : (ceil(n * bits / 8),) uint8 array
-    leave : bool
+    leaves_errors : bool
         Whether x is replaced by the quantization error x − x̂; only on the host.
-    rounds : int
-        With `leave`, the index in `ROUNDED` of the dtype to which x̂ is rounded before it is
-        subtracted.
+    rounded_to : int
+        With `leaves_errors`, the index in `ROUNDED` of the dtype to which x̂ is rounded before it
+        is subtracted.
     """
-    loop, none = _quantizer(seed is not None, leave), np.empty(0, np.float32)
+    loop, none = _quantizer(seed is not None, leaves_errors), np.empty(0, np.float32)
     numbers = ranges.reshape(-1), bucket, bits, np.uint64(seed or 0), _address(packer, bits)
 
     def task(start: int, stop: int) -> None:
         part = x[start:stop]
-        terms = part, part, none, np.float32(0), none, none, False, rounds, np.empty(0, np.int32)
+        terms, keys = (part, part, none, np.float32(0), none, none), np.empty(0, np.int32)
         codes = out[start * bits // 8 : -(-stop * bits // 8)]
-        loop(*terms, np.uint64(start), *numbers, *_scratch(), np.empty(3 * BLOCK), codes)
+        own = np.uint64(start), *numbers, *_scratch(), np.empty(3 * BLOCK)
+        loop(*terms, False, rounded_to, keys, *own, codes)
 
     pool.run(task, x.size, _TILE, x)
 
@@ -102,7 +103,7 @@ def quantize_sum(
     seed: int | None,
     out: np.ndarray,
 ) -> tuple[np.ndarray, int]:
-    """Quantize the sum of x and a residual, tile by tile, and write its error to `update.left`.
+    """Quantize the sum of x and a residual, tile by tile, and replace the residual by its error.
 
     See `quantize` for the other parameters, and `adds_residual` for the sizes of buckets.
 
@@ -117,16 +118,16 @@ def quantize_sum(
     ranges = np.empty((-(-x.size // bucket), 2), np.float32)
     loop = _quantizer(seed is not None, True)
     buckets = ranges.reshape(-1), bucket, bits, np.uint64(seed or 0), _address(packer, bits)
-    streaming = streams(update.apart)
+    streaming = streams(update.separate_output)
 
     def task(start: int, stop: int) -> int:
         sums, own = np.empty(_TILE, np.float32), update.part(start, stop)
-        terms = sums, x[start:stop], own.residual, own.decay, own.left, own.backup
+        terms = sums, x[start:stop], own.residual, own.decay, own.new_residual, own.backup
         codes = out[start * bits // 8 : -(-stop * bits // 8)]
         numbers = np.uint64(start), *buckets, *_scratch(), np.empty(3 * BLOCK)
-        flags = streaming, update.rounds
+        flags = streaming, update.rounded_to
         top = int(loop(*terms, *flags, np.empty(2, np.int32), *numbers, codes))
-        own.mark_saved()
+        own.mark_replaced()
         return top
 
     return ranges, max(pool.run(task, x.size, _TILE, x))
@@ -275,15 +276,15 @@ def _decoded(e: Emitter, codes: Value, first: int = 0) -> Value:
     return e.builder.fptrunc(exact, floats(count))
 
 
-def _quantize_block(stochastic: bool, leave: bool) -> Intrinsic:
+def _quantize_block(stochastic: bool, leaves_errors: bool) -> Intrinsic:
     """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
 
     A code takes a byte. `numbers` has the low, the factor and the last code of each lane, and
     `ends` what `_decoded` needs.
     """
-    count = BLOCK // 4 if leave else BLOCK  # lanes whose numbers fit into the registers
+    count = BLOCK // 4 if leaves_errors else BLOCK  # lanes whose numbers fit into the registers
 
-    @block("x", "i", "numbers", "ends", "rounds", "seed", "start", "codes", "at")
+    @block("x", "i", "numbers", "ends", "rounded_to", "seed", "start", "codes", "at")
     def quantize_block(e: Emitter) -> None:
         source, target, halves = e.address("x", "i"), e.address("codes", "at"), None
         e.fetch(source)
@@ -295,7 +296,7 @@ def _quantize_block(stochastic: bool, leave: bool) -> Intrinsic:
             codes = codes_of(e, x, halves, first)
             narrow = e.builder.trunc(e.builder.fptosi(codes, lanes(32, count)), lanes(8, count))
             e.store(narrow, e.element(target, first), align=1)
-            if leave:
+            if leaves_errors:
                 e.store(e.builder.fsub(x, e.rounded(_decoded(e, codes, first))), place)
 
     def codes_of(e: Emitter, x: Value, halves: Value, first: int) -> Value:
@@ -350,8 +351,9 @@ _pack = calling("in uint8[], out uint8[]")
 
 
 @factory(lambda: itertools.product((False, True), (False, True)))
-def _quantizer(stochastic: bool, leave: bool) -> Kernel:
-    one_block, output = _quantize_block(stochastic, leave), "out" if leave else "in"
+def _quantizer(stochastic: bool, leaves_errors: bool) -> Kernel:
+    one_block = _quantize_block(stochastic, leaves_errors)
+    output = "out" if leaves_errors else "in"
 
     @subroutine
     def code_blocks(
@@ -360,7 +362,7 @@ def _quantizer(stochastic: bool, leave: bool) -> Kernel:
         residual,
         first,
         limit,
-        rounds,
+        rounded_to,
         seed,
         ranges,
         bucket,
@@ -373,21 +375,21 @@ def _quantizer(stochastic: bool, leave: bool) -> Kernel:
         # The numbers hold for the elements before `limit`; return the new limit. gradient and
         # residual begin with the terms of x, and are empty if x is no sum.
         for i in range(0, x.size, BLOCK):
-            if leave and residual.size != 0:
+            if leaves_errors and residual.size != 0:
                 fetch_terms(gradient, residual, i + _TILE)  # while this block is coded
             start = first + i
             if start + BLOCK > limit:
                 limit = _fill(numbers, ranges, bucket, start, levels, _factor_of)
-                if leave:
+                if leaves_errors:
                     _fill(ends, ranges, bucket, start, levels, _end_of)
-            one_block(x, i, numbers, ends, rounds, seed, np.uint64(start), codes, i)
+            one_block(x, i, numbers, ends, rounded_to, seed, np.uint64(start), codes, i)
         return limit
 
     @kernel(
         f"{output} float32[], in float32[], in float32[], float32, out float32[], out float32[], "
         f"boolean, int64, out int32[], uint64, {output} float32[], int64, int64, uint64, "
         "uint64, out uint8[], out float32[], out float64[], out float64[], out uint8[]",
-        variant=f"{stochastic} {leave}",
+        variant=f"{stochastic} {leaves_errors}",
         vectorized=False,
     )
     def quantize_tiles(
@@ -395,10 +397,10 @@ def _quantizer(stochastic: bool, leave: bool) -> Kernel:
         gradient,
         residual,
         decay,
-        left,
+        new_residual,
         backup,
         streaming,
-        rounds,
+        rounded_to,
         keys,
         first,
         ranges,
@@ -415,25 +417,25 @@ def _quantizer(stochastic: bool, leave: bool) -> Kernel:
         # gradient begins with element `first`, a multiple of _TILE; out.size == ceil(gradient.size
         # * bits / 8). `pack` is the address of a kernel of `packer`. codes.size == _TILE + BLOCK;
         # padded has BLOCK elements, ends and numbers three times as many. Without a residual, x is
-        # the gradient; residual, left and backup are empty. With one, `leave` is true; x has room
-        # for the sums of a tile, residual and left are as long as the gradient, backup is or has
-        # no elements, and keys.size == 2. The ranges are those of all buckets, and get those of
-        # the sums. Return the bit pattern of the largest magnitude of the sums; after one that is
-        # not finite, no codes are written.
+        # the gradient; residual, new_residual and backup are empty. With one, `leaves_errors` is
+        # true; x has room for the sums of a tile, residual and new_residual are as long as the
+        # gradient, backup is or has no elements, and keys.size == 2. The ranges are those of all
+        # buckets, and get those of the sums. Return the bit pattern of the largest magnitude of
+        # the sums; after one that is not finite, no codes are written.
         limit, levels, top = np.int64(first), np.float64((1 << bits) - 1), np.int32(0)
-        buckets = rounds, seed, ranges, bucket, levels, ends, numbers
+        buckets = rounded_to, seed, ranges, bucket, levels, ends, numbers
         for tile in range(0, gradient.size, _TILE):
             end, start = min(tile + _TILE, gradient.size), np.int64(first) + tile
             values = x[tile:end]
-            if leave and residual.size != 0:
+            if leaves_errors and residual.size != 0:
                 values = x[: end - tile]
                 saved = backup[tile:end] if backup.size != 0 else backup
                 own_ranges = ranges[2 * (start // bucket) :][
                     : 2 * ((end - tile - 1) // bucket + 1)
                 ]
                 terms = gradient[tile:end], residual[tile:end], decay
-                sums = _sum_tile(*terms, values, saved, streaming, bucket, keys, own_ranges)
-                top = max(top, sums)
+                outputs = values, saved, streaming, bucket, keys, own_ranges
+                top = max(top, _sum_tile(*terms, *outputs))
                 if top >= np.int32(INFINITY_BITS):
                     continue
             part = out[tile * bits // 8 : (tile + _TILE) * bits // 8]
@@ -449,16 +451,16 @@ def _quantizer(stochastic: bool, leave: bool) -> Kernel:
                 code_blocks(padded, none, none, start, 0, *buckets, last)
                 for k in range(values.size - whole):
                     target[whole + k] = last[k]
-                    if leave:
+                    if leaves_errors:
                         values[whole + k] = padded[k]
             if bits < 8:
                 _pack(pack, codes[: values.size], part)
-            if leave and residual.size != 0:
+            if leaves_errors and residual.size != 0:
                 for i in range(0, whole, BLOCK):
-                    leave_block(values, i, left, tile + i, backup, streaming)
+                    store_errors(values, i, new_residual, tile + i, backup, streaming)
                 for i in range(whole, values.size):
-                    left[tile + i] = values[i]
-        if leave and streaming:
+                    new_residual[tile + i] = values[i]
+        if leaves_errors and streaming:
             fence()
         return top
 

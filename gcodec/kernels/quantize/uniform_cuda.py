@@ -17,8 +17,8 @@ def quantize(
     bits: int,
     seed: int | None,
     out: Array,
-    leave: bool = False,
-    rounds: int = 0,
+    leaves_errors: bool = False,
+    rounded_to: int = 0,
 ) -> None:
     """Quantize and pack the codes."""
     n = x.size

@@ -7,7 +7,7 @@ static const int SYMBOLS = WARP * OWN;
 static const int TOTALS = 4;        // their log2 begin with 12
 static const int LEAST_LOG2 = 12;
 static const int POINT = 28;        // fractional bits of logarithms
-static const int COUNT = 34;        // bits of counts that gains and losses use
+static const int COUNT_NBITS = 34;        // bits of counts that gains and losses use
 static const u64 UNUSED = ~0ull;    // a loss that is never the least
 static const u64 NONE = UNUSED >> 1;
 static const i64 NO_SIZE = NONE;
@@ -113,7 +113,7 @@ make_frequencies(const u64* counts, const u32* logs, i64* models, i64* sizes) {
         u64 sum = 0;
         for (int k = 0; k < OWN; ++k) sum += own.frequencies[k];
         i64 spare = (1ll << log2) - (i64)sum_of(sum);
-        int length = 64 - __clzll((i64)n), shift = length > COUNT ? length - COUNT : 0;
+        int length = 64 - __clzll((i64)n), shift = length > COUNT_NBITS ? length - COUNT_NBITS : 0;
         for (;;) {
             // Gains are stored plus 1; 0 means that no symbol occurs.
             u64 gain = 0, loss = UNUSED;

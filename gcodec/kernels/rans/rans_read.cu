@@ -8,7 +8,7 @@ static const int THREADS = 128;
 static const int SLOTS = 1 << 15;
 static const int SYMBOLS = 256;
 static const int STAGED = 512;  // classes of a warp in shared memory
-static const i64 LEFT = 64;  // a status is 64 times the run, plus the number of an error
+static const i64 PER_RUN = 64;  // a status is the number of the run times this, plus an error
 static const int TRUNCATED = 1, LOW_HEAD = 2, OTHER_END = 3, BROKEN = 4;
 
 // The next words of a string, of which registers hold 96: three for each lane.
@@ -109,15 +109,15 @@ __device__ __forceinline__ void read_runs(
     int lane = threadIdx.x % WARP;
     bool active = lane < lanes;
     i64 warp = blockIdx.x * (i64)(THREADS / WARP) + threadIdx.x / WARP;
-    i64 size = 1ll << log2_run, count = (n + size - 1) / size;
+    i64 size = 1ll << log2_run, runs = (n + size - 1) / size;
     i64 run = chained ? warp * together : 0;
-    i64 last = chained && run + together < count ? run + together : count;
-    if (run >= count || (!chained && warp)) return;  // whole warps
+    i64 last = chained && run + together < runs ? run + together : runs;
+    if (run >= runs || (!chained && warp)) return;  // whole warps
     i64 inside = (1ll << (log2_block - log2_run)) - 1;  // of the number of a run
     u32 mask = (1u << log2_total) - 1, x = LEAST_STATE, path = 0;
     Words words = {data, end, 0, 0, 0, 0};
     i64 place = (origin + offsets[run]) >> 3;  // byte of the next word
-    for (; run < last; ++run) {  // below count
+    for (; run < last; ++run) {  // below runs
         int wrong = place < 0 || place > end ? BROKEN : 0;
         bool fresh = (run & inside) == 0;
         if (fresh && !wrong) {
@@ -177,12 +177,12 @@ __device__ __forceinline__ void read_runs(
         if (!wrong && whole && __any_sync(EVERY_LANE, x != LEAST_STATE)) wrong = OTHER_END;
         i64 after = 8 * place - origin;
         if (!wrong && chained) {
-            // run + 1 < count
+            // run + 1 < runs where the states are read
             bool differs = !whole && active && x != states[(run + 1) * lanes + lane];
             if (__any_sync(EVERY_LANE, differs || after != offsets[run + 1])) wrong = BROKEN;
         }
         if (wrong) {
-            if (lane == 0) atomicMin(status, LEFT * run + wrong);
+            if (lane == 0) atomicMin(status, PER_RUN * run + wrong);
             return;
         }
         if (!chained) {

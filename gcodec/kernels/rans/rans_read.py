@@ -174,7 +174,7 @@ def _expanding() -> np.ndarray:
     return word_orders(words_of)
 
 
-def _models() -> Iterator[tuple[bool, bool, int, int, bool, int]]:
+def _variants() -> Iterator[tuple[bool, bool, int, int, bool, int]]:
     width = vector_width()
     for compact in (True, False) if width else (False,):
         yield from ((False, compact, ways, LANES, False, width) for ways in (1, 2))
@@ -253,7 +253,7 @@ def _scalar_loops(classed: bool, lanes: int, trellis: bool) -> tuple[Any, Any, A
     return read_head, read_whole, read_singles
 
 
-@factory(_models)
+@factory(_variants)
 def _reader(
     classed: bool, compact: bool, ways: int, lanes: int, trellis: bool, width: int
 ) -> Kernel:

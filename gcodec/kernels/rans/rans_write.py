@@ -111,12 +111,12 @@ def _compressing() -> np.ndarray:
     return word_orders(words_of)
 
 
-def _models() -> Iterator[tuple[bool, int, int]]:
+def _variants() -> Iterator[tuple[bool, int, int]]:
     yield False, LANES, vector_width()
     yield from ((True, k, vector_width() if k == LANES else 0) for k in CLASSED_LANES)
 
 
-@factory(_models)
+@factory(_variants)
 def _writer(classed: bool, lanes: int, width: int) -> Kernel:
     variant, kind = f"{classed} {lanes} {width}", "uint16" if classed else "uint8"
     write_groups = _writing_groups(width) if width else no_groups

@@ -47,17 +47,17 @@ def largest(y: np.ndarray, k: int, places: np.ndarray, values: np.ndarray) -> bo
 def largest_of_sums(
     x: np.ndarray, update: ResidualUpdate, k: int, places: np.ndarray, values: np.ndarray
 ) -> bool:
-    """Do what `largest` does for (m, size) sums x + decay·residual, and write them to `left`.
+    """Do what `largest` does for (m, size) sums x + decay·residual, and write the sums.
 
-    An update in place saves the residual.
+    The sums become the new residual of the update. An update in place saves the residual.
     """
     size = x.shape[1]
-    streaming = size % BLOCK == 0 and streams(update.apart)
-    residual, decay, left, backup = update[:4]
+    streaming = size % BLOCK == 0 and streams(update.separate_output)
+    residual, decay, new_residual, backup = update[:4]
     sums = np.empty(size, np.float32)
-    terms = x.reshape(-1), residual, decay, sums, left, backup, streaming
+    terms = x.reshape(-1), residual, decay, sums, new_residual, backup, streaming
     is_finite = _select(sums, size, terms, k, places, values)
-    update.mark_saved()
+    update.mark_replaced()
     return is_finite
 
 
@@ -160,7 +160,7 @@ def _select_largest(
     residual,
     decay,
     sums,
-    left,
+    new_residual,
     backup,
     streaming,
     size,
@@ -174,16 +174,15 @@ def _select_largest(
     values,
 ):
     # If the gradient is empty, x are the bits of all chunks. Otherwise, they are those of `sums`,
-    # which has room for one chunk, residual.size == left.size == gradient.size, and backup has as
-    # many elements or none.
-    # places.size == values.size == k * (elements / size); tops.size == ceil(size / 2**shift) >= k,
-    # and `shift` is in _SHIFTS; at.size == keys.size == size.
+    # which has room for one chunk, residual.size == new_residual.size == gradient.size, and backup
+    # has as many elements or none. places.size == values.size == k * (elements / size); tops.size
+    # == ceil(size / 2**shift) >= k, and `shift` is in _SHIFTS; at.size == keys.size == size.
     whole, sparse = size - size % BLOCK, shift == _SHIFTS[0]
     is_finite = True
     for chunk in range(places.size // k):
         base = chunk * size
         if gradient.size > 0:
-            terms = gradient, residual, base, size, decay, sums, left, backup
+            terms = gradient, residual, base, size, decay, sums, new_residual, backup
             add_tile(*terms, streaming, max(size, AHEAD))
             base = 0
         if sparse:
