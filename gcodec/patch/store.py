@@ -390,7 +390,11 @@ def _write(
     text = np.frombuffer(structure.write(outline), np.uint8)
     file.write(api.encode(text, "raw", name=STRUCTURE_NAME))
     for name, array in arrays.items():
-        file.write(shortest_frame(array, bases.get(name), name))
+        try:
+            frame = shortest_frame(array, bases.get(name), name)
+        except (ParameterError, TypeError) as error:
+            raise type(error)(f"tensor {name!r}: {error}") from None
+        file.write(frame)
 
 
 def _delete(path: Path) -> None:
