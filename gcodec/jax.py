@@ -19,7 +19,9 @@ except ImportError as error:
 import numpy as np
 
 from gcodec import api
+from gcodec.arrays.frameworks import JAX
 from gcodec.arrays.nonfinite import NonFinite
+from gcodec.arrays.source import Source
 from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse_encoder
 from gcodec.errors import ParameterError
@@ -168,7 +170,7 @@ def roundtrip(x: jax.Array, codec: CodecLike, *, seed: int | jax.Array = 0) -> j
         frame = _encode(values, codec, seed)
         return api.decode(frame, limits=_limits(np.size(values)))
 
-    result_type = jax.ShapeDtypeStruct(np.shape(x), _dtype("x", x))
+    result_type = jax.ShapeDtypeStruct(np.shape(x), _encodable_dtype(x, codec))
 
     @jax.custom_vjp  # type: ignore[untyped-decorator]
     def through(values: object, seed: object) -> Any:
@@ -219,9 +221,7 @@ def encode_padded(
     """
     codec = parse_encoder(codec)
     seed = _checked_seed(seed)
-    dtype, shape = _dtype("x", x).name, np.shape(x)
-    if dtype not in FLOATS and not (codec.accepts_integers and dtype in INTEGERS):
-        dtype = "float32"  # other dtypes fail in the callback
+    dtype, shape = _encodable_dtype(x, codec).name, np.shape(x)
     max_nbytes = codec._with_shape(shape).max_encoded_nbytes(math.prod(shape), dtype=dtype)
     if max_nbytes > np.iinfo(np.int32).max:
         raise ParameterError.of("x.shape", shape, "small enough for a frame below 2 GiB")
@@ -277,6 +277,20 @@ def decode_padded(buffer: object, length: object, like: Any) -> jax.Array:
     return result
 
 
+def _encodable_dtype(x: object, codec: Codec) -> np.dtype:
+    """Return the dtype of an array, whose values may not be known yet.
+
+    Raises
+    ------
+    TypeError
+        If the codec does not encode arrays of this dtype.
+    """
+    dtype = _dtype("x", x)
+    if dtype.name not in FLOATS and not (codec.accepts_integers and dtype.name in INTEGERS):
+        raise Source(x, "x", JAX).dtype_error(dtype.name)
+    return dtype
+
+
 def _call(on_host: Callable[..., object], result_types: object, *arguments: object) -> Any:
     """Call a function on the host, also under `jit`, `vmap` and `shard_map`.
 
@@ -322,8 +336,11 @@ def _checked_seed(seed: Any) -> object:
         If the seed is no integer, or is out of range.
     """
     dtype = getattr(seed, "dtype", None)
-    if dtype is not None and (not jax.dtypes.issubdtype(dtype, np.integer) or np.shape(seed)):
-        raise ParameterError.of("seed.dtype", str(dtype), "that of an integer of no dimension")
+    if dtype is not None:
+        if not jax.dtypes.issubdtype(dtype, np.integer):
+            raise ParameterError.of("seed.dtype", str(dtype), "that of an integer")
+        if np.shape(seed):
+            raise ParameterError.of("seed.shape", np.shape(seed), "(), that of one integer")
     if isinstance(seed, jax.Array):
         return seed
     number = check_seed(seed if dtype is None else int(seed))

@@ -75,7 +75,11 @@ class MPICommunicator:
         return _split(received, received_sizes)
 
     def all_reduce(self, values: np.ndarray) -> None:
-        """Replace a float32 array by the sum over all ranks, with the same bits on every rank."""
+        """Replace a float32 array by the sum over all ranks, with the same bits on every rank.
+
+        The arrays of all ranks must have the same size: MPI ends or blocks the ranks otherwise.
+        """
+        check_type("values", values, np.ndarray)
         if values.dtype != np.float32 or not values.flags.writeable:
             raise ParameterError("values: must be a float32 array that can be written to")
         # The MPI standard recommends, but does not require, that all ranks get the same bits from
@@ -115,7 +119,11 @@ class MPICommunicator:
 
 
 def _nbytes(message: bytes) -> int:
-    return memoryview(message).nbytes  # len counts the elements of an array or a memoryview
+    try:
+        return memoryview(message).nbytes  # len counts the elements of an array or a memoryview
+    except TypeError:
+        allowed = f"bytes-like, not {type(message).__name__}"
+        raise ParameterError.of("message", message, allowed) from None
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:

@@ -18,6 +18,10 @@ def main() -> None:
         assert str(error) == "comm=3: must be a Comm"
     communicator: Communicator = MPICommunicator()
     own, size = communicator.rank, communicator.size
+
+    def all_to_all(messages: list[bytes]) -> list[bytes]:
+        return communicator.all_to_all(messages * size)
+
     messages = [bytes([rank]) * (1000 * rank) for rank in range(size)]
     assert communicator.all_gather(messages[own]) == messages
     assert communicator.all_gather(b"") == [b""] * size
@@ -51,6 +55,14 @@ def main() -> None:
             communicator.exchange(rank, b"message")
         with pytest.raises(ParameterError, match=f"^root={rank}: must be a rank below {size}$"):
             communicator.broadcast(b"message", rank)
+    for wrong in ("text", None):
+        for call in (communicator.all_gather, communicator.broadcast, lambda m: all_to_all([m])):
+            with pytest.raises(
+                ParameterError, match=f"^message={wrong!r}: must be bytes-like, not "
+            ):
+                call(wrong)
+    with pytest.raises(ParameterError, match=r"^values=\[1\.0\]: must be a ndarray$"):
+        communicator.all_reduce([1.0])
     lines = communicator.all_gather(b"rank %d of %d is fine\n" % (own, size))
     if own == 0:
         print(b"".join(lines).decode(), end="")

@@ -331,6 +331,18 @@ def test_patches_on_later_steps_are_ignored(tmp_path: Path, base: int) -> None:
     assert_same(store.load().tree, tree)
 
 
+def test_errors_of_a_tensor_name_it(tmp_path: Path) -> None:
+    store = gcodec.PatchStore(tmp_path)
+    good = {"layer": [np.ones(3, np.float32)]}
+    for wrong, kind, message in (
+        (np.array(["a"]), TypeError, "x has dtype str32"),
+        (np.ones((1,) * 40), gcodec.ParameterError, "x.ndim=40: must be at most 32"),
+    ):
+        with pytest.raises(kind, match=rf"^tensor 'tree\.layer\.1': {message}"):
+            store.publish(0, {"layer": [*good["layer"], wrong]})
+    assert store.steps() == []
+
+
 def test_truncated_and_exchanged_files_are_refused(tmp_path: Path) -> None:
     steps = states(3)
     store = gcodec.PatchStore(tmp_path, keep=5)

@@ -90,7 +90,11 @@ class Library:
         try:
             return self.view(x)
         except FAILURES as error:
-            raise unreadable(name, error) from error
+            raise self.view_error(x, name, error) from error
+
+    def view_error(self, x: Any, name: str, error: Exception) -> TypeError:
+        """Return the error for an array on the host that `view` cannot view."""
+        return unreadable(name, error)
 
     def view(self, x: Any) -> np.ndarray:
         """View `x`, an array on the host, as a NumPy array."""
@@ -128,6 +132,11 @@ class _Torch(Library):
     def check(self, x: Any, name: str) -> None:
         if x.device.type == "meta":
             raise TypeError(f"{name} is on meta and holds no values")
+        if self.api.nn.parameter.is_lazy(x):
+            raise TypeError(
+                f"{name} is an uninitialized parameter and holds no values: run its "
+                "model once first"
+            )
         if hasattr(x, "to_local"):
             raise TypeError(
                 f"{name} is a {type(x).__name__}, of which each rank holds a part: encode the "
@@ -155,6 +164,16 @@ class _Torch(Library):
             bits: np.ndarray = x.view(self.api.int16).numpy()
             return bits.view(_BFLOAT16)
         return x.numpy()
+
+    def view_error(self, x: Any, name: str, error: Exception) -> TypeError:
+        if type(x).__name__ == "FakeTensor" or self.api._C._functorch.is_functorch_wrapped_tensor(
+            x
+        ):
+            return TypeError(
+                f"{name} is traced and holds no values: call gcodec outside of torch.vmap, "
+                "torch.func and torch.export"
+            )
+        return unreadable(name, error)
 
     def make(self, array: np.ndarray, like: Any) -> Any:
         if array.dtype == _BFLOAT16:

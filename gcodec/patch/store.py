@@ -408,7 +408,11 @@ def _write(
     text = np.frombuffer(structure.write(outline), np.uint8)
     file.write(api.encode(text, "raw", name=STRUCTURE_NAME, key=key))
     for name, array in arrays.items():
-        file.write(shortest_frame(array, bases.get(name), name, key))
+        try:
+            frame = shortest_frame(array, bases.get(name), name, key)
+        except (ParameterError, TypeError) as error:
+            raise type(error)(f"tensor {name!r}: {error}") from None
+        file.write(frame)
 
 
 def _delete(path: Path) -> None:

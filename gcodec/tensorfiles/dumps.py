@@ -101,6 +101,8 @@ def recognized_suffix(path: Path) -> str:
 
     Raises
     ------
+    Truncated
+        If the file is empty.
     Unsupported
         If the file has none of the formats that `open_dump` reads, and contains no frames.
     OSError
@@ -108,6 +110,8 @@ def recognized_suffix(path: Path) -> str:
     """
     with path.open("rb") as file:
         start = file.read(9)
+        if not start:
+            raise Truncated("the file is empty", 0)
         if start.startswith(b"PK"):
             with contextlib.suppress(FormatError):
                 names = Archive(file).members

@@ -46,19 +46,36 @@ class Leaf(NamedTuple):
 
 
 def path_part(key: str | int) -> str:
-    """Return the part of a path that a key or an index contributes; dots join the parts.
-
-    Raises
-    ------
-    ParameterError
-        If an integer has more than 64 bits.
-    """
+    """Return the part of a path that a key or an index contributes; dots join the parts."""
     if isinstance(key, int):
-        _check_integer(key)
         text = int.__repr__(key)
     else:
         text = str.__str__(key)  # a member of an enumeration has another text than the JSON
     return text.replace("\\", "\\\\").replace(".", "\\.")
+
+
+def check_scalar(value: object, title: str) -> None:
+    """Raise `ParameterError` if a structure cannot express a key, a number or a text.
+
+    Parameters
+    ----------
+    value : object
+        Key or leaf.
+    title : str
+        Subject of the error, such as "tree: 'step'".
+    """
+    if isinstance(value, int) and not _MIN_INTEGER <= value <= _MAX_INTEGER:
+        raise ParameterError(
+            f"{title} is an integer of {value.bit_length()} bits: must be from -2**63 to 2**64 - 1"
+        )
+    if isinstance(value, str):
+        try:
+            str.encode(value)
+        except UnicodeEncodeError:
+            shown = brief(repr(str.__str__(value)))
+            raise ParameterError(
+                f"{title} is {shown}: must be a text that UTF-8 can write"
+            ) from None
 
 
 def is_flat(tree: object) -> bool:
@@ -74,18 +91,15 @@ def is_flat(tree: object) -> bool:
 def write(tree: object) -> bytes:
     """Return the JSON text of a tree of dicts, lists, tuples, numbers, texts, None and `Leaf`.
 
+    All keys, numbers and texts must have passed `check_scalar`.
+
     Raises
     ------
     ParameterError
-        If a text is no UTF-8, an integer has more than 64 bits, or the text exceeds `MAX_NBYTES`.
+        If the text exceeds `MAX_NBYTES`.
     """
     document = {"version": _VERSION, "tree": _node(tree)}
-    try:
-        data = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:
-        raise ParameterError(
-            "tree: its texts and keys must be texts that UTF-8 can write"
-        ) from None
+    data = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
     if len(data) > MAX_NBYTES:
         raise ParameterError(
             f"tree: its structure takes {len(data)} bytes, and must take at most {MAX_NBYTES}"
@@ -107,14 +121,7 @@ def _node(node: object) -> object:
         return [_node(child) for child in node]
     if isinstance(node, float) and not math.isfinite(node):
         return {"float": "nan" if math.isnan(node) else "inf" if node > 0 else "-inf"}
-    if isinstance(node, int):
-        _check_integer(node)
     return node
-
-
-def _check_integer(value: int) -> None:
-    if not _MIN_INTEGER <= value <= _MAX_INTEGER:
-        raise ParameterError("tree: its integers must be from -2**63 to 2**64 - 1")
 
 
 def read(data: bytes, names: Sequence[str]) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from gcodec.arrays.frameworks import JAX
 from gcodec.arrays.source import advice_for, is_array
 from gcodec.errors import ParameterError, brief
-from gcodec.tensorfiles.structure import MAX_DEPTH, Leaf, is_flat, path_part
+from gcodec.tensorfiles.structure import MAX_DEPTH, Leaf, check_scalar, is_flat, path_part
 
 _SCALARS = (bool, int, float, str)
 
@@ -63,7 +63,8 @@ def take_apart(tree: object) -> tuple[Any | None, list[tuple[str, Any]]]:
     TypeError
         If a leaf is no array, number, text or None, or a key is no text and no integer.
     ParameterError
-        If the tree is too deep, or two tensors have the same path.
+        If the tree is too deep, two tensors have the same path, an integer has more than 64 bits,
+        or UTF-8 cannot write a text.
     """
     if is_scalar(tree):
         raise TypeError(
@@ -72,9 +73,11 @@ def take_apart(tree: object) -> tuple[Any | None, list[tuple[str, Any]]]:
     tensors: dict[str, object] = {}
 
     def visit(node: object, parts: tuple[str, ...]) -> Any:
-        if is_scalar(node):
-            return node
         path = ".".join(parts)
+        subject = f"tree: {brief(repr(path))}" if parts else "tree"
+        if is_scalar(node):
+            check_scalar(node, subject)
+            return node
         if is_array(node):
             if path in tensors:
                 raise ParameterError(
@@ -85,7 +88,6 @@ def take_apart(tree: object) -> tuple[Any | None, list[tuple[str, Any]]]:
             return Leaf(path)
         container = container_of(node)
         if container is None:
-            subject = f"tree: {brief(repr(path))}" if parts else "tree"
             raise TypeError(
                 f"{subject} is of type {type(node).__name__}: must be an array, a number, a text, "
                 f"None, or a container of them{advice_for(node, 'x' if parts else 'tree')}"
@@ -98,6 +100,7 @@ def take_apart(tree: object) -> tuple[Any | None, list[tuple[str, Any]]]:
                     f"tree: the key {brief(repr(key))} is of type {type(key).__name__}: must be a "
                     "text or an integer"
                 )
+            check_scalar(key, f"{subject}: a key")
         children = [
             visit(child, (*parts, path_part(key)))
             for key, child in zip(container.keys, container.children, strict=True)

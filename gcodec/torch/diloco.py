@@ -715,11 +715,16 @@ def _digest(message: bytes) -> str:
 
 def _bytes_of(tensor: torch.Tensor) -> np.ndarray:
     """Return the bytes of a tensor of any dtype."""
-    values = tensor.detach().to("cpu").contiguous().reshape(-1)
+    values = _flat(tensor.detach().to("cpu").contiguous())
     return np.asarray(values.view(torch.uint8).numpy())
 
 
 def _tensor_of(array: np.ndarray, dtype: str, shape: Sequence[int]) -> torch.Tensor:
     """Return the tensor with these bytes; the inverse of `_bytes_of`."""
     kind = getattr(torch, str(dtype).removeprefix("torch."))
-    return torch.from_numpy(array.copy()).view(kind).reshape(tuple(shape))
+    return _flat(torch.from_numpy(array.copy())).view(kind).reshape(tuple(shape))
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """View a contiguous tensor as a vector of stride 1, which empty ones of NumPy do not have."""
+    return tensor.as_strided((tensor.numel(),), (1,))

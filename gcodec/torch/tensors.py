@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 import torch
 
 from gcodec import api
@@ -10,7 +14,22 @@ from gcodec.arrays.nonfinite import NonFinite
 from gcodec.codec import CodecLike
 from gcodec.limits import Limits
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
+
+def _untraced(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep `torch.compile` from tracing a function, without loading its compiler otherwise."""
+    disabled = torch._disable_dynamo(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return (disabled if torch.compiler.is_compiling() else function)(*args, **kwargs)
+
+    return call
+
+
+@_untraced
 def encode(
     tensor: torch.Tensor,
     codec: CodecLike,
@@ -22,7 +41,8 @@ def encode(
 ) -> bytes:
     """Compress one tensor, on any device, to a frame.
 
-    This function equals `gcodec.encode`, but copies the tensor to the host first.
+    This function equals `gcodec.encode`, but copies the tensor to the host first, and torch does
+    not trace it inside of functions that `torch.compile` has received.
 
     Parameters
     ----------
@@ -54,6 +74,7 @@ def encode(
     return api.encode(tensor, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
 
 
+@_untraced
 def decode(
     frame: bytes | bytearray | memoryview,
     *,
@@ -62,7 +83,7 @@ def decode(
     limits: Limits | None = None,
     key: bytes | None = None,
 ) -> torch.Tensor:
-    """Decode a frame on the host to a tensor on any device.
+    """Decode a frame on the host to a tensor on any device; torch does not trace the function.
 
     Parameters
     ----------

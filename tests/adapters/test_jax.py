@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -233,6 +234,19 @@ def test_non_integer_seed_is_refused(seed: Any) -> None:
         jax.jit(lambda x, s: gcodec.jax.roundtrip(x, "qsgd", seed=s))(sample(), 3.5)
     with pytest.raises(ParameterError, match=r"seed\.dtype='key"):
         gcodec.jax.roundtrip(sample(), "qsgd", seed=jax.random.key(0))
+    with pytest.raises(ParameterError, match=r"seed\.shape=\(2,\): must be \(\), that of one"):
+        gcodec.jax.roundtrip(sample(), "qsgd", seed=jax.random.PRNGKey(0))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool", "complex64", "float8_e4m3fn"])
+def test_other_dtypes_are_refused_while_jax_traces(dtype: str) -> None:
+    """JAX would wrap an error of the callback in one of its own, with 50 lines of traceback."""
+    x = jax.numpy.ones(3, dtype)
+    for call in (gcodec.jax.roundtrip, gcodec.jax.encode_padded):
+        with pytest.raises(TypeError, match=f"^x has dtype {dtype}: gcodec takes float32"):
+            jax.eval_shape(functools.partial(call, codec="sign"), x)
+    if dtype in ("int32", "bool"):
+        assert np.array_equal(gcodec.jax.roundtrip(x, "raw"), x)
 
 
 def test_integers_keep_their_values() -> None:

@@ -47,6 +47,33 @@ def test_mpi_communicator() -> None:
     assert done.stdout.splitlines() == expected, done.stderr
 
 
+def test_exception_of_one_rank_ends_the_others() -> None:
+    """The page advises to start ranks by ``-m mpi4py``; without it, the others wait forever."""
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    own = Path(sys.executable).parent
+    mpiexec = shutil.which("mpiexec", path=str(own)) or shutil.which("mpiexec")
+    if mpiexec is None:
+        pytest.skip("there is no mpiexec")
+    code = """if True:
+        import gcodec.mpi
+        communicator = gcodec.mpi.MPICommunicator()
+        communicator.all_gather(b"" if communicator.rank else None)
+    """
+    done = subprocess.run(
+        [mpiexec, "-n", "3", sys.executable, "-m", "mpi4py", "-c", code],
+        env={**os.environ, **OPEN_MPI, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if "cannot load MPI library" in done.stderr:
+        pytest.skip("there is no MPI library")
+    assert done.returncode != 0
+    assert "message=None: must be bytes-like" in done.stderr
+    text = (ROOT / "docs" / "frameworks.md").read_text()
+    assert "mpiexec -n 4 python -m mpi4py gather.py" in text
+
+
 def test_import_without_mpi4py() -> None:
     code = "import sys; sys.modules['mpi4py'] = None\nimport gcodec.mpi"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

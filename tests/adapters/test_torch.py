@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,34 @@ def test_device_number_zero_is_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
     for device in (0, None, "cpu"):
         gcodec.torch.decode(frame, device=device)
     assert devices == [0, "cpu", "cpu"]
+
+
+@pytest.mark.parametrize("codec", ["lossless", "sign"])
+def test_compiled_functions_do_not_trace_the_codec(codec: str) -> None:
+    """Tracing a codec ended in an error about the kernels' loader, after many warnings."""
+
+    def through(x: torch.Tensor) -> torch.Tensor:
+        frame = gcodec.torch.encode(2 * x, codec)
+        return gcodec.torch.decode(frame) + len(frame)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(through, backend="eager")
+    generator = torch.Generator().manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for density in (0.1, 0.5, 1.0):  # frames of several lengths, which are no constant
+            mask = torch.rand(8, 64, generator=generator) < density
+            x = torch.randn(8, 64, generator=generator) * mask
+            assert torch.equal(compiled(x), through(x))
+
+
+def test_coding_a_tensor_does_not_load_the_compiler_of_torch() -> None:
+    code = """if True:
+        import sys, torch, gcodec.torch
+        gcodec.torch.decode(gcodec.torch.encode(torch.ones(3), "sign"))
+        assert "torch._dynamo" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_import_without_torch() -> None:

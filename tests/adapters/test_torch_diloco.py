@@ -137,6 +137,25 @@ def named(model: Any) -> list[tuple[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize("codec", ["raw", "ecsq:bits=2", "lowrank:nmse=0.5"])
+def test_parameters_without_elements_reach_other_workers(codec: str) -> None:
+    def worker(communicator: Any) -> list[tuple[str, np.ndarray]]:
+        own = network(communicator.rank)
+        own.empty = torch.nn.Parameter(torch.zeros(0, 4))
+        own.view = torch.nn.Parameter(torch.from_numpy(np.zeros(0, np.float32)))  # of stride 0
+        own.scalar = torch.nn.Parameter(torch.tensor(1.0 + communicator.rank))
+        outer = torch.optim.SGD(own.parameters(), lr=1.0)
+        diloco = gcodec.torch.DiLoCo(own, outer, codec, every=1, communicator=communicator)
+        with torch.no_grad():
+            for parameter in own.parameters():
+                parameter += 1 + communicator.rank
+        diloco.step()
+        return named(own)
+
+    for (name, first), (_, second) in zip(*run(2, worker), strict=True):
+        assert np.array_equal(first, second), name
+
+
+@pytest.mark.parametrize("codec", ["raw", "ecsq:bits=2", "lowrank:nmse=0.5"])
 def test_training_learns(codec: str) -> None:
     def worker(communicator: Any) -> Any:
         outer = {"lr": 0.7, "momentum": 0.5, "nesterov": True}

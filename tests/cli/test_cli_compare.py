@@ -58,6 +58,8 @@ def test_stdin_is_not_both_files() -> None:
     assert refused.stderr == "gcodec: -: stdin must be A or B, not both\n"
     damaged = run(EXAMPLE, "-", input=b"no tensors", code=3)
     assert damaged.stderr.startswith("gcodec: -: the bytes begin like no .safetensors")
+    empty = run(EXAMPLE, "-", input=b"", code=3)
+    assert empty.stderr == "gcodec: -: the file is empty (at byte 0)\n"
 
 
 def test_dump_against_its_frames(frames: Path) -> None:
