@@ -134,9 +134,10 @@ class StoredFrame(NamedTuple):
 
     def locate_errors(self) -> AbstractContextManager[None]:
         """Make errors of unpacking the payload name the frame and their offset in the file."""
-        return _located_in_payload(
-            self.number, self.frame.name, self.start + len(self.frame.header())
-        )
+        frame = self.frame
+        tag_nbytes = primitives.TAG_NBYTES if frame.key is not None else 0
+        after = self.end - tag_nbytes - CHECKSUM_NBYTES
+        return _located_in_payload(self.number, frame.name, after - frame.payload.data.size)
 
 
 _Frame = TypeVar("_Frame", Outline, FrameHeader, StoredFrame)
