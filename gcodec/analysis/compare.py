@@ -155,31 +155,31 @@ def difference(a: Values, b: Values) -> Difference:
         largest_a, largest_b = max(largest_a, _max(np.abs(x))), max(largest_b, _max(np.abs(y)))
         with np.errstate(over="ignore"):
             max_difference = max(max_difference, _max(np.abs(y - x)))
-        is_nonfinite |= unlike[0].size > 0
-        for own, other in ((x, y), unlike):
-            signed += int(np.count_nonzero((own > 0) | (own < 0)))
-            same = ((own > 0) & (other > 0)) | ((own < 0) & (other < 0))
+        is_nonfinite |= bool(unlike)
+        for own, other in [(x, y), *unlike]:
+            is_positive, is_negative = own > 0, own < 0
+            signed += int(np.count_nonzero(is_positive | is_negative))
+            same = (is_positive & (other > 0)) | (is_negative & (other < 0))
             agreeing += int(np.count_nonzero(same))
     is_infinite = is_nonfinite or math.isinf(max_difference)
     # One tensor, or the error, may be far smaller than the other.
     unit_a, unit_b, error_unit = map(unit_of, (largest_a, largest_b, max_difference))
-    squares_a, squares_b, products, squares = [], [], [], []
+    sums = [[0.0] * 4]
     for x, y, _ in _pairs(a, b):
-        if math.isfinite(max_difference):
-            squares.append(_sum(np.square((y - x) / error_unit)))
+        is_finite = math.isfinite(max_difference)
+        errors = (y - x) / error_unit if is_finite else x[:0]
         x, y = x / unit_a, y / unit_b
-        squares_a.append(_sum(np.square(x)))
-        squares_b.append(_sum(np.square(y)))
-        products.append(_sum(x * y))
-    norms = math.sqrt(math.fsum(squares_a)), math.sqrt(math.fsum(squares_b))
+        sums.append(_sums(np.square(x), np.square(y), x * y, np.square(errors)))
+    squares_a, squares_b, products, squares = map(math.fsum, zip(*sums, strict=True))
+    norms = math.sqrt(squares_a), math.sqrt(squares_b)
     cosine = math.nan
     if all(norms) and not is_nonfinite:
-        cosine = min(max(math.fsum(products) / norms[0] / norms[1], -1.0), 1.0)
+        cosine = min(max(products / norms[0] / norms[1], -1.0), 1.0)
     return Difference(
         values=a.size,
         norm_a=unit_a * norms[0],
         norm_b=unit_b * norms[1],
-        norm_error=math.inf if is_infinite else error_unit * math.sqrt(math.fsum(squares)),
+        norm_error=math.inf if is_infinite else error_unit * math.sqrt(squares),
         cosine=cosine,
         max_difference=math.inf if is_infinite else max_difference,
         signed=signed,
@@ -218,8 +218,11 @@ def _max(values: Values) -> float:
     return float(np.max(values, initial=0.0))
 
 
-def _pairs(a: Values, b: Values) -> Iterator[tuple[Values, Values, tuple[Values, Values]]]:
-    """Yield the values that are finite in both tensors, and those of the others that differ."""
+def _pairs(a: Values, b: Values) -> Iterator[tuple[Values, Values, list[tuple[Values, Values]]]]:
+    """Yield the values that are finite in both tensors, and those of the others that differ.
+
+    The latter are in a list, which is empty if all others are equal.
+    """
     flat_a, flat_b = a.reshape(-1), b.reshape(-1)
     for at in range(0, flat_a.size, _CHUNK):
         part = slice(at, at + _CHUNK)
@@ -227,20 +230,23 @@ def _pairs(a: Values, b: Values) -> Iterator[tuple[Values, Values, tuple[Values,
             x, y = flat_a[part].astype(np.float64), flat_b[part].astype(np.float64)
         is_finite = np.isfinite(x) & np.isfinite(y)
         if is_finite.all():
-            yield x, y, (x[:0], y[:0])
+            yield x, y, []
         else:
             is_unlike = ~(is_finite | (x == y) | (np.isnan(x) & np.isnan(y)))
-            yield x[is_finite], y[is_finite], (x[is_unlike], y[is_unlike])
+            unlike = [(x[is_unlike], y[is_unlike])] if is_unlike.any() else []
+            yield x[is_finite], y[is_finite], unlike
 
 
-def _sum(values: Values) -> float:
-    """Add up in lanes, and these by a binary tree: NumPy's own order is the machine's."""
-    lanes = np.zeros(_LANES)
-    whole = values.size - values.size % _LANES
-    for row in values[:whole].reshape(-1, _LANES):
-        lanes += row
-    lanes[: values.size - whole] += values[whole:]
-    while lanes.size > 1:
-        half = lanes.size // 2
-        lanes = lanes[:half] + lanes[half:]
-    return float(lanes[0])
+def _sums(*terms: Values) -> list[float]:
+    """Add up arrays in lanes, and these by a binary tree: NumPy's own order is the machine's."""
+    lanes = np.zeros((len(terms), _LANES))
+    for own, values in zip(lanes, terms, strict=True):
+        whole = values.size - values.size % _LANES
+        for row in values[:whole].reshape(-1, _LANES):
+            own += row
+        own[: values.size - whole] += values[whole:]
+    while lanes.shape[1] > 1:
+        half = lanes.shape[1] // 2
+        lanes = lanes[:, :half] + lanes[:, half:]
+    sums: list[float] = lanes[:, 0].tolist()
+    return sums

@@ -91,6 +91,65 @@ class Fit(NamedTuple):
     ks: float
 
 
+class RankedValues(NamedTuple):
+    """What the distances of a tensor from any distribution need.
+
+    Ranks are grouped for one distance, and sampled for the other.
+
+    Attributes
+    ----------
+    size : int
+        Number of values.
+    share, mean, deviation : (groups,) float64 array
+        Share of the values, their mean and their standard deviation, for each group of ranks.
+    sampled : (k,) float64 array
+        Values at some of the ranks, in increasing order.
+    below, upto : (k,) float64 array
+        Shares of the values that are below each of these, and not above it.
+    """
+
+    size: int
+    share: np.ndarray
+    mean: np.ndarray
+    deviation: np.ndarray
+    sampled: np.ndarray
+    below: np.ndarray
+    upto: np.ndarray
+
+    @classmethod
+    def of(cls, x: np.ndarray) -> RankedValues:
+        """Group and sample (n,) float64 values in increasing order."""
+        edges = _groups(x.size)
+        sizes = np.diff(edges)
+        mean = np.add.reduceat(x, edges[:-1]) / sizes
+        spread = np.add.reduceat((x - np.repeat(mean, sizes)) ** 2, edges[:-1])
+        count = min(x.size, _RANKS)
+        sampled = x[np.arange(count) * (x.size - 1) // max(count - 1, 1)]
+        below, upto = (np.searchsorted(x, sampled, side) / x.size for side in ("left", "right"))
+        return cls(x.size, sizes / x.size, mean, np.sqrt(spread / sizes), sampled, below, upto)
+
+    def wasserstein(self, shape: Shape) -> float:
+        """Return the 2-Wasserstein distance from a distribution.
+
+        The distance is exact for few values. Otherwise a group of ranks is represented by its mean
+        and its standard deviation.
+        """
+        unit_mean, unit_square = (
+            np.diff(moment) / self.share for moment in _partial_moments(self.size, shape.beta)
+        )
+        fit_mean = shape.alpha * unit_mean
+        fit_deviation = np.sqrt(np.maximum(shape.alpha**2 * unit_square - fit_mean**2, 0))
+        squares = (self.mean - fit_mean) ** 2 + (self.deviation - fit_deviation) ** 2
+        return math.sqrt(float((self.share * squares).sum()))
+
+    def kolmogorov(self, shape: Shape) -> float:
+        """Return the largest difference of the distribution functions at the sampled values."""
+        powers = (np.abs(self.sampled) / shape.alpha) ** shape.beta
+        inside = special.gammainc(1 / shape.beta, powers)
+        expected = (1 + np.sign(self.sampled) * inside) / 2
+        return float(np.max(np.maximum(expected - self.below, self.upto - expected)))
+
+
 class Picture(NamedTuple):
     """A fine histogram and quantiles of the finite values other than 0, for diagrams.
 
@@ -176,10 +235,17 @@ def fit_all(values: Values) -> tuple[Fit, ...]:
         ("gennorm", "likelihood", _most_likely(magnitudes)),
         ("gennorm", "moments", fit_moments(mean)),
     )
-    fits = (
-        Fit(name, method, Shape(s.beta, s.alpha * rms), wasserstein(x, s), kolmogorov(x, s))
+    ranked = RankedValues.of(x)
+    fits = [
+        Fit(
+            name,
+            method,
+            s._replace(alpha=s.alpha * rms),
+            ranked.wasserstein(s),
+            ranked.kolmogorov(s),
+        )
         for name, method, s in shapes
-    )
+    ]
     return tuple(sorted(fits, key=lambda fit: fit.w2))
 
 
@@ -228,9 +294,10 @@ def _most_likely(magnitudes: np.ndarray) -> Shape:
 
     def slope(beta: float) -> float:
         alpha = _alpha(beta, shares, logs, bound)
-        powers, inner = np.exp(beta * (logs - math.log(alpha))), logs - math.log(alpha)
         # The derivative of the log-likelihood by β: that of the densities, and, by a difference,
         # that of the share above the bound.
+        inner = logs - math.log(alpha)
+        powers = np.exp(beta * inner)
         of_values = (1 + float(special.digamma(1 / beta)) / beta) / beta
         step = 1e-4 * beta
         ends = [_log_above(bound / alpha, beta + side) for side in (-step, step)]
@@ -244,10 +311,11 @@ def _alpha(beta: float, shares: np.ndarray, logs: np.ndarray, bound: float) -> f
     """Return the most likely α for a β, given the logarithms and shares of magnitudes."""
     total = beta * float((shares * np.exp(beta * logs)).sum())
     power, before = total, math.inf
+    bound_power, log_gamma = bound**beta, float(special.gammaln(1 / beta))
     while abs(power - before) > _PRECISION * power:
-        y = bound**beta / power
+        y = bound_power / power
         above = float(special.gammaincc(1 / beta, y))
-        log = math.log(y) / beta - y - float(special.gammaln(1 / beta))
+        log = math.log(y) / beta - y - log_gamma
         before, power = power, total / (1 + beta * math.exp(log) / above)
     return math.exp(math.log(power) / beta)
 
@@ -255,44 +323,6 @@ def _alpha(beta: float, shares: np.ndarray, logs: np.ndarray, bound: float) -> f
 def _log_above(bound: float, beta: float) -> float:
     """Return the logarithm of the probability of magnitudes above a bound, for α = 1."""
     return math.log(float(special.gammaincc(1 / beta, bound**beta)))
-
-
-def wasserstein(x: np.ndarray, shape: Shape) -> float:
-    """Return the 2-Wasserstein distance of values from a distribution.
-
-    The distance is exact for few values. Otherwise ranks are grouped, and a group is represented
-    by its mean and its standard deviation.
-
-    Parameters
-    ----------
-    x : (n,) float64 array
-        Values in increasing order.
-    shape : Shape
-        The distribution.
-    """
-    edges = _groups(x.size)
-    sizes = np.diff(edges)
-    share = sizes / x.size
-    mean = np.add.reduceat(x, edges[:-1]) / sizes
-    spread = np.add.reduceat((x - np.repeat(mean, sizes)) ** 2, edges[:-1])
-    deviation = np.sqrt(spread / sizes)
-    unit_mean, unit_square = (
-        np.diff(moment) / share for moment in _partial_moments(x.size, shape.beta)
-    )
-    fit_mean = shape.alpha * unit_mean
-    fit_deviation = np.sqrt(np.maximum(shape.alpha**2 * unit_square - fit_mean**2, 0))
-    squares = (mean - fit_mean) ** 2 + (deviation - fit_deviation) ** 2
-    return math.sqrt(float((share * squares).sum()))
-
-
-def kolmogorov(x: np.ndarray, shape: Shape) -> float:
-    """Largest difference of the distribution functions, at some of (n,) rising values."""
-    count = min(x.size, _RANKS)
-    ranked = x[np.arange(count) * (x.size - 1) // max(count - 1, 1)]
-    inside = special.gammainc(1 / shape.beta, (np.abs(ranked) / shape.alpha) ** shape.beta)
-    below = (1 + np.sign(ranked) * inside) / 2
-    low, high = (np.searchsorted(x, ranked, side) / x.size for side in ("left", "right"))
-    return float(np.max(np.maximum(below - low, high - below)))
 
 
 @functools.lru_cache(maxsize=64)

@@ -87,7 +87,7 @@ class Source(NamedTuple):
         """Name of the dtype of an array that has a dtype."""
         if self.library is not None:
             return self.library.dtype_of(self.array)
-        return str((self.array if self.resident is None else self.resident).dtype.name)
+        return _name_of((self.array if self.resident is None else self.resident).dtype)
 
     def stream(self) -> AbstractContextManager[object]:
         """Work on the array's device, and there on the stream of the array's library."""
@@ -151,8 +151,7 @@ class Source(NamedTuple):
         if self.resident is not None:
             return self.resident, self.dtype
         array = self.as_numpy()
-        dtype = array.dtype
-        return array, _NAMES.get(dtype) or _NAMES.get(dtype.newbyteorder("=")) or dtype.name
+        return array, _name_of(array.dtype)
 
     def memory(self) -> np.ndarray | None:
         """View the memory of an array on the host; return None for an object that exposes none.
@@ -223,7 +222,7 @@ class Source(NamedTuple):
         is_stated = isinstance(getattr(x, "dtype", None), np.dtype) and hasattr(x, "shape")
         if self.library is None and self.resident is None and not is_stated:
             x = self.as_numpy()
-            return x.dtype.name, x.shape
+            return _name_of(x.dtype), x.shape
         return self.dtype, tuple(x.shape)
 
     def dtype_error(self, dtype: str) -> TypeError:
@@ -416,6 +415,11 @@ def advice_for(x: object, name: str) -> str:
     if isinstance(x, (int, float)) or hasattr(type(x), "__getitem__"):
         return f"; make one first, as in numpy.asarray({name}, numpy.float32)"
     return ""
+
+
+def _name_of(dtype: Any) -> str:
+    """Return the name of a dtype; NumPy composes its own anew for each access."""
+    return _NAMES.get(dtype) or str(dtype.name)
 
 
 def _host_values(array: np.ndarray, dtype: str, segments: bool) -> Any:

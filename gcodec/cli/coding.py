@@ -318,7 +318,7 @@ def restore(
                     out.add(stored.frame)
                 if file_name(stored.frame.name) is None:
                     tensors, values = tensors + 1, values + stored.frame.size
-                advance(stored.frame.nbytes)
+                advance(stored.end - stored.start)
         nbytes = sum(path.stat().st_size for path in out.paths)
     return {"tensors": tensors, "values": values, "bytes": nbytes}
 

@@ -66,8 +66,6 @@ class FrameHeader(NamedTuple):
         Whether the frame is authenticated.
     seek : Section or None
         Seek table, not yet checked against the payload.
-    seek_nbytes : int
-        Size of the seek table, which is a part of the header.
     """
 
     number: int
@@ -80,7 +78,11 @@ class FrameHeader(NamedTuple):
     payload_nbytes: int
     has_tag: bool
     seek: Section | None
-    seek_nbytes: int
+
+    @property
+    def seek_nbytes(self) -> int:
+        """Size of the seek table, which is a part of the header."""
+        return 0 if self.seek is None else self.seek.nbytes
 
     @property
     def size(self) -> int:
@@ -134,9 +136,10 @@ class StoredFrame(NamedTuple):
 
     def locate_errors(self) -> AbstractContextManager[None]:
         """Make errors of unpacking the payload name the frame and their offset in the file."""
-        return _located_in_payload(
-            self.number, self.frame.name, self.start + len(self.frame.header())
-        )
+        frame = self.frame
+        tag_nbytes = primitives.TAG_NBYTES if frame.key is not None else 0
+        after = self.end - tag_nbytes - CHECKSUM_NBYTES
+        return _located_in_payload(self.number, frame.name, after - frame.payload.data.size)
 
 
 _Frame = TypeVar("_Frame", Outline, FrameHeader, StoredFrame)
@@ -235,10 +238,8 @@ def _consecutive(data: Any, read: Callable[[int, int], _Frame]) -> Iterator[_Fra
 
 
 def _read_header(data: Any, start: int, number: int, limits: Limits) -> FrameHeader:
-    reader, head, seek_nbytes = Reader(data, start), Header(), 0
-    for field in head.fields(reader):
-        if field.name == "seek table":
-            seek_nbytes = field.end - field.start
+    reader = Reader(data, start)
+    head = Header.read(reader)
     header_nbytes = reader.at - start
     if header_nbytes > _MAX_HEADER_NBYTES:
         raise LimitExceeded(f"the header has more than {_MAX_HEADER_NBYTES} bytes", start)
@@ -258,7 +259,6 @@ def _read_header(data: Any, start: int, number: int, limits: Limits) -> FrameHea
         payload_nbytes=head.payload_nbytes,
         has_tag=head.has_tag,
         seek=head.seek,
-        seek_nbytes=seek_nbytes,
     )
     available = len(data) - start
     if available < frame.nbytes:

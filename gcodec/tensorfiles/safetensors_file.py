@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Mapping
@@ -211,6 +212,7 @@ class ShardedDump(Dump):
         self._open = None
 
 
+@functools.cache  # NumPy composes the name of a dtype at each access
 def can_store(dtype: np.dtype[np.generic]) -> bool:
     """Tell whether the format can store a dtype, and the reader can load it again."""
     return dtype.name in _DTYPES.values() and dtype.name in READABLE

@@ -295,6 +295,15 @@ class Section(NamedTuple):
         states = reader.take(states_nbytes(number, log2_block) if blocks == "states" else 0)
         return cls(log2_block, width, number, entries, states, blocks)
 
+    @property
+    def _head_nbytes(self) -> int:
+        return 2 + len(leb128(self.number))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the section."""
+        return self._head_nbytes + len(self.entries) + len(self.states)
+
     def table(self, n: int) -> SeekTable:
         """Parse the table, in memory bounded by n.
 
@@ -336,7 +345,7 @@ class Section(NamedTuple):
     def parts(self) -> Iterator[Part]:
         """Return the sums, entries and states one by one, in their order."""
         columns = ("length", "advance") if self.blocks == "values" else ("length",)
-        head = 2 + len(leb128(self.number))
+        head = self._head_nbytes
         for first, size, sums, at in strides(self.number, self.width, len(columns)):
             for k in range(first > 0 and len(columns)):
                 offset = sums + SUM_NBYTES * k

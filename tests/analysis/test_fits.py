@@ -112,7 +112,7 @@ def test_wasserstein_equals_the_integral(shape, n):
     u = (np.arange(n * fine) + 0.5) / (n * fine)
     plain = math.sqrt(np.mean((np.repeat(x, fine) - quantiles(shape, u)) ** 2))
     # The midpoint rule misses part of the outermost steps, where quantiles grow without bound.
-    assert fits.wasserstein(x, shape) == pytest.approx(plain, rel=0.003, abs=1e-3)
+    assert fits.RankedValues.of(x).wasserstein(shape) == pytest.approx(plain, rel=0.003, abs=1e-3)
 
 
 @pytest.mark.parametrize("beta", [0.4, 1.0, 2.0])
@@ -121,10 +121,10 @@ def test_groups_change_the_distance_little(beta, shape, monkeypatch):
     fits._partial_moments.cache_clear()
     x = np.sort(sample(beta, 30_001))
     x /= x.std()
-    grouped = fits.wasserstein(x, shape)
+    grouped = fits.RankedValues.of(x).wasserstein(shape)
     monkeypatch.setattr(fits, "_groups", lambda n: np.arange(n + 1))
     fits._partial_moments.cache_clear()
-    ungrouped = fits.wasserstein(x, shape)
+    ungrouped = fits.RankedValues.of(x).wasserstein(shape)
     fits._partial_moments.cache_clear()
     assert grouped == pytest.approx(ungrouped, rel=2e-3, abs=1e-4)
 
@@ -145,11 +145,11 @@ def test_kolmogorov_agrees_with_scipy(n):
     x = np.sort(sample(1.0, n))
     for shape in (Shape(2.0, 1.4), Shape(1.0, 1.0)):
         cdf = scipy_stats.gennorm(shape.beta, scale=shape.alpha).cdf
-        assert fits.kolmogorov(x, shape) == pytest.approx(
+        assert fits.RankedValues.of(x).kolmogorov(shape) == pytest.approx(
             scipy_stats.kstest(x, cdf).statistic, abs=1 / 1024
         )
 
 
 def test_kolmogorov_with_ties():
     x = np.concatenate([np.linspace(-2, -1, 500), np.zeros(9000), np.linspace(1, 2, 500)])
-    assert fits.kolmogorov(x, Shape(2.0, 1.0)) == pytest.approx(0.45, abs=1e-3)
+    assert fits.RankedValues.of(x).kolmogorov(Shape(2.0, 1.0)) == pytest.approx(0.45, abs=1e-3)

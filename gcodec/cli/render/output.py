@@ -39,6 +39,11 @@ _PROGRESS_DELAY = 1.0  # seconds before a progress bar appears
 R = TypeVar("R")
 
 
+def _width_of(text: str) -> int:
+    """Return the columns of a terminal that a printable text takes."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
 @dataclass(frozen=True)
 class Column(Generic[R]):
     """A column of a table.
@@ -116,11 +121,11 @@ class Table(Generic[R]):
         names = [cells[0] for cells in body]
         headers = [column.header.split("\n") for column in columns]
         widths = [
-            max(cell_len(text) for text in (*header, *(line[i] for line in (*body, *footer))))
+            max(_width_of(text) for text in (*header, *(line[i] for line in (*body, *footer))))
             for i, header in enumerate(headers)
         ]
-        least = max(map(cell_len, (*headers[0], *(line[0] for line in footer))))
-        longest = min(max([least, *map(cell_len, names)]), max(_MAX_NAME, least))
+        least = max(map(_width_of, (*headers[0], *(line[0] for line in footer))))
+        longest = min(max([least, *map(_width_of, names)]), max(_MAX_NAME, least))
         narrowest = max(min(longest, _MIN_NAME), least)
         shown, room = _fitted(columns, headers, widths, narrowest, console.width)
         widths[0] = max(narrowest, min(longest, room))
@@ -128,7 +133,7 @@ class Table(Generic[R]):
         def line(cells: Sequence[str]) -> str:
             parts = []
             for i in shown:
-                blank = " " * (widths[i] - cell_len(cells[i]))
+                blank = " " * (widths[i] - _width_of(cells[i]))
                 parts.append(cells[i] + blank if columns[i].left else blank + cells[i])
             return _GAP.join(parts).rstrip()
 
@@ -194,7 +199,7 @@ def _fitted(
         after = next((i for i in shown if i > last), last)
         if not headers[after][0]:
             headers[after][0] = headers[last][0]
-            widths[after] = max(widths[after], cell_len(headers[last][0]))
+            widths[after] = max(widths[after], _width_of(headers[last][0]))
 
 
 class View(Generic[R]):

@@ -40,8 +40,11 @@ def printable(text: str, *, err: bool = False) -> str:
     err : bool
         Whether the text goes to stderr rather than stdout.
     """
+    text = escape(text)
+    if text.isascii():
+        return text
     encoding = _encoding(err)
-    return escape(text).encode(encoding, "backslashreplace").decode(encoding)
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def either(text: str, fallback: str, *, err: bool = False) -> str:
