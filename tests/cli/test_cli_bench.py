@@ -152,6 +152,9 @@ def test_thread_setting_is_restored(monkeypatch):
     monkeypatch.delenv("GCODEC_NUM_THREADS", raising=False)
     assert document("synthetic:gennorm,n=100", "-c", "sign", "-t", "3")["threads"] == 3
     assert "GCODEC_NUM_THREADS" not in os.environ
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
+    assert document("synthetic:gennorm,n=100", "-c", "sign", "-t", "3")["threads"] == 3
+    assert os.environ["GCODEC_NUM_THREADS"] == "2"
 
 
 @pytest.mark.parametrize(
@@ -166,6 +169,11 @@ def test_thread_setting_is_restored(monkeypatch):
 )
 def test_invalid_sources(source, code, message):
     assert message in run(source, code=code).stderr
+
+
+def test_synthetic_values_have_no_layers():
+    refused = run("synthetic:gennorm,n=100", "-c", "sign", "-L", "*", code=2)
+    assert refused.stderr == "gcodec: --layers: synthetic values have no layers\n"
 
 
 def test_file_of_frames_is_refused(tmp_path):

@@ -140,6 +140,20 @@ def test_page_contains_its_command(report):
         assert word in text
 
 
+def test_command_contains_codecs_and_layers_and_a_group_shows_its_first_tensor(tmp_path):
+    pytest.importorskip("matplotlib")
+    path, target = tmp_path / "blocks.safetensors", tmp_path / "page.html"
+    random = np.random.default_rng(0)
+    tensors = {f"blk.{i}.w": random.normal(size=(4, 9)).astype(np.float32) for i in range(2)}
+    write_dump(path, [*tensors.items(), ("other", np.ones(5, np.float32))])
+    options = ["--max-bits", "9", "-c", "sign", "-c", "minmax", "-L", "blk*", "--full"]
+    run("inspect", path, *options, "--report", target, "-q")
+    text = html.unescape(target.read_text("utf-8"))
+    command = f"--max-bits 9.0 -c sign -c minmax -L 'blk*' --full --seed 0 --report {target}"
+    assert f"gcodec inspect {path} {command}" in text
+    assert "<summary>blk.0.w of blk.*.w <span>4x9 float32, rms " in text
+
+
 def test_report_refuses_frames_and_other_suffixes(tmp_path):
     path = tmp_path / "a.safetensors"
     write_dump(path, [("w", np.ones(9, np.float32))])
