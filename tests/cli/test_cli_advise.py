@@ -238,6 +238,7 @@ def test_one_gpu() -> None:
 def test_latency_alone_takes_longer_than_computation() -> None:
     words = ["--params", "1M", "--step-time", "1ms", "--nodes", "4", "--between", "1Gbit/s"]
     slow = run(*words, "--between-latency", "1s", "--bits", "x=1").stdout
+    assert "   between nodes 125 MB/s after 1 s   1 ms a step\n" in slow
     assert "takes as long as computation at no rate: latency and the other level alone" in slow
     # An all-gather waits for 3 latencies, and two phases for 4, which exceed the computation.
     faster = run(*words, "--between-latency", "300us", "--bits", "x=1").stdout

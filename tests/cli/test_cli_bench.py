@@ -223,6 +223,23 @@ def test_small_drawn_gradients_are_finite(shape):
     assert "x".join(map(str, drawn.shape)) == shape and np.isfinite(drawn).all()
 
 
+def test_printed_speeds_are_those_of_the_document(monkeypatch):
+    timing = importlib.import_module("gcodec.analysis.timing")
+    measure, measured = timing.time_codecs, []
+
+    def repeat(*args, **options):
+        measured.extend([] if measured else measure(*args, **options))
+        return [*measured]
+
+    monkeypatch.setattr(timing, "time_codecs", repeat)
+    source = ("synthetic:gennorm,n=100000", "-c", "minmax")
+    (codec,) = document(*source)["codecs"]
+    (row,) = (line.split() for line in run(*source).stdout.splitlines() if line[:6] == "minmax")
+    speeds = [codec[f"{way}_bytes_per_second"] for way in ("encode", "decode")]
+    expected = [f"{codec['bits_per_value']:.2f}", *(f"{speed / 1e9:.3g}" for speed in speeds)]
+    assert [row[1], row[6], row[8]] == expected
+
+
 def test_default_source_is_a_drawn_matrix():
     report = document("-c", "powersgd:rank=16", "-c", "dct8", "--rounds", "1")
     powersgd, dct8 = report["codecs"]

@@ -16,6 +16,7 @@ from command_line import run
 import gcodec
 from gcodec.analysis import diagrams, fits, timing
 from gcodec.cli.render import figures
+from gcodec.cli.render import report as page
 from gcodec.cli.render.report import escaped
 from gcodec.tensorfiles.dumps import write_dump
 
@@ -130,6 +131,7 @@ def test_page_contains_its_command(report):
     assert hashlib.sha256(path.read_bytes()).hexdigest() in text
     options = "--max-nmse 0.1000002 --sample 65536 --seed 5 --each --sort name"
     assert f"gcodec inspect {path} {options} --report {target}" in text
+    assert "largest of" not in text, "the diagrams show all gradients, and the others have no bits"
     for name in ("numpy", "numba", "scipy", "matplotlib", "Python", "seed", "processor"):
         assert f"<dt>{name}</dt><dd>" in text
     assert f"<dt>gcodec</dt><dd>{gcodec.__version__}</dd>" in text
@@ -140,7 +142,7 @@ def test_page_contains_its_command(report):
         assert word in text
 
 
-def test_command_contains_codecs_and_layers_and_a_group_shows_its_first_tensor(tmp_path):
+def test_page_of_selected_blocks_and_codecs(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     path, target = tmp_path / "blocks.safetensors", tmp_path / "page.html"
     random = np.random.default_rng(0)
@@ -152,6 +154,9 @@ def test_command_contains_codecs_and_layers_and_a_group_shows_its_first_tensor(t
     command = f"--max-bits 9.0 -c sign -c minmax -L 'blk*' --full --seed 0 --report {target}"
     assert f"gcodec inspect {path} {command}" in text
     assert "<summary>blk.0.w of blk.*.w <span>4x9 float32, rms " in text
+    monkeypatch.setattr(page, "_MAX_ROWS", 1)
+    run("inspect", path, *options, "--each", "--report", target, "-q")
+    assert "The 1 largest of 2 rows." in target.read_text("utf-8")
 
 
 def test_report_refuses_frames_and_other_suffixes(tmp_path):
