@@ -15,10 +15,13 @@ from command_line import run
 
 import gcodec
 from gcodec.analysis import diagrams, fits, timing
+from gcodec.analysis.candidates import all_settings
+from gcodec.analysis.measure import measure_tensors
+from gcodec.analysis.settings import Settings
 from gcodec.cli.render import figures
 from gcodec.cli.render import report as page
 from gcodec.cli.render.report import escaped
-from gcodec.tensorfiles.dumps import write_dump
+from gcodec.tensorfiles.dumps import open_dump, write_dump
 
 ROOT = Path(__file__).parents[2]
 EVIL = {
@@ -241,3 +244,19 @@ def test_example_page_is_small_and_current():
     assert hashlib.sha256(source.read_bytes()).hexdigest() in text
     (command,) = re.findall(r"<dt>command</dt><dd>(.*?)</dd>", text)
     assert html.unescape(command) in (ROOT / "examples" / "README.md").read_text("utf-8")
+
+
+def test_points_are_those_of_codecs_that_accept_all_tensors(tmp_path):
+    path = tmp_path / "dump.safetensors"
+    tensors = {"w": np.linspace(-1, 1, 90, dtype=np.float32), "v": np.full(99, 3e38, np.float32)}
+    write_dump(path, tensors.items())
+    with open_dump(path) as dump:
+        groups = [tensor.group for tensor in measure_tensors(dump, Settings())]
+        points, samples = diagrams.measure_rates(dump, groups, Settings())
+    assert {sample.name for sample in samples} == {*tensors}
+    for point in points:
+        for x in tensors.values():
+            gcodec.encode(x, point.codec)
+    with pytest.raises(gcodec.ParameterError, match="x: "):
+        gcodec.encode(tensors["v"], "randomk:unbiased=yes")
+    assert "randomk:unbiased=yes" in map(str, all_settings())
