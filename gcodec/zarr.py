@@ -71,8 +71,8 @@ class GradientCodec(ArrayBytesCodec):
     is_fixed_size = False
 
     spec: str
-    seed: int = 0
-    nonfinite: NonFinite = "raise"
+    seed: int
+    nonfinite: NonFinite
 
     def __init__(self, spec: CodecLike, seed: int = 0, nonfinite: NonFinite = "raise") -> None:
         check_nonfinite(nonfinite)

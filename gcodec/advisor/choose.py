@@ -574,9 +574,11 @@ def _by_search(budget: _Budget, stats: Statistics, seed: int) -> Codec | None:
         octaves = growth * budget.excess(payload) / min(payload.nbits, values.size)
         step = float(np.float32(payload.codec.step * 2.0**octaves))
         larger: Codec = payload.codec.replaced(step=step)
-        payload = larger.encode(values)
+        levels = larger.quantize(values)
+        payload = larger.pack(levels)
         if budget.excess(payload) <= 0:
-            return larger
+            # A few of the largest elements are better than levels that are all 0.
+            return larger if _error(larger, levels, values, stats) < 1 else None
     return None
 
 

@@ -192,10 +192,14 @@ def test_zarr_3(zarr: Any) -> None:
     sharded[:] = X[:8, :6]
     assert np.array_equal(sharded[:], X[:8, :6])
     key = "c/0/0"
-    for values in (X[:4, :3].astype(np.float64), np.ones((4, 3), np.int32)):
+    for values, wrong in (
+        (X[:4, :3].astype(np.float64), "dtype is float64"),
+        (np.ones((4, 3), np.int32), "dtype is int32"),
+        (X[:3, :4], r"shape is \(3, 4\), the chunk's \(4, 3\)"),
+    ):
         data = gcodec.encode(values, "lossless")
         store._store_dict[key] = type(store._store_dict[key]).from_bytes(data)
-        with pytest.raises(Corrupt, match="dtype"):
+        with pytest.raises(Corrupt, match=wrong):
             opened[:]
     with pytest.raises(ParameterError, match="dtype='int32'"):
         zarr.create_array(zarr.storage.MemoryStore(), dtype="int32", serializer=codec, **options)

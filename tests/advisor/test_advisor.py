@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -281,6 +282,17 @@ def test_unusable_schemes_are_never_advised() -> None:
     for scheme in (SCHEMES[4], SCHEMES[5]):
         best = advisor.advise(hopeless, WORK, [scheme]).best
         assert [way.how for way in best.ways] == ["ring"]
+
+
+def test_errors_of_a_plan_are_the_sum_of_those_of_its_messages() -> None:
+    cluster = Cluster(4, 2, Link(1e9), Link(1e10))
+    schemes = [Scheme("known", 4, error=0.01), Scheme("unknown", 1)]
+    options = [advisor.ways(cluster, WORK, level, schemes) for level in cluster.levels]
+    encodings = {"ring": 0, "all-gather": 1, "two-phase": 2}
+    for chosen in itertools.product(*options):
+        is_known = all(way.scheme is None or way.scheme.name == "known" for way in chosen)
+        expected = sum(0.01 * encodings[way.collective] for way in chosen) if is_known else None
+        assert advisor.plan(WORK, chosen).error == expected
 
 
 def test_single_gpu_needs_no_communication() -> None:

@@ -62,6 +62,15 @@ def test_bits_of_small_tensors_limit_the_payload(bits):
     assert error_of(x, gcodec.decode(gcodec.encode(x, codec))) < 1
 
 
+@pytest.mark.parametrize("seed", [2, 48, 106])
+def test_few_bits_are_not_spent_on_zeros(seed):
+    """No search meets the bits, and the step that does may exceed all values twice."""
+    x = (np.random.default_rng(seed).normal(size=(55, 39)) ** 7).astype(np.float32)
+    payload = gcodec.choose(x, max_bits=0.1).encode(x)
+    assert payload.nbits <= 0.1 * x.size
+    assert error_of(x, payload.codec.decode(payload, x.shape)) < 0.7
+
+
 @pytest.mark.parametrize("bits", [1.0, 2.05, 3.5])
 @pytest.mark.parametrize("n", [5, 17, 63])
 def test_partial_words_count_as_bits(n, bits):

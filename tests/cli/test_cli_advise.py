@@ -235,6 +235,17 @@ def test_one_gpu() -> None:
     assert advice["levels"] == [] and advice["best"]["step_s"] == 1
 
 
+def test_latency_alone_takes_longer_than_computation() -> None:
+    words = ["--params", "1M", "--step-time", "1ms", "--nodes", "4", "--between", "1Gbit/s"]
+    slow = run(*words, "--between-latency", "1s", "--bits", "x=1").stdout
+    assert "   between nodes 125 MB/s after 1 s   1 ms a step\n" in slow
+    assert "takes as long as computation at no rate: latency and the other level alone" in slow
+    # An all-gather waits for 3 latencies, and two phases for 4, which exceed the computation.
+    faster = run(*words, "--between-latency", "300us", "--bits", "x=1").stdout
+    bits = 8 * (1e-3 - 3 * 300e-6) * 1e9 / 8 / 3 / 1e6
+    assert f"computation at: all-gather {bits:.3g} bits/v" in faster
+
+
 def test_integer_and_nonfinite_tensors(tmp_path: Path) -> None:
     path = tmp_path / "d.npz"
     x = np.random.default_rng(0).standard_normal(500).astype(np.float32)

@@ -152,6 +152,9 @@ def test_thread_setting_is_restored(monkeypatch):
     monkeypatch.delenv("GCODEC_NUM_THREADS", raising=False)
     assert document("synthetic:gennorm,n=100", "-c", "sign", "-t", "3")["threads"] == 3
     assert "GCODEC_NUM_THREADS" not in os.environ
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
+    assert document("synthetic:gennorm,n=100", "-c", "sign", "-t", "3")["threads"] == 3
+    assert os.environ["GCODEC_NUM_THREADS"] == "2"
 
 
 @pytest.mark.parametrize(
@@ -166,6 +169,11 @@ def test_thread_setting_is_restored(monkeypatch):
 )
 def test_invalid_sources(source, code, message):
     assert message in run(source, code=code).stderr
+
+
+def test_synthetic_values_have_no_layers():
+    refused = run("synthetic:gennorm,n=100", "-c", "sign", "-L", "*", code=2)
+    assert refused.stderr == "gcodec: --layers: synthetic values have no layers\n"
 
 
 def test_file_of_frames_is_refused(tmp_path):
@@ -213,6 +221,23 @@ def test_drawn_gradients_depend_on_parameters_only(monkeypatch):
 def test_small_drawn_gradients_are_finite(shape):
     drawn = synthetic.parse_synthetic(f"synthetic:shape={shape}").draw()
     assert "x".join(map(str, drawn.shape)) == shape and np.isfinite(drawn).all()
+
+
+def test_printed_speeds_are_those_of_the_document(monkeypatch):
+    timing = importlib.import_module("gcodec.analysis.timing")
+    measure, measured = timing.time_codecs, []
+
+    def repeat(*args, **options):
+        measured.extend([] if measured else measure(*args, **options))
+        return [*measured]
+
+    monkeypatch.setattr(timing, "time_codecs", repeat)
+    source = ("synthetic:gennorm,n=100000", "-c", "minmax")
+    (codec,) = document(*source)["codecs"]
+    (row,) = (line.split() for line in run(*source).stdout.splitlines() if line[:6] == "minmax")
+    speeds = [codec[f"{way}_bytes_per_second"] for way in ("encode", "decode")]
+    expected = [f"{codec['bits_per_value']:.2f}", *(f"{speed / 1e9:.3g}" for speed in speeds)]
+    assert [row[1], row[6], row[8]] == expected
 
 
 def test_default_source_is_a_drawn_matrix():

@@ -311,6 +311,8 @@ def test_several_inputs(tmp_path):
     assert {p.name for p in out.iterdir()} == {"one.gcf", "two.gcf"}
     single = run("encode", one, two, "-c", "raw", "-o", tmp_path / "all.gcf", code=2)
     assert single.stderr.endswith("all.gcf: OUT must be a directory for 2 files\n")
+    stream = run("encode", one, two, "-c", "raw", "-o", "-", code=2)
+    assert stream.stderr == "gcodec: -o -: must be the output of one file, not of 2\n"
     run("encode", one, two, "-c", "raw")
     assert (tmp_path / "two.gcf").read_bytes() == (out / "two.gcf").read_bytes()
     # The new .gcf files in the directory are no dumps.
@@ -445,6 +447,25 @@ def test_nonfinite_option(tmp_path):
         assert np.array_equal(decoded[3], 0 if policy == "zero" else np.nan, equal_nan=True)
     beyond = dump(tmp_path, "beyond.npz", x=np.array([0, 1e300]))
     assert "flat index 1" in run("encode", beyond, "-c", "raw", code=1).stderr
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_codec_is_chosen_for_the_values_in_which_zeros_replace_nan(tmp_path, dtype):
+    x = gaussian(60, 50, dtype=dtype)
+    x[3, 4], x[5, 6] = np.nan, np.inf
+    source, target = dump(tmp_path, "nan.npz", x=x), tmp_path / "zero.gcf"
+    run("encode", source, "-c", "auto:nmse=0.02", "--nonfinite", "zero", "-o", target)
+    finite = np.nan_to_num(x, nan=0, posinf=0)
+    seed = derive_seed(0, name="x")
+    codec = gcodec.choose(finite, max_nmse=0.02, seed=seed)
+    assert target.read_bytes() == gcodec.encode(finite, codec, seed=seed, name="x")
+    wide = finite.astype(np.float64)
+    error = wide - gcodec.decode(target.read_bytes())
+    assert 0 < np.sum(error**2) <= 0.02 * np.sum(wide**2)
+    words = ["-c", "auto:nmse=0.02", "--nonfinite", "propagate"]
+    refused = run("encode", dump(tmp_path, "finite.npz", x=finite), *words, code=2)
+    allowed = "must be raise or zero when gcodec chooses the codec"
+    assert refused.stderr.endswith(f"tensor 'x': nonfinite='propagate': {allowed}\n")
 
 
 @pytest.mark.parametrize("spec", ["nope", "raw:x=1", "mxnet-2bit:threshold=-1", "raw:"])
@@ -689,6 +710,14 @@ def test_empty_dump(tmp_path, suffix):
     assert (
         run("inspect", path, code=3).stderr == f"gcodec: {path}: the file is empty (at byte 0)\n"
     )
+
+
+def test_file_without_tensors_is_not_encoded(tmp_path):
+    path = tmp_path / "dump.safetensors"
+    write_dump(path, [])
+    refused = run("encode", path, "-c", "raw", code=3)
+    assert refused.stderr == f"gcodec: {path}: the file contains no tensors\n"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_short_text_is_no_array(tmp_path):

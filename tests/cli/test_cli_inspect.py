@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
@@ -212,6 +213,12 @@ def test_integer_tensors_are_no_gradients(tmp_path):
     rows = {row["name"]: row for row in inspected(path)["files"][0]["tensors"]}
     assert rows["bn1.steps"]["note"] == "not a gradient: int64"
     assert "rms" not in rows["bn1.steps"]
+    lines = run("inspect", path, "--csv", "--max-nmse", "0.01").stdout.splitlines()
+    records = {record["tensor"]: record for record in csv.DictReader(lines)}
+    assert {key for key, cell in records["i[0]"].items() if cell} == {
+        *("file", "tensor", "shape", "dtype", "values")
+    }
+    assert records["w"]["zeros"] == "0" and 0 < float(records["w"]["best_nmse"]) <= 0.01
 
 
 def test_suggested_command_excludes_only_what_frames_cannot_store(tmp_path):
@@ -355,6 +362,25 @@ def test_sizes_of_frame_parts(tmp_path):
     assert document["total"]["bytes"] == sum(map(len, frames)) == document["bytes"]
     shown = run("inspect", path).stdout
     assert "first" in shown and "(frame 1)" in shown and "mxnet-1bit" in shown
+    selected = inspected(path, "-L", "f*")["files"][0]
+    assert selected["frames"] == [first] and selected["total"]["bytes"] == len(frames[0])
+    refused = run("inspect", path, "-L", "second", code=2)
+    assert refused.stderr == f"gcodec: {path}: no frame matches --layers second\n"
+
+
+def test_many_refused_tensors_are_counted(tmp_path):
+    large = {f"t{i}": np.full(100 + i, 3e38, np.float32) for i in range(10)}
+    notes = run("inspect", dump(tmp_path, **large), "-c", "randomk:unbiased=yes").stderr
+    assert notes.count(": no randomk:unbiased=yes: ") == 8
+    assert "\nand 2 more such tensors; --json lists all of them\n" in notes
+    assert "\nthe total of a codec is that of the tensors that it accepts\n" in notes
+
+
+@pytest.mark.parametrize("options", [("--over-steps",), ("--report", "page.html")])
+def test_options_for_files_refuse_stdin(options):
+    pytest.importorskip("matplotlib")
+    refused = run("inspect", "-", *options, code=2, input=b"")
+    assert refused.stderr == f"gcodec: {options[0]}: needs files, and - is none\n"
 
 
 def test_codecs_lists_all_registered_codecs():

@@ -15,9 +15,13 @@ from command_line import run
 
 import gcodec
 from gcodec.analysis import diagrams, fits, timing
+from gcodec.analysis.candidates import all_settings
+from gcodec.analysis.measure import measure_tensors
+from gcodec.analysis.settings import Settings
 from gcodec.cli.render import figures
+from gcodec.cli.render import report as page
 from gcodec.cli.render.report import escaped
-from gcodec.tensorfiles.dumps import write_dump
+from gcodec.tensorfiles.dumps import open_dump, write_dump
 
 ROOT = Path(__file__).parents[2]
 EVIL = {
@@ -130,6 +134,7 @@ def test_page_contains_its_command(report):
     assert hashlib.sha256(path.read_bytes()).hexdigest() in text
     options = "--max-nmse 0.1000002 --sample 65536 --seed 5 --each --sort name"
     assert f"gcodec inspect {path} {options} --report {target}" in text
+    assert "largest of" not in text, "the diagrams show all gradients, and the others have no bits"
     for name in ("numpy", "numba", "scipy", "matplotlib", "Python", "seed", "processor"):
         assert f"<dt>{name}</dt><dd>" in text
     assert f"<dt>gcodec</dt><dd>{gcodec.__version__}</dd>" in text
@@ -138,6 +143,23 @@ def test_page_contains_its_command(report):
             assert f">{codec}</text>" in text
     for word in ("Shannon bound", "front", "header", "level", "Gbit/s", "Pareto"):
         assert word in text
+
+
+def test_page_of_selected_blocks_and_codecs(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    path, target = tmp_path / "blocks.safetensors", tmp_path / "page.html"
+    random = np.random.default_rng(0)
+    tensors = {f"blk.{i}.w": random.normal(size=(4, 9)).astype(np.float32) for i in range(2)}
+    write_dump(path, [*tensors.items(), ("other", np.ones(5, np.float32))])
+    options = ["--max-bits", "9", "-c", "sign", "-c", "minmax", "-L", "blk*", "--full"]
+    run("inspect", path, *options, "--report", target, "-q")
+    text = html.unescape(target.read_text("utf-8"))
+    command = f"--max-bits 9.0 -c sign -c minmax -L 'blk*' --full --seed 0 --report {target}"
+    assert f"gcodec inspect {path} {command}" in text
+    assert "<summary>blk.0.w of blk.*.w <span>4x9 float32, rms " in text
+    monkeypatch.setattr(page, "_MAX_ROWS", 1)
+    run("inspect", path, *options, "--each", "--report", target, "-q")
+    assert "The 1 largest of 2 rows." in target.read_text("utf-8")
 
 
 def test_report_refuses_frames_and_other_suffixes(tmp_path):
@@ -222,3 +244,19 @@ def test_example_page_is_small_and_current():
     assert hashlib.sha256(source.read_bytes()).hexdigest() in text
     (command,) = re.findall(r"<dt>command</dt><dd>(.*?)</dd>", text)
     assert html.unescape(command) in (ROOT / "examples" / "README.md").read_text("utf-8")
+
+
+def test_points_are_those_of_codecs_that_accept_all_tensors(tmp_path):
+    path = tmp_path / "dump.safetensors"
+    tensors = {"w": np.linspace(-1, 1, 90, dtype=np.float32), "v": np.full(99, 3e38, np.float32)}
+    write_dump(path, tensors.items())
+    with open_dump(path) as dump:
+        groups = [tensor.group for tensor in measure_tensors(dump, Settings())]
+        points, samples = diagrams.measure_rates(dump, groups, Settings())
+    assert {sample.name for sample in samples} == {*tensors}
+    for point in points:
+        for x in tensors.values():
+            gcodec.encode(x, point.codec)
+    with pytest.raises(gcodec.ParameterError, match="x: "):
+        gcodec.encode(tensors["v"], "randomk:unbiased=yes")
+    assert "randomk:unbiased=yes" in map(str, all_settings())

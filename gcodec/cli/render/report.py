@@ -137,7 +137,8 @@ def _diagrams(view: DumpView) -> list[tuple[str, str, str]]:
     kinds = {kind for _, bits in rows for kind in bits}
     order = [*_KINDS, *sorted(kinds - {*_KINDS, *_LAST_KINDS}), *_LAST_KINDS]
     stacked = figures.stacked_bits(rows, [kind for kind in order if kind in kinds])
-    shown = "" if len(rows) == len(groups) else f" The {len(rows)} largest of {len(groups)} rows."
+    count = sum(group.gradient_values > 0 for group in groups)
+    shown = "" if len(largest) == count else f" The {len(largest)} largest of {count} rows."
     return [
         (
             "Rate and distortion",
