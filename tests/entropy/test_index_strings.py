@@ -52,6 +52,14 @@ def positions_in(string: IndexString, seek: SeekTable | None) -> np.ndarray:
     return string._replace(span=string.span._replace(seek=seek)).read()
 
 
+def test_rice_parameter_below_zero_is_corrupt() -> None:
+    """The first block has the parameter 0 and 32 gaps of 0; the next parameter is lower by 1."""
+    text = "000000" + "1" * 32 + "001"
+    data = np.packbits(np.array([int(bit) for bit in text], np.uint8))
+    with pytest.raises(gcodec.Corrupt):
+        IndexString(BitSpan(data, 0, len(text)), "rice", 33, 1000).read()
+
+
 @pytest.mark.parametrize("code", position_coding.CODES)
 @pytest.mark.parametrize(("n", "k"), [(9, 3), (64, 20), (100, 7), (5000, 400)])
 def test_bits_after_a_string_are_not_read(code: str, n: int, k: int) -> None:
