@@ -418,6 +418,16 @@ def test_nonfinite(dtype: str, value: float) -> None:
     assert float(one_bit[17]) == (1 if value > 0 else -1)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("spec", ["blockwise:kind=nf4", "blockwise:kind=fp8"])
+def test_nonfinite_in_parts(dtype: str, spec: str) -> None:
+    """Codecs that convert a tensor part by part read NaN and infinity as 0 in each part."""
+    x = np.linspace(-1, 1, 300).astype(gs.DTYPES[dtype])
+    zeroed = x.copy()
+    x[[17, 170, 299]], zeroed[[17, 170, 299]] = [np.nan, np.inf, -np.inf], 0
+    assert frame_of(x, spec, nonfinite="zero") == frame_of(zeroed, spec)
+
+
 @pytest.mark.parametrize("value", [1e39, -1e300, np.finfo(np.float64).max])
 def test_float64_beyond_float32(value: float) -> None:
     x = np.array([1.0, value])

@@ -162,6 +162,16 @@ def test_negative_zeros_and_levels_of_zero_have_no_sign() -> None:
             assert (decoded[::50] == 1).all()
 
 
+def test_symbols_in_the_memory_of_the_result_are_not_overwritten() -> None:
+    """The values of the first chunk, without silent buckets, take the place of its symbols."""
+    codec = qsgd(bucket=512, form="dense", code="rans")
+    x = np.random.default_rng(0).standard_normal(3 << 17, np.float32)
+    x[-(1 << 16) :] = 0
+    symbols = codec.quantize(x, seed=0)
+    decoded = codec.decode(codec.encode(x, seed=0), x.size)
+    assert gs.same_bits(decoded, codec.dequantize(symbols, x.size))
+
+
 # --- magnitudes of values ------------------------------------------------------------------------
 
 

@@ -52,6 +52,26 @@ def positions_in(string: IndexString, seek: SeekTable | None) -> np.ndarray:
     return string._replace(span=string.span._replace(seek=seek)).read()
 
 
+def test_rice_parameter_below_zero_is_corrupt() -> None:
+    """The first block has the parameter 0 and 32 gaps of 0; the next parameter is lower by 1."""
+    text = "000000" + "1" * 32 + "001"
+    data = np.packbits(np.array([int(bit) for bit in text], np.uint8))
+    with pytest.raises(gcodec.Corrupt):
+        IndexString(BitSpan(data, 0, len(text)), "rice", 33, 1000).read()
+
+
+@pytest.mark.parametrize("code", position_coding.CODES)
+@pytest.mark.parametrize(("n", "k"), [(9, 3), (64, 20), (100, 7), (5000, 400)])
+def test_bits_after_a_string_are_not_read(code: str, n: int, k: int) -> None:
+    """In a patch, the bytes of values follow the positions."""
+    positions = uniform(n, k)
+    _, (data, nbits, _) = position_coding.write(positions, n, code, NO_BITS)
+    data = np.append(data, np.full(16, 0xFF, np.uint8))
+    data[nbits // 8] |= 0xFF >> nbits % 8
+    string = IndexString(BitSpan(data, 0, nbits), code, k, n)
+    assert string.read().tolist() == positions.tolist()
+
+
 @pytest.mark.parametrize("code", [*position_coding.CODES, "auto"])
 @pytest.mark.parametrize("preceding", [NO_BITS, ELEVEN_BITS], ids=["first", "behind"])
 def test_round_trip(code: str, preceding: tuple[np.ndarray, int]) -> None:

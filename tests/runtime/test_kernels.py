@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from reference import halves, philox, sums
 
 import gcodec
-from gcodec.kernels.numeric import arithmetic, convert, log_histogram, ranges, reduce
+from gcodec.kernels.numeric import arithmetic, convert, log_histogram, norms, ranges, reduce
 from gcodec.kernels.numeric import philox as words_of
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.runtime import cover, kernel_cache, pool
@@ -48,6 +48,19 @@ def test_sum_of_squares_over_tiles(n: int, monkeypatch: pytest.MonkeyPatch) -> N
     for threads in ("2", "5"):
         monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
         assert reduce.sum_squares(x) == expected
+
+
+@pytest.mark.parametrize("tiles", [3, 5, 6, 7, 9])
+def test_norms_add_tiles_in_the_fixed_order(tiles: int) -> None:
+    """The first tile's norm lies between two float32, so the last bit of the sum decides."""
+    buckets = np.zeros((100, tiles, 4096), np.float32)
+    buckets[:, 0, :4] = 2**24, 2**12, 2**12, 1  # squares add up to (2^24 + 1)^2
+    counts = np.random.default_rng(tiles).integers(0, 8, (100, tiles, 1))
+    halves_of_bits = np.arange(16) < 2 * counts  # two squares of 1/8 are half of the last bit
+    buckets[:, 1:, :16] = np.where(halves_of_bits, np.float32(1 / 8), 0)[:, 1:]
+    expected = [np.float32(np.sqrt(sums.sum_squares(x))) for x in buckets.reshape(100, -1)]
+    actual = norms.norms(buckets.reshape(-1), 4096 * tiles, "l2")
+    assert gs.same_bits(actual, np.array(expected))
 
 
 def test_sum_of_squares_recurses() -> None:
@@ -230,6 +243,9 @@ def test_moments_of_streamed_sums(n: int, in_place: bool, monkeypatch: pytest.Mo
             update = ResidualUpdate(y, scale, y).saving()
         statistics = arithmetic.add_residual_with_moments(x, update)
         moments = reduce.moments(wanted)
+        assert moments.largest == reduce.max_abs_bits(wanted)
+        if value == 1:
+            assert moments[:2] == (sums.sum_values(wanted), sums.sum_squares(wanted))
         assert gs.same_bits(update.new_residual, wanted) and gs.same_bits(update.former, former)
         assert statistics.top_bits == moments.largest
         assert statistics.moments is not None

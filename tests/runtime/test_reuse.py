@@ -263,3 +263,13 @@ def test_damaged_frames_return_the_memory(blocks: reuse._Blocks) -> None:
         frame.codec.decode(frame.payload._replace(data=data), frame.shape)
     gc.collect()
     assert len(blocks._blocks) == 1
+
+
+def test_the_block_that_was_dropped_last_is_reused_first() -> None:
+    blocks = reuse._Blocks()
+    assert blocks.take(1 << 12) is None
+    first, last = np.empty((2, 1 << 12), np.uint8)
+    for block in (first, last):
+        blocks.put(block)
+    assert blocks.take(1 << 12) is last
+    assert blocks.take(1 << 12) is first

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import os
 import signal
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -110,6 +113,48 @@ def test_the_error_of_the_first_segment_is_raised(
     with pytest.raises(KeyError, match="0"):
         pool.run(task, 8 * pool.SEGMENT)
     assert len(started) <= int(threads)
+
+
+def test_no_thread_takes_a_segment_after_the_error_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread of the pool may begin to help when the call is over."""
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
+    begun = []
+
+    def task(start: int, stop: int) -> None:
+        begun.append(start)
+        raise ValueError("a segment fails")
+
+    segments = pool._Segments(task, 4, 1)
+    with pytest.raises(ValueError, match="a segment fails"):
+        segments.run()
+    segments._help()
+    assert begun == [0]
+
+
+def test_errors_do_not_keep_arrays() -> None:
+    """An error that a caller has handled leaves no cycle that holds the arrays of the call."""
+    arrays = []
+
+    def refused() -> None:
+        array = np.zeros(10)
+        arrays.append(weakref.ref(array))
+        pool._Segments(lambda start, stop: array.reshape(3), 4, 1).run()
+
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            refused()
+        assert arrays[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_a_changed_number_of_threads_takes_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    for count in (2, 3, 2):
+        monkeypatch.setenv("GCODEC_NUM_THREADS", str(count))
+        assert pool._executor()._max_workers == count
 
 
 def test_results_are_in_order_and_calls_may_nest(monkeypatch: pytest.MonkeyPatch) -> None:

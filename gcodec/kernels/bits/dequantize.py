@@ -164,12 +164,13 @@ def adder(
     -------
     callable
         Function of `start`, `stop`, `out` and `is_fresh`. It adds the elements `start`, which is a
-        multiple of 32, to `stop - 1` to float32 `out`; or if `is_fresh`, to zeros.
+        multiple of 32, to `stop - 1` to float32 `out`, which has no −0; or if `is_fresh`, to
+        zeros.
     """
     code = strings[0].code
-    # The kernel adds two strings at once. A string of zeros that decode to −0 changes no sum.
+    # The kernel adds two strings at once. A string whose values are all zeros changes no sum.
     count = len(strings) + len(strings) % 2
-    levels, zeros = np.full(count, 0, np.float32), np.full(count, -0.0, np.float32)
+    levels, zeros = np.zeros((2, count), np.float32)
     with np.errstate(all="ignore"):
         for k, (string, scale) in enumerate(zip(strings, scales, strict=True)):
             levels[k], zeros[k] = scale * string.level, scale * np.float32(0)
@@ -181,8 +182,6 @@ def adder(
         packed = np.empty((count, stride), np.uint8)
         for row, string in zip(packed, strings, strict=False):
             row[: end - begin] = string.data[begin:end]
-            row[end - begin :] = 0
-        packed[len(strings) :] = 0
         room = aligned_empty(_TILE, np.float32)
         loop(packed.reshape(-1), stride, levels, zeros, int(is_fresh), room, out)
 

@@ -353,7 +353,7 @@ def tile_squares(x, bucket, tiles, lanes, sums):
                 _add_squares(part, i, lanes, i % LANES)
             for i in range(whole, part.size):
                 value = np.float64(part[i])
-                lanes[i % LANES] = value * value + (lanes[i % LANES] if i >= LANES else 0.0)
+                lanes[i % LANES] += value * value
             width = LANES // 2
             if part.size > 16:
                 _fold_lanes(lanes)
