@@ -1,10 +1,10 @@
 """Print the speed of each kernel and public call as a ratio to a memcpy of the float32 input.
 
 Every round times each row once, together with a memcpy and the row's stream twin, so that a change
-in the speed of the host affects all of them; the ratios are medians over rounds. A ratio above 1
-is faster than the memcpy. The column "× base" is the row's time divided by that of the call that
-it extends: `encode` of gradient and residual together for error feedback, and ``decode(out=)`` for
-the other ways to decode.
+in the speed of the host affects all of them; the ratios are those of the least times over rounds,
+which other programs on the host disturb least. A ratio above 1 is faster than the memcpy. The
+column "× base" is the row's time divided by that of the call that it extends: `encode` of gradient
+and residual together for error feedback, and ``decode(out=)`` for the other ways to decode.
 
 With ``--page``, the rows of codecs and sums also replace the tables of a page.
 """
@@ -12,6 +12,7 @@ With ``--page``, the rows of codecs and sums also replace the tables of a page.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
 import sys
@@ -26,15 +27,15 @@ from rich.table import Table
 
 from bench.codec_rows import codec_rows, half_rows
 from bench.interop_rows import interop_rows
-from bench.kernel_rows import Medians, Row, kernel_rows
+from bench.kernel_rows import Row, Times, kernel_rows
 from bench.matrix_rows import matrix_rows
 from bench.page import put
 from bench.speed_page import codec_lines, half_lines, sum_lines
 from bench.sum_rows import sum_rows
 
 
-def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> dict[str, Medians]:
-    """Time all rows; return the medians by the names of the rows."""
+def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> dict[str, Times]:
+    """Time all rows; return the least times by the names of the rows."""
 
     def seconds(call: Callable[[], object]) -> float:
         start = time.perf_counter()
@@ -46,46 +47,31 @@ def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> dict
         for other in (row.twin, row.base):
             if other is not None:
                 other()
-    own, copies, twins, bases = ({row.name: list[float]() for row in table} for _ in range(4))
+    least: dict[str, list[float]] = {}
     for _ in range(rounds):
         for row in table:
-            baseline = seconds(memcpy)
-            took = seconds(row.run)
-            own[row.name].append(took)
-            copies[row.name].append(took / baseline)
-            if row.twin is not None:
-                twins[row.name].append(took / seconds(row.twin))
-            if row.base is not None:
-                bases[row.name].append(took / seconds(row.base))
-
-    def median(numbers: list[float]) -> float | None:
-        return float(np.median(numbers)) if numbers else None
-
-    return {
-        row.name: Medians(
-            float(np.median(own[row.name])),
-            float(np.median(copies[row.name])),
-            median(twins[row.name]),
-            median(bases[row.name]),
-        )
-        for row in table
-    }
+            times = [
+                math.inf if call is None else seconds(call)
+                for call in (row.run, memcpy, row.twin, row.base)
+            ]
+            least[row.name] = list(map(min, times, least.get(row.name, times)))
+    return {name: Times(*times) for name, times in least.items()}
 
 
-def shown(table: list[Row], measured: Mapping[str, Medians]) -> Table:
+def shown(table: list[Row], measured: Mapping[str, Times]) -> Table:
     """Return the rows as lines of a table."""
     lines = Table("what", "ms", "÷ memcpy", "÷ twin", "goal", "× base", box=None, header_style="")
     for column in lines.columns[1:]:
         column.justify = "right"
     for row in table:
-        medians = measured[row.name]
+        times = measured[row.name]
         lines.add_row(
             row.name,
-            f"{medians.seconds * 1e3:.2f}",
-            f"{1 / medians.copies:.2f}",
-            "" if medians.twins is None else f"{1 / medians.twins:.2f}",
+            f"{times.own * 1e3:.2f}",
+            f"{1 / times.copies:.2f}",
+            "" if row.twin is None else f"{1 / times.twins:.2f}",
             "" if row.goal is None else f"{row.goal:.3g}",
-            "" if medians.bases is None else f"{medians.bases:.2f}",
+            "" if row.base is None else f"{times.bases:.2f}",
         )
     return lines
 
@@ -107,7 +93,7 @@ def main() -> None:
     x = elements(options.dump, options.elements)
     print(
         f"{x.size} float32 elements of {options.dump or 'N(0, 1)'}, {options.threads} thread(s), "
-        f"median of {options.rounds} rounds; Python {platform.python_version()}, "
+        f"least of {options.rounds} rounds; Python {platform.python_version()}, "
         f"NumPy {np.__version__}, Numba {numba.__version__}, {processor()}"
     )
     if options.bfloat16:

@@ -30,24 +30,35 @@ class Row(NamedTuple):
     base: Callable[[], object] | None = None
 
 
-class Medians(NamedTuple):
-    """What was measured of a row: medians over rounds.
+class Times(NamedTuple):
+    """The least times of a row, in seconds.
 
     Attributes
     ----------
-    seconds : float
-    copies : float
-        Its time, divided by that of a memcpy.
-    twins : float or None
-        Its time, divided by that of the stream twin.
-    bases : float or None
-        Its time, divided by that of the call that it extends.
+    own, memcpy : float
+    twin, base : float
+        Those of the stream twin, and of the call that the row extends; infinite if there is none.
     """
 
-    seconds: float
-    copies: float
-    twins: float | None
-    bases: float | None
+    own: float
+    memcpy: float
+    twin: float
+    base: float
+
+    @property
+    def copies(self) -> float:
+        """Time in memcpys."""
+        return self.own / self.memcpy
+
+    @property
+    def twins(self) -> float:
+        """Time in those of the stream twin."""
+        return self.own / self.twin
+
+    @property
+    def bases(self) -> float:
+        """Time in those of the call that the row extends."""
+        return self.own / self.base
 
 
 def kernel_rows(x: np.ndarray) -> list[Row]:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bench.codec_rows import SPECS
-from bench.kernel_rows import Medians
+from bench.kernel_rows import Times
 from bench.sum_rows import COUNT
 from bench.sum_rows import SPECS as SUMMED
 
 
-def _digits(number: float | None) -> str:
+def _digits(number: float) -> str:
     """Return a number with two digits, or all of a larger one."""
-    assert number is not None
     return f"{number:.2g}" if number < 10 else f"{number:.0f}"
 
 
-def codec_lines(measured: Mapping[str, Medians]) -> str:
+def codec_lines(measured: Mapping[str, Times]) -> str:
     """Return the table of codecs, with times in those of a memcpy."""
     lines = [
         "| codec | `encode` | `compress` | ÷ `encode` | `quantize_residual` ÷ `encode` "
@@ -34,7 +33,7 @@ def codec_lines(measured: Mapping[str, Medians]) -> str:
     return "\n".join(lines)
 
 
-def half_lines(measured: Mapping[str, Medians]) -> str:
+def half_lines(measured: Mapping[str, Times]) -> str:
     """Return the table of gradients of 16 bits, with times in those of a memcpy."""
     lines = ["| codec | `encode` | `compress` | ÷ `encode` |", "|---|--:|--:|--:|"]
     for spec in SPECS:
@@ -46,7 +45,7 @@ def half_lines(measured: Mapping[str, Medians]) -> str:
     return "\n".join(lines)
 
 
-def sum_lines(measured: Mapping[str, Medians]) -> str:
+def sum_lines(measured: Mapping[str, Times]) -> str:
     """Return the table of sums of frames."""
     lines = [f"| codec | `decode_sum` of {COUNT} ÷ `decode_add` |", "|---|--:|"]
     for spec in SUMMED:
