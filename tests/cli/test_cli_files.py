@@ -83,7 +83,7 @@ def test_auto_needs_a_target(tmp_path):
 
 def test_message_on_the_suffix_names_the_file_once(tmp_path):
     path = tmp_path / "it's.txt"
-    path.touch()
+    path.write_bytes(b"no tensors")
     stderr = run("inspect", path, code=2).stderr
     assert stderr.startswith(f"gcodec: {path}: must be a file named .safetensors, ")
 

@@ -528,7 +528,6 @@ def test_overlapping_members(tmp_path):
         (b"\2" + bytes(7) + b"{}", ".safetensors"),
         (b"GCF", ".gcf"),
         (b"GIF89a", None),
-        (b"", None),
     ],
 )
 def test_formats_are_recognized_by_first_bytes(tmp_path, data, suffix):
@@ -539,6 +538,13 @@ def test_formats_are_recognized_by_first_bytes(tmp_path, data, suffix):
             recognized_suffix(path)
     else:
         assert recognized_suffix(path) == suffix
+
+
+def test_an_empty_file_is_no_unknown_format(tmp_path):
+    path = tmp_path / "x"
+    path.touch()
+    with pytest.raises(Truncated, match=r"^the file is empty"):
+        recognized_suffix(path)
 
 
 def test_damaged_archives_are_recognized(tmp_path):

@@ -188,4 +188,6 @@ def _mixed(
 
 @kernel("in uint8[], in int64[], int64, in uint64[], out uint64[]")
 def _digest_leaves(data, starts, length, last, state):
+    # starts.size == last.size is the number of lanes, and state.size 8 times that; the `length`
+    # bytes from each start on, a multiple of BLOCK_NBYTES, exist.
     _compress(data, starts, length, last, state)

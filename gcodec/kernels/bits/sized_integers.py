@@ -53,7 +53,7 @@ def _write_sized(numbers, out, state):
 @kernel("in uint8[], int64, int64, out int64[], out int64[]", vectorized=False)
 def _read_sized(data, at, end, numbers, ends):
     """Return how many numbers precede the end."""
-    # end <= 8 * data.size; ends.size == numbers.size
+    # ends.size == numbers.size; `peek` reads zeros after the data
     for k in range(numbers.size):
         word = peek(data, at)
         length = np.int64(word >> np.uint64(64 - LENGTH_NBITS))
