@@ -230,8 +230,10 @@ FEW_SENT = ("topk", "randomk", "dct8")
 def test_symbols_of_another_size_are_refused(codec: Codec) -> None:
     # Avoid equal symbols: rANS of a single distinct symbol has the same bytes for any length.
     symbols = codec.quantize(np.linspace(-1, 1, 40, dtype=np.float32))
-    with pytest.raises(gcodec.ParameterError, match="symbols"):
-        codec.dequantize(symbols, 200)
+    # 39 codes of a few bits may have as many bytes as 40, and those of MXNet's 1 bit do not know.
+    for n in (200,) if codec.name == "mxnet-1bit" else (39, 200):
+        with pytest.raises(gcodec.ParameterError, match="symbols"):
+            codec.dequantize(symbols, n)
     payload = codec.pack(symbols)
     few = codec.name in FEW_SENT or getattr(payload.codec, "form", "dense") == "sparse"
     if not few:  # the bytes may fit other sizes
@@ -253,6 +255,7 @@ WRONG_SYMBOLS: list[tuple[str, Any]] = [
     ("randomk:k=3", lambda s: s._replace(n=2)),
     ("sparseloco:k=2,chunk=4", lambda s: s._replace(bins=s.bins + np.uint8(4))),
     ("sparseloco:k=2,chunk=4", lambda s: s._replace(positions=s.positions[::-1].copy())),
+    ("sparseloco:k=2,chunk=4", lambda s: positions_of(s, 1, 0, *s.positions[2:])),
     ("sparseloco:k=2,chunk=4", lambda s: s._replace(parameters=s.parameters[:-1])),
     ("dct8:chunk=8,k=2", lambda s: s._replace(positions=s.positions[:, ::-1])),
     ("dct8:chunk=8,k=2", lambda s: s._replace(positions=s.positions + np.int32(8))),
