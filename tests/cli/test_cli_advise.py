@@ -67,6 +67,7 @@ def test_exercise_matches_the_formulas() -> None:
     balanced = between["balanced_bits_per_value"]
     assert balanced["two-phase"] == pytest.approx(4.78307, rel=1e-5)
     assert balanced["all-gather"] == pytest.approx(0.149471, rel=1e-5)
+    assert level(advice, "inside")["balanced_bits_per_value"] == {"two-phase": None}
     gathered = way(advice, "top-10%", "all-gather")
     assert gathered["communication_s"] == pytest.approx(3.024)
     assert gathered["slower_than_dense"] and gathered["times_dense"] == pytest.approx(9.6)

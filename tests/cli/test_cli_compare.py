@@ -280,6 +280,9 @@ def test_differences_of_special_values() -> None:
     empty = difference(zero[:0], zero[:0])
     assert (empty.values, empty.nmse, empty.max_difference) == (0, 0, 0)
     assert together([]).nmse == 0 and together([nothing, wild]).nmse == math.inf
+    without_values = difference(zero + 1, zero)
+    assert math.isnan(without_values.cosine)
+    assert math.isnan(together([without_values, without_values]).cosine)
 
 
 def test_a_lost_value_has_another_sign_and_no_angle() -> None:

@@ -38,6 +38,7 @@ def test_text_and_quiet_output():
     text = run("--no-self-test").stdout
     assert text.splitlines()[-1] == "all checks passed"
     assert "codec raw" not in text
+    assert "needs Python" not in text  # advice is for those who fail
     assert run("--no-self-test", "-q").output == ""
 
 
