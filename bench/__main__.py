@@ -97,7 +97,8 @@ def main() -> None:
         f"NumPy {np.__version__}, Numba {numba.__version__}, {processor()}"
     )
     if options.bfloat16:
-        x, rows = x.astype(ml_dtypes.bfloat16), half_rows(x.astype(ml_dtypes.bfloat16))
+        x = x.astype(ml_dtypes.bfloat16)
+        rows = half_rows(x)
     else:
         others = *matrix_rows(x.size), *interop_rows(x), *sum_rows(x)
         rows = [*kernel_rows(x), *codec_rows(x), *others]
