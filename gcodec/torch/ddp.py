@@ -860,7 +860,7 @@ def _parts_of(
     parts : list of Part
         Gradients, which are views of `wide` where possible.
     copies : list of (Tensor, Tensor)
-        Views of `wide` of which the parts contain contiguous copies, and these copies.
+        Each view of `wide` that had to be copied to be contiguous, and the copy in its part.
     """
     parts, copies = [], list[tuple[torch.Tensor, torch.Tensor]]()
     offset = task.flat.storage_offset() - wide.storage_offset()
