@@ -55,6 +55,21 @@ def test_the_oracle_reads_all_messages(dtype: np.dtype[Any]) -> None:
         assert read == patterns(new).tolist(), name
 
 
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 4032, 4095, 4096, 4097, 8256])
+def test_words_and_chunks_that_are_whole_or_not(dtype: np.dtype[Any], n: int) -> None:
+    """Kernels look at 64 elements at once, and at chunks of 4,096."""
+    old = weights(dtype, n)
+    for share in (0.02, 0.5, 1.0):
+        new = changed(old, share, 3)
+        frame = gcodec.encode_patch(new, base=old)
+        assert (patterns(gcodec.apply_patch(frame, old)) == patterns(new)).all()
+    payload = gcodec.Frame.from_bytes(frame).payload
+    bits, data = patterns(old).tolist(), payload.tobytes()
+    read = reference.read(data, payload.nbits, bits, dtype.itemsize, dtype.name)
+    assert read == patterns(new).tolist()
+
+
 def test_booleans() -> None:
     rng = np.random.default_rng(0)
     old, new = rng.random((2, 900)) < [[0.5], [0.2]]

@@ -18,7 +18,7 @@ import numpy as np
 from gcodec.kernels.numeric.byte_counts import add_tables, count_part, count_tables
 from gcodec.kernels.numeric.words import (
     arranged,
-    bytes_at_least,
+    at_least,
     count_ones,
     load_word,
     store_word,
@@ -364,7 +364,7 @@ def _gather_coded(plane, is_coded, orders, out):
     # may be stored if eight words fit.
     at, whole = 0, plane.size // _MASKED * _MASKED
     for i in range(0, whole, _MASKED):
-        mask = bytes_at_least(is_coded, i, np.uint8(1))
+        mask = at_least(is_coded, i, np.uint8(1))
         if mask == np.uint64(0):
             continue
         if at + _MASKED > out.size:
@@ -394,7 +394,7 @@ def _spread_coded(data, first, orders, out):
     # may be loaded if there are eight words.
     at, whole = 0, out.size // _MASKED * _MASKED
     for i in range(0, whole, _MASKED):
-        mask = bytes_at_least(first, i, np.uint8(1))
+        mask = at_least(first, i, np.uint8(1))
         if mask == np.uint64(0):
             for k in range(i, i + _MASKED, 8):
                 store_word(out, k, np.uint64(0))

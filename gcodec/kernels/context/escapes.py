@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gcodec.kernels.numeric.words import bytes_at_least, trailing_zeros
+from gcodec.kernels.numeric.words import at_least, trailing_zeros
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
@@ -120,7 +120,7 @@ def _find_from(symbols, least, places):
     for first in range(0, symbols.size, 64):
         mask = np.uint64(0)
         if first + 64 <= symbols.size:
-            mask = bytes_at_least(symbols, first, least)
+            mask = at_least(symbols, first, least)
         else:
             for i in range(first, symbols.size):
                 mask |= np.uint64(symbols[i] >= least) << np.uint64(i - first)

@@ -15,10 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.kernels.numeric.scan import starts_of
-from gcodec.kernels.numeric.words import count_ones, masked_above, trailing_zeros, unequal
+from gcodec.kernels.numeric.words import (
+    at_least,
+    count_ones,
+    place_of_one,
+    trailing_zeros,
+    unequal,
+)
 from gcodec.runtime import Array, pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
+from gcodec.runtime.jit import Kernel, factory, inline, intrinsic, kernel, subroutine
+from gcodec.runtime.lanes import Emitter, Value, integer, lanes
 
 MOST_CLASSES = 6
 CONTEXTS = 256
@@ -26,7 +33,7 @@ _ITEMSIZES = (1, 2, 4, 8)
 _STEP = 64  # elements whose classes a kernel compares at once
 _APART = 2 * CONTEXTS + 8  # entries from one table of counts to the next
 _TABLES = 4  # equal neighbors would wait for each other's count
-_NEVER = 1 << 62  # elements before a change that does not come
+_BLOCKS = 64  # blocks of 64 elements: a chunk, whose changes are found class by class
 _BYTE, _ONE = np.uint64(0xFF), np.uint64(1)
 
 
@@ -44,12 +51,10 @@ class Contexts(NamedTuple):
     shift: int
     is_float: bool
 
-    def levels(self, dtype: np.dtype[Any], bounds: Sequence[int]) -> tuple[Any, np.ndarray]:
-        """Return the mask of the context, and the patterns that contexts of classes exceed."""
-        most = (1 << 8 * dtype.itemsize - 1) - 1
-        levels = np.full(MOST_CLASSES - 1, most, dtype)
-        levels[: len(bounds)] = [(bound << self.shift) - 1 for bound in bounds]
-        return dtype.type(0xFF << self.shift & most), levels
+    def levels(self, bounds: Sequence[int]) -> tuple[np.uint64, np.uint64]:
+        """Return the shift, and the contexts that those of classes exceed as bytes of a word."""
+        levels = [bound - 1 for bound in bounds] + [255] * (MOST_CLASSES - 1 - len(bounds))
+        return np.uint64(self.shift), np.uint64(int.from_bytes(levels, "little"))
 
 
 class Tally(NamedTuple):
@@ -109,7 +114,7 @@ def split(
         elements on a device.
     differences : (k,) uint64 array
     """
-    run, levels = _split(old.itemsize), contexts.levels(old.dtype, bounds)
+    run, levels = _split(old.itemsize), contexts.levels(bounds)
     elements, changed = (by_class(counts, bounds) for counts in known)
     places = np.empty(int(changed.sum()), np.int64)
     differences = np.empty(places.size, np.uint64)
@@ -151,7 +156,7 @@ class ClassSizes(NamedTuple):
 @dispatched("gcodec.kernels.numeric.class_changes_cuda")
 def class_sizes(bits: np.ndarray, contexts: Contexts, bounds: Sequence[int]) -> ClassSizes:
     """Count (n,) elements by their classes, given the least context of each but the first."""
-    run, levels = _count(bits.itemsize), contexts.levels(bits.dtype, bounds)
+    run, levels = _count(bits.itemsize), contexts.levels(bounds)
 
     def task(start: int, stop: int) -> tuple[int, np.ndarray]:
         counts = np.zeros(MOST_CLASSES, np.int64)
@@ -189,47 +194,45 @@ def apply(
     out : (n,) unsigned array
         Either `old` itself or an array that does not share its memory.
     """
-    run, levels = _apply(old.itemsize), contexts.levels(old.dtype, bounds)
-    offsets = starts_of([part.size for part in places])
-    all_places, all_differences = np.concatenate(places), np.concatenate(differences)
+    run, levels = _apply(old.itemsize), contexts.levels(bounds)
+    offsets, all_places = starts_of([part.size for part in places]), np.concatenate(places)
+    all_differences = np.concatenate(differences, dtype=old.dtype, casting="same_kind")
     before = np.cumsum(sizes.sizes, axis=0) - sizes.sizes
 
     def task(start: int, stop: int) -> None:
-        row = sizes.starts[start]
         state = np.zeros((3, MOST_CLASSES), np.int64)
-        state[2] = _NEVER
+        state[2] = before[sizes.starts[start]]
         for k, part in enumerate(places):
-            first = int(before[row, k])
-            low, high = np.searchsorted(part, [first, first + int(sizes.sizes[row, k])])
-            state[:2, k] = low + offsets[k], high + offsets[k]
-            if low < high:
-                state[2, k] = part[low] - first
-        flat, target = state.reshape(-1), out[start:stop]
+            first = np.searchsorted(part, state[2, k])
+            state[:2, k] = offsets[k] + first, offsets[k] + part.size
+        target = out[start:stop]
         if out is not old:
             target[:] = old[start:stop]
-        run(target, *levels, contexts.is_float, all_places, all_differences, flat)
+        changes = all_places, all_differences, state.reshape(-1)
+        room = [np.empty(MOST_CLASSES * _BLOCKS, dtype) for dtype in (np.uint64, np.uint16)]
+        run(target, *levels, contexts.is_float, *changes, *room)
 
     pool.run(task, old.size, _STEP)
 
 
 @inline
-def _rank(pattern, is_float, sign):
-    """Return the rank of a bit pattern, as uint64; `sign` is its highest bit."""
-    if not is_float:
-        return pattern
-    if pattern & sign:
-        return ~pattern & (sign | (sign - np.uint64(1)))
-    return pattern | sign
+def _flips(is_float, sign):
+    """Return the bits in which patterns and ranks differ: of negative floats, and of others."""
+    if is_float:
+        return sign | (sign - np.uint64(1)), sign
+    return np.uint64(0), np.uint64(0)
 
 
 @inline
-def _pattern(rank, is_float, sign):
+def _rank(pattern, sign, negative, other):
+    """Return the rank of a bit pattern, as uint64; `sign` is its highest bit."""
+    return pattern ^ (negative if pattern & sign else other)
+
+
+@inline
+def _pattern(rank, sign, negative, other):
     """Return the bit pattern of a rank."""
-    if not is_float:
-        return rank
-    if rank & sign:
-        return rank ^ sign
-    return ~rank & (sign | (sign - np.uint64(1)))
+    return rank ^ (other if rank & sign else negative)
 
 
 @factory(lambda: ((itemsize,) for itemsize in _ITEMSIZES))
@@ -252,45 +255,91 @@ def _tally(itemsize: int) -> Kernel:
     return tally_contexts
 
 
-@inline
-def _class_of(pattern, mask, levels):
-    """Return the class of a bit pattern."""
-    kind = 0
-    for k in range(MOST_CLASSES - 1):  # levels.size == MOST_CLASSES - 1
-        kind += np.int64(pattern & mask > levels[k])
-    return kind
+@intrinsic
+def _above(typing_context: Any, bits: Any, at: Any, shift: Any, levels: Any) -> Any:
+    """Return masks of the elements from `at` to `at` + 63 whose contexts exceed each level.
+
+    Bit k of a mask belongs to the element `at` + k.
+    """
+    from numba.core import types
+
+    from gcodec.runtime import lowering
+
+    width, masks = bits.dtype.bitwidth, types.UniTuple(types.uint64, MOST_CLASSES - 1)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        e, byte = Emitter(builder, {}), integer(8)
+        first = builder.gep(lowering.data_of(builder, args[0]), [args[1]])
+        elements = e.load(first, lanes(width, 64), width // 8)
+        by = args[2] if width == 64 else builder.trunc(args[2], integer(width))
+        contexts = builder.lshr(elements, e.splat(by, 64))
+        if width > 8:
+            contexts = builder.trunc(contexts, lanes(8, 64))
+        contexts = builder.xor(contexts, contexts.type([128] * 64))
+        results = list[Value]()
+        for k in range(MOST_CLASSES - 1):
+            level = builder.trunc(builder.lshr(args[3], integer(64)(8 * k)), byte)
+            level = builder.xor(level, byte(128))
+            exceeds = builder.icmp_signed(">", contexts, e.splat(level, 64))
+            results.append(builder.bitcast(exceeds, integer(64)))
+        return context.make_tuple(builder, masks, results)
+
+    return masks(bits, at, shift, levels), generate
+
+
+@subroutine
+def _above_to_end(bits, at, shift, levels):
+    """Return the masks of `_above` for fewer than 64 elements, those from `at` to the end."""
+    b = c = d = e = f = np.uint64(0)
+    for i in range(at, bits.size):
+        context, place = np.uint64(bits[i]) >> shift & _BYTE, np.uint64(i - at)
+        b |= np.uint64(context > levels & _BYTE) << place
+        c |= np.uint64(context > levels >> np.uint64(8) & _BYTE) << place
+        d |= np.uint64(context > levels >> np.uint64(16) & _BYTE) << place
+        e |= np.uint64(context > levels >> np.uint64(24) & _BYTE) << place
+        f |= np.uint64(context > levels >> np.uint64(32) & _BYTE) << place
+    return b, c, d, e, f
 
 
 @inline
-def _members(bits, at, mask, levels):
-    """Return a mask of each class of the 64 elements from `at` on; bit k is that of `at` + k."""
-    b = masked_above(bits, at, mask, levels[0])
-    c = masked_above(bits, at, mask, levels[1])
-    d = masked_above(bits, at, mask, levels[2])
-    e = masked_above(bits, at, mask, levels[3])
-    f = masked_above(bits, at, mask, levels[4])
-    return ~b, b & ~c, c & ~d, d & ~e, e & ~f, f
+def _members(bits, at, shift, levels):
+    """Return a mask of each class of up to 64 elements from `at` on; bit k is that of `at` + k."""
+    if at + 64 <= bits.size:
+        present = ~np.uint64(0)
+        b, c, d, e, f = _above(bits, at, shift, levels)
+    else:
+        count = max(bits.size - at, 0)
+        present = (_ONE << np.uint64(count)) - _ONE
+        b, c, d, e, f = _above_to_end(bits, at, shift, levels)
+    return present & ~b, b & ~c, c & ~d, d & ~e, e & ~f, f
+
+
+@inline
+def _changes(old, new, at):
+    """Return a mask of the changed ones of up to 64 elements from `at` on."""
+    if at + 64 <= old.size:
+        return unequal(old, new, at)
+    changed = np.uint64(0)
+    for i in range(at, old.size):
+        changed |= np.uint64(old[i] != new[i]) << np.uint64(i - at)
+    return changed
 
 
 @factory(lambda: ((itemsize,) for itemsize in _ITEMSIZES))
 def _count(itemsize: int) -> Kernel:
     word = f"uint{8 * itemsize}"
 
-    @kernel(f"in {word}[], {word}, in {word}[], out int64[]", str(itemsize), vectorized=False)
-    def count_classes(bits, mask, levels, counts):
-        # levels.size == MOST_CLASSES - 1; counts.size == MOST_CLASSES == 6. The 64 elements from
-        # each `at` on exist.
-        whole = bits.size - bits.size % 64
-        for at in range(0, whole, 64):
-            a, b, c, d, e, f = _members(bits, at, mask, levels)
+    @kernel(f"in {word}[], uint64, uint64, out int64[]", str(itemsize), vectorized=False)
+    def count_classes(bits, shift, levels, counts):
+        # counts.size == MOST_CLASSES == 6
+        for at in range(0, bits.size, 64):
+            a, b, c, d, e, f = _members(bits, at, shift, levels)
             counts[0] += np.int64(count_ones(a))
             counts[1] += np.int64(count_ones(b))
             counts[2] += np.int64(count_ones(c))
             counts[3] += np.int64(count_ones(d))
             counts[4] += np.int64(count_ones(e))
             counts[5] += np.int64(count_ones(f))
-        for i in range(whole, bits.size):
-            counts[_class_of(bits[i], mask, levels)] += 1
 
     return count_classes
 
@@ -300,7 +349,7 @@ def _split(itemsize: int) -> Kernel:
     word, sign = f"uint{8 * itemsize}", np.uint64(1 << 8 * itemsize - 1)
 
     @subroutine
-    def split_members(old, new, at, members, changed, kind, is_float, state, places, differences):
+    def split_members(old, new, at, members, changed, kind, flips, state, places, differences):
         """Write the changes of a class among the elements from `at` on that a mask selects."""
         top, rest = sign | (sign - np.uint64(1)), members & changed
         while rest:
@@ -310,33 +359,29 @@ def _split(itemsize: int) -> Kernel:
                 before = members & ((_ONE << bit) - _ONE)
                 places[fill] = state[kind] + np.int64(count_ones(before))
                 a, b = np.uint64(old[i]), np.uint64(new[i])
-                d = (_rank(b, is_float, sign) - _rank(a, is_float, sign)) & top
+                d = (_rank(b, sign, *flips) - _rank(a, sign, *flips)) & top
                 minus = top if d & sign else np.uint64(0)
                 differences[fill] = ((d << _ONE) ^ minus) & top
                 state[MOST_CLASSES + kind] = fill + 1
             rest &= rest - _ONE
         state[kind] += np.int64(count_ones(members))
 
-    arrays = f"in {word}[], in {word}[], {word}, in {word}[], boolean, out int64[], out int64[]"
+    arrays = f"in {word}[], in {word}[], uint64, uint64, boolean, out int64[], out int64[]"
 
     @kernel(f"{arrays}, out uint64[]", variant=str(itemsize), vectorized=False)
-    def split_changes(old, new, mask, levels, is_float, state, places, differences):
-        # new.size == old.size; levels.size == MOST_CLASSES - 1; state has for each of 6 classes
-        # the number of preceding elements, and the index of its next change;
-        # differences.size == places.size. The 64 elements from each `at` on exist.
-        whole = old.size - old.size % 64
-        for at in range(0, whole, 64):
-            a, b, c, d, e, f = _members(old, at, mask, levels)
-            on = unequal(old, new, at)
-            split_members(old, new, at, a, on, 0, is_float, state, places, differences)
-            split_members(old, new, at, b, on, 1, is_float, state, places, differences)
-            split_members(old, new, at, c, on, 2, is_float, state, places, differences)
-            split_members(old, new, at, d, on, 3, is_float, state, places, differences)
-            split_members(old, new, at, e, on, 4, is_float, state, places, differences)
-            split_members(old, new, at, f, on, 5, is_float, state, places, differences)
-        for i in range(whole, old.size):
-            kind, on = _class_of(old[i], mask, levels), np.uint64(old[i] != new[i])
-            split_members(old, new, i, _ONE, on, kind, is_float, state, places, differences)
+    def split_changes(old, new, shift, levels, is_float, state, places, differences):
+        # new.size == old.size; state has for each of 6 classes the number of preceding elements,
+        # and the index of its next change; differences.size == places.size.
+        flips = _flips(is_float, sign)
+        for at in range(0, old.size, 64):
+            a, b, c, d, e, f = _members(old, at, shift, levels)
+            on = _changes(old, new, at)
+            split_members(old, new, at, a, on, 0, flips, state, places, differences)
+            split_members(old, new, at, b, on, 1, flips, state, places, differences)
+            split_members(old, new, at, c, on, 2, flips, state, places, differences)
+            split_members(old, new, at, d, on, 3, flips, state, places, differences)
+            split_members(old, new, at, e, on, 4, flips, state, places, differences)
+            split_members(old, new, at, f, on, 5, flips, state, places, differences)
 
     return split_changes
 
@@ -345,49 +390,70 @@ def _split(itemsize: int) -> Kernel:
 def _apply(itemsize: int) -> Kernel:
     word, sign = f"uint{8 * itemsize}", np.uint64(1 << 8 * itemsize - 1)
     store = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[itemsize]
-    end, waits = MOST_CLASSES, 2 * MOST_CLASSES
+    ends, firsts, top = MOST_CLASSES, 2 * MOST_CLASSES, sign | (sign - np.uint64(1))
+
+    @inline
+    def note(own, size, row, members, before):
+        """Write the mask of a block, and how many members of the chunk precede it."""
+        members[row], before[row] = own, np.uint16(size)
+        return size + np.int64(count_ones(own))
 
     @subroutine
-    def apply_to_members(bits, at, members, kind, is_float, places, differences, state):
-        """Apply the changes of a class among the elements from `at` on that a mask selects."""
-        count, wait = np.int64(count_ones(members)), state[waits + kind]
-        top = sign | (sign - np.uint64(1))
-        while wait < count:
-            for _ in range(wait):
-                members &= members - _ONE
-            i = at + np.int64(trailing_zeros(members))
-            index = state[kind]
-            count -= wait + 1
-            members &= members - _ONE
-            wait = np.int64(_NEVER)
-            if index < state[end + kind]:  # which is at most places.size
-                d = differences[index]
-                d = (d >> _ONE) ^ (np.uint64(0) - (d & _ONE))
-                rank = (_rank(np.uint64(bits[i]), is_float, sign) + d) & top
-                bits[i] = store(_pattern(rank, is_float, sign))
-                state[kind] = index + 1
-                if index + 1 < state[end + kind]:
-                    wait = places[index + 1] - places[index] - 1
-        state[waits + kind] = wait - count
+    def find_members(bits, start, shift, levels, members, before):
+        """Write a mask of each class for each 64 elements of the chunk from `start` on.
 
-    arrays = f"out {word}[], {word}, in {word}[], boolean, in int64[], in uint64[], out int64[]"
+        Also write how many elements of the class precede them in the chunk. Return the sizes of
+        the classes in the chunk.
+        """
+        sa = sb = sc = sd = se = sf = 0
+        for block in range(_BLOCKS):
+            a, b, c, d, e, f = _members(bits, start + 64 * block, shift, levels)
+            sa = note(a, sa, block, members, before)
+            sb = note(b, sb, _BLOCKS + block, members, before)
+            sc = note(c, sc, 2 * _BLOCKS + block, members, before)
+            sd = note(d, sd, 3 * _BLOCKS + block, members, before)
+            se = note(e, se, 4 * _BLOCKS + block, members, before)
+            sf = note(f, sf, 5 * _BLOCKS + block, members, before)
+        return sa, sb, sc, sd, se, sf
 
-    @kernel(arrays, variant=str(itemsize), vectorized=False)
-    def apply_changes(bits, mask, levels, is_float, places, differences, state):
-        # levels.size == MOST_CLASSES - 1; state has for each of 6 classes: the index of its next
-        # change, the end of its changes, and the number of its elements before that change. The
-        # 64 elements from each `at` on exist. As places rise, no such number is negative.
-        whole = bits.size - bits.size % 64
-        for at in range(0, whole, 64):
-            a, b, c, d, e, f = _members(bits, at, mask, levels)
-            apply_to_members(bits, at, a, 0, is_float, places, differences, state)
-            apply_to_members(bits, at, b, 1, is_float, places, differences, state)
-            apply_to_members(bits, at, c, 2, is_float, places, differences, state)
-            apply_to_members(bits, at, d, 3, is_float, places, differences, state)
-            apply_to_members(bits, at, e, 4, is_float, places, differences, state)
-            apply_to_members(bits, at, f, 5, is_float, places, differences, state)
-        for i in range(whole, bits.size):
-            kind = _class_of(bits[i], mask, levels)
-            apply_to_members(bits, i, _ONE, kind, is_float, places, differences, state)
+    @subroutine
+    def apply_to_class(
+        bits, start, members, before, kind, size, flips, places, differences, state
+    ):
+        """Apply the changes of a class, which has `size` members in the chunk from `start` on."""
+        index, end, first = state[kind], state[ends + kind], state[firsts + kind]
+        row = np.uint64(_BLOCKS * kind)
+        # No branch depends on where a change lies: that could not be predicted.
+        while index < end and places[index] - first < size:
+            number = places[index] - first  # of the member in the chunk
+            later = at_least(before, row, np.uint16(number + 1))  # blocks that begin after it
+            block = trailing_zeros(later) - _ONE
+            below = np.uint64(number) - np.uint64(before[row + block])
+            i = np.uint64(start) + np.uint64(64) * block
+            i += place_of_one(members[row + block], below)
+            d = np.uint64(differences[index])
+            d = (d >> _ONE) ^ (np.uint64(0) - (d & _ONE))
+            rank = (_rank(np.uint64(bits[i]), sign, *flips) + d) & top
+            bits[i] = store(_pattern(rank, sign, *flips))
+            index += 1
+        state[kind], state[firsts + kind] = index, first + size
+
+    arrays = f"out {word}[], uint64, uint64, boolean, in int64[], in {word}[], out int64[]"
+
+    @kernel(f"{arrays}, out uint64[], out uint16[]", variant=str(itemsize), vectorized=False)
+    def apply_changes(bits, shift, levels, is_float, places, differences, state, members, before):
+        # members and before have _BLOCKS elements for each of 6 classes. state has for each class:
+        # the index of its next change, the end of its changes, which is at most places.size ==
+        # differences.size, and the number of its elements that precede. As places rise, and those
+        # below this number have been applied, no `number` is negative; the number of a member has
+        # a block, as before[row] is 0, and a bit in its mask, which is that of an element.
+        flips = _flips(is_float, sign)
+        for start in range(0, bits.size, 64 * _BLOCKS):
+            sizes = find_members(bits, start, shift, levels, members, before)
+            for kind in range(MOST_CLASSES):
+                size = sizes[kind]
+                apply_to_class(
+                    bits, start, members, before, kind, size, flips, places, differences, state
+                )
 
     return apply_changes

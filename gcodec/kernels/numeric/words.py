@@ -121,6 +121,32 @@ count_ones = _bit_operation("count_ones", "ctpop")
 """Return the number of one bits."""
 
 
+@intrinsic
+def place_of_one(typing_context: Any, word: Any, rank: Any) -> Any:
+    """Return the place of the one bit of a uint64 that has `rank` one bits below it.
+
+    The steps have no branches, which no processor could predict.
+    """
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word, rank = args
+        if compiles_for("avx512f"):  # PDEP is slow on some older processors
+            one = builder.shl(word.type(1), rank)
+            chosen = Emitter(builder, {}).x86("bmi.pdep.64", word.type, [one, word])
+            return builder.cttz(chosen, integer(1)(False))
+        place = zero = word.type(0)
+        for half in (32, 16, 8, 4, 2, 1):
+            lower = builder.ctpop(builder.and_(word, word.type((1 << half) - 1)))
+            is_above = builder.icmp_unsigned(">=", rank, lower)
+            rank = builder.sub(rank, builder.select(is_above, lower, zero))
+            move = builder.select(is_above, word.type(half), zero)
+            word, place = builder.lshr(word, move), builder.add(place, move)
+        return place
+
+    return types.uint64(word, rank), generate
+
+
 @subroutine
 def peek(data, at):
     """Return the 64 bits from bit `at` >= 0 on, the first highest; zeros follow the last byte."""
@@ -180,12 +206,12 @@ def _mask_of(name: str, names: tuple[str, ...], compare: Callable[..., Value]) -
     return named_intrinsic(mask_of, names)
 
 
-bytes_at_least = _mask_of(
-    "bytes_at_least",
+at_least = _mask_of(
+    "at_least",
     ("array", "at", "bound"),
     lambda builder, x, least: builder.icmp_unsigned(">=", x, least),
 )
-"""Return a uint64 whose bit k is 1 if byte `at` + k of a uint8 array is at least a bound."""
+"""Return a uint64 whose bit k is 1 if ``array[at + k]`` is at least a bound, both unsigned."""
 magnitudes_above = _mask_of(
     "magnitudes_above",
     ("values", "at", "bound"),
@@ -198,15 +224,6 @@ unequal = _mask_of(
     "unequal", ("a", "b", "at"), lambda builder, a, b: builder.icmp_unsigned("!=", a, b)
 )
 """Return a uint64 whose bit k is 1 if ``a[at + k]`` differs from ``b[at + k]``, both integers."""
-masked_above = _mask_of(
-    "masked_above",
-    ("array", "at", "mask", "level"),
-    lambda builder, x, mask, level: builder.icmp_signed(">", builder.and_(x, mask), level),
-)
-"""Return a uint64 whose bit k is 1 if ``array[at + k] & mask`` exceeds a level, both signed.
-
-The array, the mask and the level have the same unsigned type.
-"""
 
 
 def _putting(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.bits.bit_string import SLACK, BitString
-from gcodec.kernels.numeric.words import bytes_at_least, count_ones, put, trailing_zeros
+from gcodec.kernels.numeric.words import at_least, count_ones, put, trailing_zeros
 from gcodec.kernels.prefix.codewords import LEVELS
 from gcodec.kernels.prefix.prefix_table import WIDE
 from gcodec.kernels.prefix.prefix_write import fours_of, joined, narrowed, spelling
@@ -108,7 +108,7 @@ def _write_pairs(
         span = min(SCAN, small.size - i)
         mask = np.uint64(0)
         if span == SCAN:
-            mask = bytes_at_least(small, i, np.uint8(1))
+            mask = at_least(small, i, np.uint8(1))
             near = i - last + SCAN < NEAR and until > SCAN
             if near and count_ones(mask) >= np.uint64(_MANY):
                 # Groups of four symbols, up to one that has no word in the table.

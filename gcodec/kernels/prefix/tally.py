@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gcodec.kernels.numeric.byte_counts import byte_counts
-from gcodec.kernels.numeric.words import bytes_at_least, count_ones, leading_zeros, trailing_zeros
+from gcodec.kernels.numeric.words import at_least, count_ones, leading_zeros, trailing_zeros
 from gcodec.kernels.prefix.run_level import SCAN
 from gcodec.runtime import pool
 from gcodec.runtime.jit import kernel
@@ -212,16 +212,16 @@ def _tally_bytes(small, counts, ends):
     last = np.int64(0)
     whole = small.size - small.size % SCAN
     for i in range(0, whole, SCAN):
-        nonzero = bytes_at_least(small, i, np.uint8(1))
+        nonzero = at_least(small, i, np.uint8(1))
         if nonzero == 0:
             continue
         for k in range(1, 8):  # symbols of levels from 2^k − 1 on, and from 2^(k − 1) on
-            level = np.int64(count_ones(bytes_at_least(small, i, np.uint8((2 << k) - 2))))
+            level = np.int64(count_ones(at_least(small, i, np.uint8((2 << k) - 2))))
             above[k] += level
             if level == 0:
                 break
         for k in range(7):
-            level = np.int64(count_ones(bytes_at_least(small, i, np.uint8(2 << k))))
+            level = np.int64(count_ones(at_least(small, i, np.uint8(2 << k))))
             levels[k] += level
             if level == 0:
                 break
@@ -295,7 +295,7 @@ def _gap_counts(small, counts, far, ends):
     for i in range(0, small.size, SCAN):
         mask = np.uint64(0)
         if i + SCAN <= small.size:
-            mask = bytes_at_least(small, i, np.uint8(1))
+            mask = at_least(small, i, np.uint8(1))
         else:
             for k in range(small.size - i):
                 mask |= np.uint64(small[i + k] != 0) << np.uint64(k)

@@ -91,6 +91,8 @@ class Classes(NamedTuple):
             error, what = Truncated if at > end else Corrupt, "gaps" if self.least else "values"
             nbits = at - first
             raise error(f"the {what} have {nbits} bits within classes, the payload {end - first}")
+        if first == end and not self.least:  # each class has a single value
+            return classes.astype(np.uint64)
         values = np.empty(classes.size, np.uint64)
 
         def task(start: int, stop: int) -> tuple[int, int, bool, int]:
