@@ -34,6 +34,7 @@ _STEP = 64  # elements whose classes a kernel compares at once
 _APART = 2 * CONTEXTS + 8  # entries from one table of counts to the next
 _TABLES = 4  # equal neighbors would wait for each other's count
 _BLOCKS = 64  # blocks of 64 elements: a chunk, whose changes are found class by class
+_COPIED = 1 << 17  # elements that are still in the cache when their changes are applied
 _BYTE, _ONE = np.uint64(0xFF), np.uint64(1)
 
 
@@ -205,12 +206,13 @@ def apply(
         for k, part in enumerate(places):
             first = np.searchsorted(part, state[2, k])
             state[:2, k] = offsets[k] + first, offsets[k] + part.size
-        target = out[start:stop]
-        if out is not old:
-            target[:] = old[start:stop]
         changes = all_places, all_differences, state.reshape(-1)
         room = [np.empty(MOST_CLASSES * _BLOCKS, dtype) for dtype in (np.uint64, np.uint16)]
-        run(target, *levels, contexts.is_float, *changes, *room)
+        for at in range(start, stop, _COPIED):
+            target = out[at : min(at + _COPIED, stop)]
+            if out is not old:
+                target[:] = old[at : at + target.size]
+            run(target, *levels, contexts.is_float, *changes, *room)
 
     pool.run(task, old.size, _STEP)
 
