@@ -84,8 +84,8 @@ def tally(old: np.ndarray, new: np.ndarray, contexts: Contexts) -> Tally:
     run = _tally(old.itemsize)
 
     def task(start: int, stop: int) -> np.ndarray:
-        counts = np.zeros(_TABLES * _APART, np.int64)
-        run(old[start:stop], new[start:stop], np.uint64(contexts.shift), counts)
+        counts, keys = np.zeros(_TABLES * _APART, np.int64), np.empty(64, np.uint16)
+        run(old[start:stop], new[start:stop], np.uint64(contexts.shift), counts, keys)
         return counts.reshape(_TABLES, _APART).sum(axis=0)[: 2 * CONTEXTS]
 
     counts = np.stack(pool.run(task, old.size, _STEP))
@@ -237,20 +237,62 @@ def _pattern(rank, sign, negative, other):
     return rank ^ (other if rank & sign else negative)
 
 
+def _elements(e: Emitter, bits: Value, at: Value) -> Value:
+    """Emit the vector of the 64 elements of an array from `at` on."""
+    from gcodec.runtime import lowering
+
+    first = e.builder.gep(lowering.data_of(e.builder, bits), [at])
+    width = first.type.pointee.width
+    return e.load(first, lanes(width, 64), width // 8)
+
+
+def _contexts(e: Emitter, elements: Value, shift: Value) -> Value:
+    """Emit the vector of the contexts of elements, given a uint64 shift; lanes have 8 bits."""
+    width = elements.type.element.width
+    by = shift if width == 64 else e.builder.trunc(shift, integer(width))
+    shifted = e.builder.lshr(elements, e.splat(by, 64))
+    return e.builder.trunc(shifted, lanes(8, 64)) if width > 8 else shifted
+
+
+@intrinsic
+def _store_keys(typing_context: Any, old: Any, new: Any, at: Any, shift: Any, keys: Any) -> Any:
+    """Write the contexts of the 64 elements from `at` on, and 256 more if they change, as uint16.
+
+    Numba would compute each on its own, which takes longer than to count it.
+    """
+    from numba.core import types
+
+    from gcodec.runtime import lowering
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        e, kind = Emitter(builder, {}), lanes(16, 64)
+        a, b = (_elements(e, array, args[2]) for array in args[:2])
+        contexts = builder.zext(_contexts(e, a, args[3]), kind)
+        changes = builder.zext(builder.icmp_unsigned("!=", a, b), kind)
+        added = builder.shl(changes, kind([8] * 64))  # 256
+        e.store(builder.or_(contexts, added), lowering.data_of(builder, args[4]), 2)
+        return context.get_dummy_value()
+
+    return types.void(old, new, at, shift, keys), generate
+
+
 @factory(lambda: ((itemsize,) for itemsize in _ITEMSIZES))
 def _tally(itemsize: int) -> Kernel:
-    word = f"uint{8 * itemsize}[]"
+    arrays = ", ".join([f"in uint{8 * itemsize}[]"] * 2)
 
-    @kernel(f"in {word}, in {word}, uint64, out int64[]", variant=str(itemsize))
-    def tally_contexts(old, new, shift, counts):
-        # new.size == old.size; counts.size == _TABLES * _APART
-        whole = old.size // _TABLES
-        for i in range(whole):
-            for k in range(_TABLES):
-                a, b = old[_TABLES * i + k], new[_TABLES * i + k]
-                context = (np.uint64(a) >> shift) & _BYTE
-                counts[np.uint64(k * _APART) + context + np.uint64(CONTEXTS) * (a != b)] += 1
-        for i in range(_TABLES * whole, old.size):
+    @kernel(f"{arrays}, uint64, out int64[], out uint16[]", str(itemsize), vectorized=False)
+    def tally_contexts(old, new, shift, counts, keys):
+        # new.size == old.size; counts.size == _TABLES * _APART and _TABLES == 4; keys.size == 64,
+        # and keys are below 2 * CONTEXTS. The 64 elements from each `at` on exist.
+        whole, apart = old.size - old.size % 64, np.uint64(_APART)
+        for at in range(0, whole, 64):
+            _store_keys(old, new, at, shift, keys)
+            for i in range(0, 64, 4):
+                counts[np.uint64(keys[i])] += 1
+                counts[np.uint64(keys[i + 1]) + apart] += 1
+                counts[np.uint64(keys[i + 2]) + np.uint64(2) * apart] += 1
+                counts[np.uint64(keys[i + 3]) + np.uint64(3) * apart] += 1
+        for i in range(whole, old.size):
             context = (np.uint64(old[i]) >> shift) & _BYTE
             counts[context + np.uint64(CONTEXTS) * (old[i] != new[i])] += 1
 
@@ -265,24 +307,17 @@ def _above(typing_context: Any, bits: Any, at: Any, shift: Any, levels: Any) -> 
     """
     from numba.core import types
 
-    from gcodec.runtime import lowering
-
-    width, masks = bits.dtype.bitwidth, types.UniTuple(types.uint64, MOST_CLASSES - 1)
+    masks = types.UniTuple(types.uint64, MOST_CLASSES - 1)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        e, byte = Emitter(builder, {}), integer(8)
-        first = builder.gep(lowering.data_of(builder, args[0]), [args[1]])
-        elements = e.load(first, lanes(width, 64), width // 8)
-        by = args[2] if width == 64 else builder.trunc(args[2], integer(width))
-        contexts = builder.lshr(elements, e.splat(by, 64))
-        if width > 8:
-            contexts = builder.trunc(contexts, lanes(8, 64))
+        e, byte, results = Emitter(builder, {}), integer(8), list[Value]()
+        # AVX2 compares signed bytes only, so all signs are flipped.
+        contexts = _contexts(e, _elements(e, *args[:2]), args[2])
         contexts = builder.xor(contexts, contexts.type([128] * 64))
-        results = list[Value]()
         for k in range(MOST_CLASSES - 1):
             level = builder.trunc(builder.lshr(args[3], integer(64)(8 * k)), byte)
-            level = builder.xor(level, byte(128))
-            exceeds = builder.icmp_signed(">", contexts, e.splat(level, 64))
+            flipped = e.splat(builder.xor(level, byte(128)), 64)
+            exceeds = builder.icmp_signed(">", contexts, flipped)
             results.append(builder.bitcast(exceeds, integer(64)))
         return context.make_tuple(builder, masks, results)
 
