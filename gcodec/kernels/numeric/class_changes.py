@@ -270,7 +270,9 @@ def _store_keys(typing_context: Any, old: Any, new: Any, at: Any, shift: Any, ke
         contexts = builder.zext(_contexts(e, a, args[3]), kind)
         changes = builder.zext(builder.icmp_unsigned("!=", a, b), kind)
         added = builder.shl(changes, kind([8] * 64))  # 256
-        e.store(builder.or_(contexts, added), lowering.data_of(builder, args[4]), 2)
+        keys, first = builder.or_(contexts, added), lowering.data_of(builder, args[4])
+        for k in range(0, 64, 16):  # the loads that follow wait longer for stores of 64 bytes
+            e.store(e.picked(keys, range(k, k + 16)), e.element(first, k), 2)
         return context.get_dummy_value()
 
     return types.void(old, new, at, shift, keys), generate
