@@ -660,6 +660,15 @@ def test_iteration_stops_at_the_first_damaged_frame() -> None:
         assert damaged.type is Truncated
 
 
+def test_errors_of_iteration_name_the_file_and_the_frame(tmp_path: Path) -> None:
+    path = tmp_path / "step.gcf"
+    path.write_bytes(build() + b"GCF\2")
+    with pytest.raises(Unsupported, match=r"step\.gcf: frame 1: frame version 2"):
+        list(gcodec.iter_frames(path))
+    with pytest.raises(Unsupported, match=r"^frame 1: frame version 2"):
+        list(gcodec.iter_frames(path.read_bytes()))
+
+
 def test_iteration_with_a_key() -> None:
     frames = [build(name=str(k), key=b"k") for k in range(3)]
     assert [f.name for f in gcodec.iter_frames(b"".join(frames), key=b"k")] == ["0", "1", "2"]

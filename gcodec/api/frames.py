@@ -517,7 +517,8 @@ def iter_frames(
     Raises
     ------
     FormatError
-        At the first frame that is damaged or exceeds the limits.
+        At the first frame that is damaged or exceeds the limits. The message states its number,
+        and the path.
     OSError
         If a file cannot be read.
     TypeError
@@ -533,10 +534,13 @@ def iter_frames(
     """
     limits = Limits.or_default(limits)
     contents, start = _contents(data)
-    end = len(Reader(contents).data)
+    end, number = len(Reader(contents).data), 0
+    file = f"{os.fspath(data)}: " if isinstance(data, (str, os.PathLike)) else ""
     while start < end:
-        frame, start = Frame.read(contents, start, limits, key)
+        with located(f"{file}frame {number}", default=start):
+            frame, start = Frame.read(contents, start, limits, key)
         yield frame
+        number += 1
 
 
 def decode_many(

@@ -488,10 +488,10 @@ class SparseLoCo(SparseCodec):
         grouped = np.empty(layout.nbytes(k), np.uint8)
         string = ranged.open_string("huffman", span._replace(seek=None), grouped.size)
         end = string.read(into(grouped), bits_follow=True)
-        bins = unpack_fields(grouped, k, layout)
-        if pack_fields(bins, layout)[-1] != grouped[-1]:
+        fill = 8 * grouped.size - k * layout.width
+        if int(grouped[-1]) & (1 << fill) - 1:
             raise _fill_error()
-        return bins, end
+        return unpack_fields(grouped, k, layout), end
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         if not n:

@@ -176,6 +176,23 @@ def test_positions_of_another_tile_are_refused() -> None:
         codec_of(setting).decode(data[:10], 16, nbits=80)
 
 
+def test_bits_after_the_last_bin_are_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    pack = sparseloco.pack_fields
+
+    def pack_with_a_one(bins: np.ndarray, layout: Any) -> np.ndarray:
+        data = pack(bins, layout)
+        data[-1] |= 1
+        return data
+
+    codec = gcodec.parse("sparseloco:k=1,chunk=4,code=huffman,bins=4")
+    x = np.random.default_rng(0).standard_normal(20).astype(np.float32)  # five tiles and bins
+    with monkeypatch.context() as patched:
+        patched.setattr(sparseloco, "pack_fields", pack_with_a_one)
+        payload = codec.encode(x)
+    with pytest.raises(Corrupt, match="bits of a byte after the last bin are not zero"):
+        codec.decode(payload, 20)
+
+
 def test_memory_is_bounded_by_the_payload() -> None:
     """A frame of few bytes that claims many sent elements is refused before they are read."""
     codec = gcodec.parse("sparseloco:k=2,chunk=2,code=huffman,index=rice")
