@@ -169,9 +169,10 @@ def test_positions_of_another_tile_are_refused() -> None:
         data, nbits = reference.write(message._replace(places=places), 16)
         with pytest.raises(Corrupt, match="tile"):
             codec_of(setting).decode(data, 16, nbits=nbits)
-    data, nbits = reference.write(message._replace(numbers=[math.inf, 1, 0, 0]), 16)
-    with pytest.raises(Corrupt, match="not finite"):
-        codec_of(setting).decode(data, 16, nbits=nbits)
+    for numbers in ([math.inf, 1, 0, 0], [0, math.inf, 0, 0], [0, 1, 0, -math.inf]):
+        data, nbits = reference.write(message._replace(numbers=numbers), 16)
+        with pytest.raises(Corrupt, match="not finite"):
+            codec_of(setting).decode(data, 16, nbits=nbits)
     with pytest.raises(Truncated):
         codec_of(setting).decode(data[:10], 16, nbits=80)
 

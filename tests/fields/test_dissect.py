@@ -193,6 +193,12 @@ def test_every_codec_is_fully_described(codec: Codec) -> None:
     assert set(actual.totals) <= kinds
 
 
+@pytest.mark.parametrize("bins", [2, 3, 5])
+def test_several_bins_in_a_byte_are_described(bins: int) -> None:
+    x = np.random.default_rng(bins).standard_normal(300).astype(np.float32)
+    check_dissection(gcodec.encode(x, f"sparseloco:k=8,chunk=4,code=huffman,bins={bins}"))
+
+
 @pytest.mark.parametrize("codec", gs.FEW, ids=str)
 @pytest.mark.parametrize("n", [0, 40])
 def test_bits_after_the_last_field_are_refused(codec: Codec, n: int) -> None:
