@@ -530,6 +530,18 @@ def test_refused_step_changes_nothing(codec: gcodec.Codec) -> None:
         feedback.residual("new")
 
 
+@pytest.mark.parametrize("spec", ["qsgd:bucket=512", "qsgd:bucket=64,form=dense"])
+def test_buckets_without_a_norm_are_refused_before_the_residual_changes(spec: str) -> None:
+    """Kernels add, quantize and find the norms in one pass; only then can norms be checked."""
+    feedback, grad = Feedback(spec), np.random.default_rng(0).standard_normal(4096, np.float32)
+    feedback.compress("w", grad)
+    bad = grad.copy()
+    for value in (np.nan, np.inf, -np.inf):
+        bad[1000] = value
+        refused_step(feedback, "w", bad, ParameterError, "1 NaN or Inf, the first at flat .* 1000")
+    refused_step(feedback, "w", np.full_like(grad, 3e38), ParameterError, "norm must not exceed")
+
+
 @pytest.mark.parametrize(
     ("codec", "dtype"),
     thinned(itertools.product([c for c in gs.FEW if c.refuses_nonfinite], gs.DTYPES), 3),
