@@ -13,6 +13,7 @@ import pytest
 import strategies as gs
 from golden import vector
 from sweeps import LONG, thinned
+from tensor_pairs import repaired
 
 import gcodec
 from gcodec import Codec, Payload, register
@@ -191,6 +192,19 @@ def test_every_codec_is_fully_described(codec: Codec) -> None:
     assert not any(UNDECODED in field.meaning for field in fields)
     kinds = {"header", "norm", "scale", "table", "index", "sign", "level", "value", "pad"}
     assert set(actual.totals) <= kinds
+
+
+def test_fields_without_a_level_are_errors() -> None:
+    """With s = 5, fields of 4 bits are levels up to 10."""
+    x = np.random.default_rng(0).standard_normal(40).astype(np.float32)
+    frame = gcodec.encode(x, "qsgd:s=5,code=packed,form=dense")
+    data = bytearray(gcodec.Frame.from_bytes(frame).payload.tobytes())
+    data[10] = 0x0B  # the 14th of the fields, which follow a norm of 4 bytes
+    broken = repaired(frame, bytes(data)).to_bytes()
+    actual, fields = dissected(broken)
+    described = sum(len(field.decoded) for field in fields if field.kind == "level")
+    assert described == 13 and isinstance(actual.error, gcodec.Corrupt)
+    assert str(actual.error) == str(decoding_error(broken, None))
 
 
 @pytest.mark.parametrize("bins", [2, 3, 5])
