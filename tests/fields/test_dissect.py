@@ -205,6 +205,10 @@ def test_fields_without_a_level_are_errors() -> None:
     described = sum(len(field.decoded) for field in fields if field.kind == "level")
     assert described == 13 and isinstance(actual.error, gcodec.Corrupt)
     assert str(actual.error) == str(decoding_error(broken, None))
+    shorter = repaired(frame, bytes(data[:10])).to_bytes()
+    actual, fields = dissected(shorter)
+    described = sum(len(field.decoded) for field in fields if field.kind == "level")
+    assert described == 12 and isinstance(actual.error, gcodec.Truncated)
 
 
 @pytest.mark.parametrize("bins", [2, 3, 5])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gcodec.codecs.qsgd.payload import TABLED, Plan, alphabet, dequantized
-from gcodec.errors import Corrupt, Truncated
+from gcodec.errors import Corrupt
 from gcodec.fields import tabled
 from gcodec.fields.contexts import context_string
 from gcodec.fields.run_level import run_level_pairs
@@ -90,11 +90,7 @@ def _packed_levels(
         if above[:-1].any():
             raise field_error(walk.at)
 
-    width = width_of(s)
-    whole = min(count, (walk.end - walk.at) // width)
-    yield from walk.fields("level", "level", width, whole, described)
-    if whole < count:
-        raise Truncated(f"the payload ends within the word at its bit {walk.at}")
+    yield from walk.fields("level", "level", width_of(s), count, described)
 
 
 def _level(symbol: int) -> int:
