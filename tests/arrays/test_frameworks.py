@@ -393,6 +393,11 @@ def test_unsupported_torch_dtypes(torch: Any) -> None:
             frame = eval(lossless, {"x": x, "torch": torch, "gcodec": gcodec})
             assert gcodec.decode(frame).tobytes() == bytes(3)
         frame_of(x.float())
+    pairs = torch.zeros(3, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    with pytest.raises(TypeError, match=r"float4_e2m1fn_x2.*; keep its exact bits by ") as raised:
+        gcodec.encode(pairs, "sign")
+    lossless = str(raised.value).partition("; keep its exact bits by ")[2]
+    assert gcodec.decode(eval(lossless, {"x": pairs, "torch": torch, "gcodec": gcodec})).size == 3
     with pytest.raises(TypeError, match="dtype complex64"):
         frame_of(torch.zeros(3, dtype=torch.complex64).conj())
 
