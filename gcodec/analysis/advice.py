@@ -252,6 +252,24 @@ class Effect(NamedTuple):
         )
 
 
+class CodecEffects(NamedTuple):
+    """A codec, and its effect on convergence.
+
+    Attributes
+    ----------
+    codec : MeasuredCodec
+        The codec.
+    by_law : Effect
+        Effect that its law guarantees.
+    as_measured : Effect
+        Effect if the measured error held for all gradients.
+    """
+
+    codec: MeasuredCodec
+    by_law: Effect
+    as_measured: Effect
+
+
 class ClusterAdvice:
     """The advice on one cluster.
 
@@ -281,8 +299,8 @@ class ClusterAdvice:
         The parameters.
     advice : advisor.Advice
         The plans.
-    laws, measured : list of Effect
-        Effect of each codec: by its law, and if the measured error held for all gradients.
+    effects : list of CodecEffects
+        Effects of each codec.
     uses : dict of str to str
         Whether to use a codec with feedback, by its spec; useless codecs are missing.
 
@@ -308,27 +326,24 @@ class ClusterAdvice:
             raise ParameterError.of("--bits", min(duplicates), "a name that nothing else has")
         self.cluster, self.work, self.training = cluster, work, training
         self.source, self.codecs, self.machine = source, codecs, machine
-        self.laws = [Effect.of(m.law, training) for m in codecs]
-        self.measured = [Effect.of(_measured_law(m), training) for m in codecs]
-        effects = list(zip(codecs, self.measured, strict=True))
-        self.uses = {str(m.codec): effect.use for m, effect in effects if effect.use is not None}
-        schemes = [
-            self._scheme(m, is_useful=effect.use is not None)
-            for m, effect in effects
-            if m.problem is None and m not in self.untimed
+        self.effects = [
+            CodecEffects(m, Effect.of(m.law, training), Effect.of(_measured_law(m), training))
+            for m in codecs
         ]
+        uses = ((str(m.codec), measured.use) for m, _, measured in self.effects)
+        self.uses = {name: use for name, use in uses if use is not None}
+        schemes = [self._scheme(m) for m in codecs if m.problem is None and m not in self.untimed]
         schemes += [advisor.Scheme(name, bits) for name, bits in other_schemes]
         self.advice = advisor.advise(cluster, work, schemes, tolerance)
 
-    def _scheme(self, measured: MeasuredCodec, *, is_useful: bool) -> advisor.Scheme:
-        encode = decode = None
+    def _scheme(self, measured: MeasuredCodec) -> advisor.Scheme:
+        name, encode, decode = str(measured.codec), None, None
         if self.machine is not None:
-            speed = self.machine.speeds[str(measured.codec)]
+            speed = self.machine.speeds[name]
             encode = speed.encode if math.isinf(self.work.encode) else None
             decode = speed.decode if math.isinf(self.work.decode) else None
-        return advisor.Scheme(
-            str(measured.codec), measured.bits, measured.error, is_useful, encode, decode
-        )
+        is_useful = name in self.uses
+        return advisor.Scheme(name, measured.bits, measured.error, is_useful, encode, decode)
 
     @property
     def untimed(self) -> list[MeasuredCodec]:
