@@ -298,8 +298,10 @@ class TwoPhase:
         self._communicator, self._worker, self._server = communicator, worker, server
         self._first, self._second = first, second
 
-    def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
-        """See `Exchange.average`."""
+    def average(
+        self, parts: Sequence[Part], step: int, traffic: Traffic, *, reason: str | None = None
+    ) -> None:
+        """See `Exchange.average`, and for `reason` `average_shares`."""
         communicator, slot = self._communicator, parts[0].name
         shares = shares_of(parts, communicator.size, self._first, prefixed=True)
         means = shares_of(parts, communicator.size, self._second)
@@ -312,6 +314,7 @@ class TwoPhase:
                 shares[communicator.rank],
                 step,
                 traffic,
+                reason=reason,
                 slot=f"{slot}, shares",
             )
         except (Refused, FormatError) as caught:

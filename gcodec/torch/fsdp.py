@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from gcodec.codec import CodecLike
-from gcodec.errors import FormatError, GcodecError, ParameterError
+from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.policy import Policy, PrefixedPolicy
@@ -29,7 +29,7 @@ from gcodec.runtime.device import host
 from gcodec.torch import selection
 from gcodec.torch.agreement import Refused, check_agreement, first_reason
 from gcodec.torch.communicator import TorchCommunicator, check_group, check_initialized
-from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
+from gcodec.torch.exchange import Traffic, TwoPhase, average_shares, gather_shares
 from gcodec.torch.fsdp_layout import (
     UNCUT,
     Layout,
@@ -326,7 +326,12 @@ class FsdpComm:
         self._gradients.take_place(layout.place)
         with self._backward_pass(layout, is_hybrid):
             try:
-                self._average_shares(communicator, shares, own)
+                # Unlike DDP, no gradient that is not finite is sent.
+                reason = next(filter(None, map(self._reason_of, shares)), None)
+                coder, step = self._gradients, self.step
+                average_shares(
+                    communicator, coder, shares, own, step, self._traffic, reason=reason
+                )
             except Refused as refused:
                 if not is_hybrid:
                     raise
@@ -357,30 +362,18 @@ class FsdpComm:
         size = replicas.size
         values = _to_host(output, layout, "gradient")
         pieces = layout.pieces(layout.trainable, values.size, dist.get_world_size(node))
-        whole = self._parts(values, pieces)
+        parts = self._parts(values, pieces)
         policy = self._policies["codec"]
         assert policy is not None
-        shares = shares_of(whole, size, policy, prefixed=True)
-        mean = np.empty(values.size, np.float32)
-        parts = self._parts(mean, pieces)
-        targets = shares_of(parts, size, policy)
-        own = shares_of(parts, size, policy, prefixed=True)[replicas.rank]
+        exchange = TwoPhase(replicas, self._gradients, self._means, policy, policy)
         self.dense_nbytes += 2 * (size - 1) * output.numel() * output.element_size() // size
         # A gradient that is not finite has reached one shard of this node only.
-        refusal = first_reason(self._communicator(node), self._reason_of(whole) or "")
+        reason = first_reason(self._communicator(node), self._reason_of(parts) or "")
         for coder in self._coders().values():
             coder.take_place(layout.place)
         with self._backward_pass(layout):
-            error: GcodecError | None = None
-            try:
-                self._average_shares(replicas, shares, own, refusal)
-            except (Refused, FormatError) as caught:
-                error = caught
-            mine = targets[replicas.rank]
-            gather_shares(
-                replicas, self._means, mine, targets, self.step, self._traffic, error=error
-            )
-        output.copy_(torch.from_numpy(mean))
+            exchange.average(parts, self.step, self._traffic, reason=reason or None)
+        output.copy_(torch.from_numpy(values))
 
     def _all_gather(
         self,
@@ -408,22 +401,6 @@ class FsdpComm:
         # One seed for all steps: the forward and the backward pass see the same parameters.
         gather_shares(communicator, coder, own, targets, 0, self._traffic)
         output.copy_(torch.from_numpy(rows.reshape(-1)))
-
-    def _average_shares(
-        self,
-        communicator: TorchCommunicator,
-        shares: Sequence[Sequence[Part]],
-        own: Sequence[Part],
-        reason: str = "",
-    ) -> None:
-        """Send share i to rank i, and write the mean of the shares received to `own`.
-
-        Unlike DDP, no gradient that is not finite is sent.
-        """
-        refusal = reason or next(filter(None, map(self._reason_of, shares)), None)
-        average_shares(
-            communicator, self._gradients, shares, own, self.step, self._traffic, reason=refusal
-        )
 
     def _reason_of(self, parts: Sequence[Part]) -> str | None:
         """Return why this rank cannot send its gradients; None if all values are finite."""
