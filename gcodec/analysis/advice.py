@@ -51,7 +51,7 @@ class MeasuredCodec(NamedTuple):
     codec: Codec
     bits: float
     error: float
-    law: Law
+    law: Law = Law(None, None)
     problem: str | None = None
     doubt: str | None = None
 
@@ -117,7 +117,7 @@ def measure_dump(path: Path, settings: Settings) -> tuple[Source, list[MeasuredC
     mean = math.fsum(n * width for n, width in zip(sizes, bits, strict=True)) / sum(sizes)
     skipped = len(entries) - len(floats)
     source = Source(path.name, sum(sizes), mean, skipped, nonfinite, omitted)
-    return source, list(map(_combined, codecs, trials))
+    return source, list(map(combined, codecs, trials))
 
 
 def measure_synthetic(text: str, settings: Settings) -> tuple[Source, list[MeasuredCodec]]:
@@ -143,7 +143,7 @@ def measure_synthetic(text: str, settings: Settings) -> tuple[Source, list[Measu
     measured = []
     with settings.progress("synthetic", len(settings.codecs)) as advance:
         for codec in settings.codecs:
-            measured.append(_combined(codec, [(sample, attempt(sample, codec))]))
+            measured.append(combined(codec, [(sample, attempt(sample, codec))]))
             advance(1)
     name = f"{text}, of rms {SYNTHETIC_RMS:g}"
     return Source(name, sample.size, 32, skipped=0, nonfinite=0, omitted={}), measured
@@ -170,13 +170,13 @@ def measure_machine(source: str, settings: Settings) -> Machine:
     return Machine("this machine", ", ".join(facts), speeds)
 
 
-def _combined(codec: Codec, results: list[tuple[Sample, Trial | str]]) -> MeasuredCodec:
-    """Combine the trials of a codec on all tensors."""
+def combined(codec: Codec, results: list[tuple[Sample, Trial | str]]) -> MeasuredCodec:
+    """Combine the trials of a codec on all tensors; see `MeasuredCodec`."""
     trials = [(sample.size, trial) for sample, trial in results if not isinstance(trial, str)]
     problems = (f"{sample.name}: {trial}" for sample, trial in results if isinstance(trial, str))
     problem, cost = next(problems, None), total_cost(trials)
     if problem is not None or cost is None:
-        return MeasuredCodec(codec, math.nan, math.nan, Law(None, None), problem)
+        return MeasuredCodec(codec, math.nan, math.nan, problem=problem)
     law = law_of(codec, [size for size, _ in trials])
     reason = doubt(codec, [sample for sample, _ in results])
     return MeasuredCodec(codec, cost.bits, cost.error, law, None, reason)

@@ -23,7 +23,7 @@ from gcodec.tensorfiles.atomic import atomic_write
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from gcodec.analysis.diagrams import Point
+    from gcodec.analysis.advice import MeasuredCodec
 
 INK, FAINT, GRID, MARK = "#010101", "#010102", "#010103", "#010104"
 SERIES = tuple(f"#0102{k:02x}" for k in range(16))
@@ -118,12 +118,12 @@ def quantile_plot(picture: Picture, fits: Sequence[Fit]) -> str:
         return _embedded(axes.figure)
 
 
-def rate_distortion(points: Sequence[Point], shapes: Sequence[tuple[float, float]]) -> str:
+def rate_distortion(points: Sequence[MeasuredCodec], shapes: Sequence[tuple[float, float]]) -> str:
     """Draw errors over bits per value: all settings, their front, and the Shannon lower bound.
 
     Parameters
     ----------
-    points : sequence of Point
+    points : sequence of MeasuredCodec
         The settings.
     shapes : sequence of (share, beta)
         Share of all values and shape of each tensor's distribution; the other values are zeros,
