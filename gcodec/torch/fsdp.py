@@ -177,6 +177,7 @@ class FsdpComm:
             server = Feedback(policy, decay=decay, seed=seed, rank=rank)
         self._gradients = BucketCoder(worker, seed, rank, Key(None))
         self._means = BucketCoder(server, seed, rank, Key(None))
+        self._coders = {"worker": self._gradients, "server": self._means}
         self._parameters = BucketCoder(None, seed, rank, Key(None))
         self._model: torch.nn.Module | None = None
         self._communicators: dict[str, TorchCommunicator] = {}
@@ -320,8 +321,7 @@ class FsdpComm:
         rows = _to_host(buffer, layout, "gradient").reshape(size, -1)
         pieces = layout.pieces(layout.trainable, rows.shape[1], size)
         shares = [self._parts(row, pieces, f"{rank}/") for rank, row in enumerate(rows)]
-        mean = np.empty(rows.shape[1], np.float32)
-        own = self._parts(mean, pieces, f"{communicator.rank}/")
+        mean = rows[communicator.rank]  # which `average_shares` puts there
         self.dense_nbytes += (size - 1) * output.numel() * output.element_size()
         self._gradients.take_place(layout.place)
         with self._backward_pass(layout, is_hybrid):
@@ -329,9 +329,7 @@ class FsdpComm:
                 # Unlike DDP, no gradient that is not finite is sent.
                 reason = next(filter(None, map(self._reason_of, shares)), None)
                 coder, step = self._gradients, self.step
-                average_shares(
-                    communicator, coder, shares, own, step, self._traffic, reason=reason
-                )
+                average_shares(communicator, coder, shares, step, self._traffic, reason=reason)
             except Refused as refused:
                 if not is_hybrid:
                     raise
@@ -369,7 +367,7 @@ class FsdpComm:
         self.dense_nbytes += 2 * (size - 1) * output.numel() * output.element_size() // size
         # A gradient that is not finite has reached one shard of this node only.
         reason = first_reason(self._communicator(node), self._reason_of(parts) or "")
-        for coder in self._coders().values():
+        for coder in self._coders.values():
             coder.take_place(layout.place)
         with self._backward_pass(layout):
             exchange.average(parts, self.step, self._traffic, reason=reason or None)
@@ -394,12 +392,12 @@ class FsdpComm:
             return
         values = _to_host(buffer, layout, "parameter")
         pieces = layout.pieces(layout.parameters, values.size, size)
-        own = self._parts(values, pieces, f"{communicator.rank}/", "parameters")
         rows = np.empty((size, values.size), np.float32)
-        targets = [self._parts(row, pieces, f"{i}/", "parameters") for i, row in enumerate(rows)]
+        rows[communicator.rank] = values
+        shares = [self._parts(row, pieces, f"{i}/", "parameters") for i, row in enumerate(rows)]
         coder.take_place(layout.place)
         # One seed for all steps: the forward and the backward pass see the same parameters.
-        gather_shares(communicator, coder, own, targets, 0, self._traffic)
+        gather_shares(communicator, coder, shares, 0, self._traffic)
         output.copy_(torch.from_numpy(rows.reshape(-1)))
 
     def _reason_of(self, parts: Sequence[Part]) -> str | None:
@@ -452,7 +450,7 @@ class FsdpComm:
         """
         if self._has_ended or layout.module in self._reduced:  # a new pass
             if not self._awaits_replicas:
-                for coder in self._gradients, self._means:
+                for coder in self._coders.values():
                     coder.commit()
                 self._refusals.clear()
                 self._passes = 0
@@ -478,7 +476,7 @@ class FsdpComm:
         With HSDP and ``set_requires_all_reduce(False)``, also undo the preceding passes that the
         replicas have not reduced. Call this on all ranks after a step that the optimizer skips.
         """
-        for coder in self._gradients, self._means:
+        for coder in self._coders.values():
             coder.rollback()
         self.step -= self._passes
         self._forget_passes()
@@ -550,8 +548,7 @@ class FsdpComm:
         except TypeError:
             raise ParameterError.of("state", values, f"{allowed}, with integers") from None
         check_same_rank(counters, dist.get_rank(), dist.get_world_size())
-        coders = self._coders()
-        arrays: dict[str, dict[str, np.ndarray]] = {prefix: {} for prefix in coders}
+        arrays: dict[str, dict[str, np.ndarray]] = {prefix: {} for prefix in self._coders}
         for key, value in state.items():
             prefix, _, name = str(key).partition(":")
             if prefix in arrays:
@@ -563,17 +560,14 @@ class FsdpComm:
             _check_residuals(arrays, self._shapes)
         if counters["step"] and self._gradients.feedback is not None and not arrays["worker"]:
             warn_of_missing_residuals("fsdp_comm")
-        for prefix, coder in coders.items():
+        for prefix, coder in self._coders.items():
             coder.load_state_dict(arrays[prefix])
         self.step = counters["step"]
         self._forget_passes()
 
-    def _coders(self) -> dict[str, BucketCoder]:
-        return {"worker": self._gradients, "server": self._means}
-
     def _arrays(self) -> dict[str, dict[str, np.ndarray]]:
         """Return the residuals of each coder with feedback; see `gcodec.Feedback.state_dict`."""
-        feedbacks = {prefix: coder.feedback for prefix, coder in self._coders().items()}
+        feedbacks = {prefix: coder.feedback for prefix, coder in self._coders.items()}
         return {
             prefix: feedback.state_dict()
             for prefix, feedback in feedbacks.items()
