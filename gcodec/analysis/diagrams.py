@@ -34,14 +34,15 @@ def measure_rates(
     samples : list of Sample
         The samples.
     """
-    tensors = [tensor for group in groups for tensor in group.gradients if tensor.size]
-    tensors = sorted(tensors, key=lambda tensor: -tensor.size)[:_MAX_TENSORS]
+    entries = [gradient.entry for group in groups for gradient in group.gradients]
+    entries = [entry for entry in entries if entry.size]
+    entries = sorted(entries, key=lambda entry: -entry.size)[:_MAX_TENSORS]
     codecs = all_settings()
     trials: list[list[tuple[Sample, Trial | str]]] = [[] for _ in codecs]
     samples = []
-    with settings.progress("rates and distortions", len(tensors) * len(codecs)) as advance:
-        for tensor in tensors:
-            sample = load_sample(dump, tensor.entry, _MAX_VALUES, settings.seed)
+    with settings.progress("rates and distortions", len(entries) * len(codecs)) as advance:
+        for entry in entries:
+            sample = load_sample(dump, entry, _MAX_VALUES, settings.seed)
             samples.append(sample)
             for codec, results in zip(codecs, trials, strict=True):
                 results.append((sample, attempt(sample, codec)))
@@ -97,11 +98,9 @@ def fitted_shapes(groups: Sequence[TensorGroup]) -> list[tuple[float, float]]:
     total = sum(group.gradient_values for group in groups)
     shapes = []
     for group in groups:
-        for tensor in group.gradients:
-            if tensor.sample is None or tensor.summary is None or not tensor.size:
-                continue
-            fit = next((fit for fit in tensor.sample.fits if fit.name == "gennorm"), None)
+        for gradient in group.gradients:
+            fit = next((fit for fit in gradient.fits if fit.name == "gennorm"), None)
             if fit is not None:
-                share = (tensor.size - tensor.summary.zeros) / total
+                share = (gradient.entry.size - gradient.summary.zeros) / total
                 shapes.append((share, fit.shape.beta))
     return shapes
