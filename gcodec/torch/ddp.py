@@ -498,7 +498,8 @@ class DdpState:
             return torch.from_numpy(host(feedback.residual(name)).copy())
         whole = np.zeros(shape, np.float32)
         states = feedback.state_dict()
-        for key, share in place.worker_shares(name, whole).items():
+        shares, _ = place.shares(name, whole, whole)
+        for key, share in shares.items():
             if f"residual:{key}" in states:
                 share[...] = states[f"residual:{key}"]
         own = share_of(whole, place.local, place.inside)
@@ -816,7 +817,7 @@ class DdpState:
             return self._dense
         self._choice = choose_collective(
             measure_coding(parts),
-            self._names.trainable_size,
+            sum(map(math.prod, self._names.trainable_shapes().values())),
             self._communicator,
             self._nodes,
         )
