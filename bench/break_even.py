@@ -22,7 +22,8 @@ from click.testing import CliRunner
 import gcodec
 from bench.bits import EXAMPLE
 from gcodec.analysis import timing
-from gcodec.analysis.diagrams import Point, measure_links
+from gcodec.analysis.advice import MeasuredCodec
+from gcodec.analysis.diagrams import measure_links
 from gcodec.analysis.settings import Settings
 from gcodec.analysis.timing import TIMED_VALUES, load_step, time_codecs
 from gcodec.cli.main import cli
@@ -86,7 +87,7 @@ def break_evens(path: Path, measured: Mapping[Codec, Seconds]) -> list[BreakEven
     words = [word for codec in measured for word in ("-c", str(codec))]
     cluster = ("--step-time", "1ms", "--nodes", "2", "--between", "1Gbit/s")
     # Fewer bits and larger errors, so that all codecs are on the front that a report times.
-    points = [Point(codec, k, 0.5 / (k + 1)) for k, codec in enumerate(measured)]
+    points = [MeasuredCodec(codec, k, 0.5 / (k + 1)) for k, codec in enumerate(measured)]
     with replayed(measured):
         bench = _links("bench", str(path), *words)
         advise = _links("advise", str(path), *words, *cluster)

@@ -51,7 +51,7 @@ class MeasuredCodec(NamedTuple):
     codec: Codec
     bits: float
     error: float
-    law: Law
+    law: Law = Law(None, None)
     problem: str | None = None
     doubt: str | None = None
 
@@ -117,7 +117,7 @@ def measure_dump(path: Path, settings: Settings) -> tuple[Source, list[MeasuredC
     mean = math.fsum(n * width for n, width in zip(sizes, bits, strict=True)) / sum(sizes)
     skipped = len(entries) - len(floats)
     source = Source(path.name, sum(sizes), mean, skipped, nonfinite, omitted)
-    return source, list(map(_combined, codecs, trials))
+    return source, list(map(combined, codecs, trials))
 
 
 def measure_synthetic(text: str, settings: Settings) -> tuple[Source, list[MeasuredCodec]]:
@@ -143,7 +143,7 @@ def measure_synthetic(text: str, settings: Settings) -> tuple[Source, list[Measu
     measured = []
     with settings.progress("synthetic", len(settings.codecs)) as advance:
         for codec in settings.codecs:
-            measured.append(_combined(codec, [(sample, attempt(sample, codec))]))
+            measured.append(combined(codec, [(sample, attempt(sample, codec))]))
             advance(1)
     name = f"{text}, of rms {SYNTHETIC_RMS:g}"
     return Source(name, sample.size, 32, skipped=0, nonfinite=0, omitted={}), measured
@@ -170,13 +170,13 @@ def measure_machine(source: str, settings: Settings) -> Machine:
     return Machine("this machine", ", ".join(facts), speeds)
 
 
-def _combined(codec: Codec, results: list[tuple[Sample, Trial | str]]) -> MeasuredCodec:
-    """Combine the trials of a codec on all tensors."""
+def combined(codec: Codec, results: list[tuple[Sample, Trial | str]]) -> MeasuredCodec:
+    """Combine the trials of a codec on all tensors; see `MeasuredCodec`."""
     trials = [(sample.size, trial) for sample, trial in results if not isinstance(trial, str)]
     problems = (f"{sample.name}: {trial}" for sample, trial in results if isinstance(trial, str))
     problem, cost = next(problems, None), total_cost(trials)
     if problem is not None or cost is None:
-        return MeasuredCodec(codec, math.nan, math.nan, Law(None, None), problem)
+        return MeasuredCodec(codec, math.nan, math.nan, problem=problem)
     law = law_of(codec, [size for size, _ in trials])
     reason = doubt(codec, [sample for sample, _ in results])
     return MeasuredCodec(codec, cost.bits, cost.error, law, None, reason)
@@ -252,6 +252,24 @@ class Effect(NamedTuple):
         )
 
 
+class CodecEffects(NamedTuple):
+    """A codec, and its effect on convergence.
+
+    Attributes
+    ----------
+    codec : MeasuredCodec
+        The codec.
+    by_law : Effect
+        Effect that its law guarantees.
+    as_measured : Effect
+        Effect if the measured error held for all gradients.
+    """
+
+    codec: MeasuredCodec
+    by_law: Effect
+    as_measured: Effect
+
+
 class ClusterAdvice:
     """The advice on one cluster.
 
@@ -281,8 +299,8 @@ class ClusterAdvice:
         The parameters.
     advice : advisor.Advice
         The plans.
-    laws, measured : list of Effect
-        Effect of each codec: by its law, and if the measured error held for all gradients.
+    effects : list of CodecEffects
+        Effects of each codec.
     uses : dict of str to str
         Whether to use a codec with feedback, by its spec; useless codecs are missing.
 
@@ -308,27 +326,24 @@ class ClusterAdvice:
             raise ParameterError.of("--bits", min(duplicates), "a name that nothing else has")
         self.cluster, self.work, self.training = cluster, work, training
         self.source, self.codecs, self.machine = source, codecs, machine
-        self.laws = [Effect.of(m.law, training) for m in codecs]
-        self.measured = [Effect.of(_measured_law(m), training) for m in codecs]
-        effects = list(zip(codecs, self.measured, strict=True))
-        self.uses = {str(m.codec): effect.use for m, effect in effects if effect.use is not None}
-        schemes = [
-            self._scheme(m, is_useful=effect.use is not None)
-            for m, effect in effects
-            if m.problem is None and m not in self.untimed
+        self.effects = [
+            CodecEffects(m, Effect.of(m.law, training), Effect.of(_measured_law(m), training))
+            for m in codecs
         ]
+        uses = ((str(m.codec), measured.use) for m, _, measured in self.effects)
+        self.uses = {name: use for name, use in uses if use is not None}
+        schemes = [self._scheme(m) for m in codecs if m.problem is None and m not in self.untimed]
         schemes += [advisor.Scheme(name, bits) for name, bits in other_schemes]
         self.advice = advisor.advise(cluster, work, schemes, tolerance)
 
-    def _scheme(self, measured: MeasuredCodec, *, is_useful: bool) -> advisor.Scheme:
-        encode = decode = None
+    def _scheme(self, measured: MeasuredCodec) -> advisor.Scheme:
+        name, encode, decode = str(measured.codec), None, None
         if self.machine is not None:
-            speed = self.machine.speeds[str(measured.codec)]
+            speed = self.machine.speeds[name]
             encode = speed.encode if math.isinf(self.work.encode) else None
             decode = speed.decode if math.isinf(self.work.decode) else None
-        return advisor.Scheme(
-            str(measured.codec), measured.bits, measured.error, is_useful, encode, decode
-        )
+        is_useful = name in self.uses
+        return advisor.Scheme(name, measured.bits, measured.error, is_useful, encode, decode)
 
     @property
     def untimed(self) -> list[MeasuredCodec]:

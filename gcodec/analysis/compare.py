@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gcodec.analysis.stats import unit_of
+from gcodec.analysis.stats import Values, unit_of
 from gcodec.tensorfiles.entries import Entry
 from gcodec.wire import primitives
-
-Values = NDArray[Any]
 
 _CHUNK = 1 << 17
 _LANES = 256

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import gcodec
+from gcodec.analysis.advice import MeasuredCodec, combined
 from gcodec.analysis.candidates import all_settings, pareto
 from gcodec.analysis.measure import TensorGroup
 from gcodec.analysis.samples import Sample, load_sample
 from gcodec.analysis.settings import Settings
 from gcodec.analysis.timing import TIMED_VALUES, Timing, load_step, split_bits, time_codecs
-from gcodec.analysis.trials import Trial, attempt, total_cost
-from gcodec.codec import Codec
+from gcodec.analysis.trials import Trial, attempt
 from gcodec.tensorfiles.entries import Dump
 
 _MAX_TENSORS, _MAX_VALUES = 8, 1 << 15  # for rates and errors: tensors, and values of each
@@ -23,56 +22,33 @@ ROUNDS = 5
 """Number of measurements of link speeds."""
 
 
-class Point(NamedTuple):
-    """The rate and the error of a setting of a codec on several tensors.
-
-    Attributes
-    ----------
-    codec : Codec
-        The setting.
-    bits : float
-        Bits per value.
-    error : float
-        The nmse.
-    """
-
-    codec: Codec
-    bits: float
-    error: float
-
-
 def measure_rates(
     dump: Dump, groups: Sequence[TensorGroup], settings: Settings
-) -> tuple[list[Point], list[Sample]]:
+) -> tuple[list[MeasuredCodec], list[Sample]]:
     """Try all settings of all codecs on samples of the largest tensors of a dump.
 
     Returns
     -------
-    points : list of Point
+    points : list of MeasuredCodec
         Settings that accept all samples.
     samples : list of Sample
         The samples.
     """
-    tensors = [tensor for group in groups for tensor in group.gradients if tensor.size]
-    tensors = sorted(tensors, key=lambda tensor: -tensor.size)[:_MAX_TENSORS]
+    entries = [gradient.entry for group in groups for gradient in group.gradients]
+    entries = [entry for entry in entries if entry.size]
+    entries = sorted(entries, key=lambda entry: -entry.size)[:_MAX_TENSORS]
     codecs = all_settings()
-    trials: list[list[tuple[int, Trial]]] = [[] for _ in codecs]
+    trials: list[list[tuple[Sample, Trial | str]]] = [[] for _ in codecs]
     samples = []
-    with settings.progress("rates and distortions", len(tensors) * len(codecs)) as advance:
-        for tensor in tensors:
-            sample = load_sample(dump, tensor.entry, _MAX_VALUES, settings.seed)
+    with settings.progress("rates and distortions", len(entries) * len(codecs)) as advance:
+        for entry in entries:
+            sample = load_sample(dump, entry, _MAX_VALUES, settings.seed)
             samples.append(sample)
             for codec, results in zip(codecs, trials, strict=True):
-                trial = attempt(sample, codec)
-                if not isinstance(trial, str):
-                    results.append((sample.size, trial))
+                results.append((sample, attempt(sample, codec)))
                 advance(1)
-    points = []
-    for codec, results in zip(codecs, trials, strict=True):
-        cost = total_cost(results)
-        if cost is not None and len(results) == len(samples) and math.isfinite(cost.error):
-            points.append(Point(codec, cost.bits, cost.error))
-    return points, samples
+    measured = map(combined, codecs, trials)
+    return [point for point in measured if math.isfinite(point.error)], samples
 
 
 def measure_split(
@@ -96,7 +72,7 @@ def measure_split(
 
 
 def measure_links(
-    path: Path, points: Sequence[Point], settings: Settings
+    path: Path, points: Sequence[MeasuredCodec], settings: Settings
 ) -> tuple[list[Timing], list[Sample]]:
     """Time settings on the Pareto front on the tensors that ``gcodec advise`` times.
 
@@ -122,11 +98,9 @@ def fitted_shapes(groups: Sequence[TensorGroup]) -> list[tuple[float, float]]:
     total = sum(group.gradient_values for group in groups)
     shapes = []
     for group in groups:
-        for tensor in group.gradients:
-            if tensor.sample is None or tensor.summary is None or not tensor.size:
-                continue
-            fit = next((fit for fit in tensor.sample.fits if fit.name == "gennorm"), None)
+        for gradient in group.gradients:
+            fit = next((fit for fit in gradient.fits if fit.name == "gennorm"), None)
             if fit is not None:
-                share = (tensor.size - tensor.summary.zeros) / total
+                share = (gradient.entry.size - gradient.summary.zeros) / total
                 shapes.append((share, fit.shape.beta))
     return shapes

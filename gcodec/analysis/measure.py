@@ -27,13 +27,19 @@ from gcodec.wire import primitives
 _PROBE_SIZE = 1 << 14  # values of a tensor on which all settings of all codecs are tried
 
 
-class SampleStats(NamedTuple):
-    """Measurements on a sample of a tensor.
+class GradientStats(NamedTuple):
+    """Measurements on a tensor of floats: on all its values, and on a sample of them.
 
     Attributes
     ----------
-    size : int
-        Number of values in the sample.
+    entry : Entry
+        Entry of the tensor.
+    summary : Summary
+        Statistics of all values.
+    nonfinite_indices : tuple of int
+        Flat indices of the first NaN and Inf.
+    measured : int
+        Number of values in the sample, on which the following attributes are measured.
     histogram : tuple of int
         See `gcodec.analysis.stats.histogram`.
     fits : tuple of gcodec.analysis.fits.Fit
@@ -48,7 +54,10 @@ class SampleStats(NamedTuple):
         Data of diagrams.
     """
 
-    size: int
+    entry: Entry
+    summary: stats.Summary
+    nonfinite_indices: tuple[int, ...]
+    measured: int
     histogram: tuple[int, ...]
     fits: tuple[fits.Fit, ...]
     entropy: rates.Entropy
@@ -58,34 +67,23 @@ class SampleStats(NamedTuple):
 
 
 class TensorStats(NamedTuple):
-    """Measurements on a tensor of a dump.
+    """A tensor of a dump.
 
     Attributes
     ----------
     entry : Entry
         Entry of the tensor.
-    summary : Summary or None
-        Statistics of all values; None if the tensor is no gradient.
-    nonfinite_indices : tuple of int
-        Flat indices of the first NaN and Inf.
-    sample : SampleStats or None
-        Measurements on a sample; None if the tensor is no gradient.
+    gradient : GradientStats or None
+        Measurements; None if the tensor is no gradient.
     """
 
     entry: Entry
-    summary: stats.Summary | None = None
-    nonfinite_indices: tuple[int, ...] = ()
-    sample: SampleStats | None = None
+    gradient: GradientStats | None = None
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return self.entry.size
-
-    @property
-    def nonfinite(self) -> int:
-        """Number of NaN and Inf among all values."""
-        return 0 if self.summary is None else self.summary.nonfinite
 
     def record(self, codecs: Sequence[str] = ()) -> dict[str, Any]:
         """Return the measurements as a flat record, with the nearest fit.
@@ -98,10 +96,11 @@ class TensorStats(NamedTuple):
         codecs : sequence of str
             Names of the codecs of the settings, whose bits and errors are appended.
         """
-        summary, sample = self.summary, self.sample
-        fit = sample.fits[0] if sample is not None and sample.fits else None
+        gradient = self.gradient
+        summary = None if gradient is None else gradient.summary
+        fit = gradient.fits[0] if gradient is not None and gradient.fits else None
         costs = dict[str, float]()
-        for name, trial in zip_longest(codecs, () if sample is None else sample.trials):
+        for name, trial in zip_longest(codecs, () if gradient is None else gradient.trials):
             cost = (trial.bits, trial.error) if isinstance(trial, Trial) else (math.nan, math.nan)
             costs[f"{name} bits_per_value"], costs[f"{name} nmse"] = cost
         return {
@@ -109,7 +108,7 @@ class TensorStats(NamedTuple):
             "shape": "x".join(map(str, self.entry.shape)),
             "dtype": self.entry.dtype,
             "values": self.size,
-            "measured": 0 if sample is None else sample.size,
+            "measured": 0 if gradient is None else gradient.measured,
             "rms": math.nan if summary is None else summary.rms,
             "max_abs": math.nan if summary is None else summary.max_abs,
             "zeros": 0 if summary is None else summary.zeros,
@@ -118,7 +117,7 @@ class TensorStats(NamedTuple):
             "beta": math.nan if fit is None else fit.shape.beta,
             "w2_in_rms": math.nan if fit is None else fit.w2,
             "ks": math.nan if fit is None else fit.ks,
-            "entropy_bits": math.nan if sample is None else sample.entropy.bits,
+            "entropy_bits": math.nan if gradient is None else gradient.entropy.bits,
             **costs,
         }
 
@@ -206,9 +205,9 @@ def measure_tensors(dump: Dump, settings: Settings) -> list[TensorStats]:
             for entry in group:
                 tensors[entry] = tensor = _tensor(dump, entry, settings, codecs)
                 advance(tensor.size)
-                if entry is group[0] and settings.budget is not None and tensor.sample:
+                if entry is group[0] and settings.budget is not None and tensor.gradient:
                     # The other tensors of the group need only the best candidates of this one.
-                    codecs = shortlist([tensor.sample.candidates], settings.budget)
+                    codecs = shortlist([tensor.gradient.candidates], settings.budget)
     return [tensors[entry] for entry in entries]
 
 
@@ -222,8 +221,11 @@ def _tensor(dump: Dump, entry: Entry, settings: Settings, candidates: list[Codec
     values = stats.sample(values, settings.max_values, seed)
     sample = Sample(entry.name, entry.size, without_nonfinite(values)[0], seed)
     trials = [attempt(sample, codec) for codec in settings.codecs]
-    measured = SampleStats(
-        size=values.size,
+    gradient = GradientStats(
+        entry=entry,
+        summary=summary,
+        nonfinite_indices=indices,
+        measured=values.size,
         histogram=stats.histogram(values, summary.rms),
         fits=fits.fit_all(values),
         entropy=rates.entropy_at(sample.values, settings.error),
@@ -231,7 +233,7 @@ def _tensor(dump: Dump, entry: Entry, settings: Settings, candidates: list[Codec
         candidates=tuple(try_all(sample, candidates, settings.budget)) if settings.budget else (),
         picture=fits.Picture.of(values) if settings.keep_pictures else None,
     )
-    return TensorStats(entry, summary, indices, measured)
+    return TensorStats(entry, gradient)
 
 
 def _candidates(dump: Dump, entries: list[Entry], settings: Settings) -> list[Codec]:
@@ -263,15 +265,13 @@ class TensorGroup:
     ----------
     members : list of TensorStats
         The tensors.
-    gradients : list of TensorStats
-        Members that are gradients.
+    gradients : list of GradientStats
+        Measurements on the members that are gradients.
     """
 
     def __init__(self, members: list[TensorStats]) -> None:
         self.members = members
-        self.gradients = [m for m in members if m.summary is not None]
-        self._summaries = [m.summary for m in members if m.summary is not None]
-        self._samples = [m.sample for m in members if m.sample is not None]
+        self.gradients = [m.gradient for m in members if m.gradient is not None]
 
     @property
     def name(self) -> str:
@@ -287,45 +287,42 @@ class TensorGroup:
     @property
     def gradient_values(self) -> int:
         """Number of values of the gradients."""
-        return sum(member.size for member in self.gradients)
+        return sum(gradient.entry.size for gradient in self.gradients)
 
     @property
     def nonfinite(self) -> int:
         """Number of NaN and Inf."""
-        return sum(summary.nonfinite for summary in self._summaries)
+        return sum(gradient.summary.nonfinite for gradient in self.gradients)
 
     @property
     def zeros(self) -> int:
         """Number of exact zeros."""
-        return sum(summary.zeros for summary in self._summaries)
+        return sum(gradient.summary.zeros for gradient in self.gradients)
 
     @property
     def raw_bits(self) -> float:
         """Mean number of bits per value of the gradients' dtypes."""
         return weighted_mean(
-            (m.size, 8 * primitives.ITEMSIZE[m.entry.dtype]) for m in self.gradients
+            (g.entry.size, 8 * primitives.ITEMSIZE[g.entry.dtype]) for g in self.gradients
         )
 
     @property
     def rms(self) -> float:
         """Root mean square of all finite values; NaN if there is none."""
-        parts = [
-            (summary.size - summary.nonfinite, summary.rms)
-            for summary in self._summaries
-            if not math.isnan(summary.rms)
-        ]
+        summaries = (gradient.summary for gradient in self.gradients)
+        parts = [(s.size - s.nonfinite, s.rms) for s in summaries if not math.isnan(s.rms)]
         return joint_rms(parts) if parts else math.nan
 
     @property
     def max_abs(self) -> float:
         """Largest finite magnitude; NaN if there is none."""
-        magnitudes = (summary.max_abs for summary in self._summaries)
+        magnitudes = (gradient.summary.max_abs for gradient in self.gradients)
         return max((value for value in magnitudes if not math.isnan(value)), default=math.nan)
 
     @property
     def histogram(self) -> tuple[int, ...]:
         """Sum of the histograms, each over multiples of the tensor's own rms."""
-        return tuple(map(sum, zip(*(s.histogram for s in self._samples), strict=True)))
+        return tuple(map(sum, zip(*(g.histogram for g in self.gradients), strict=True)))
 
     @property
     def fit(self) -> tuple[str, float, float] | None:
@@ -333,7 +330,7 @@ class TensorGroup:
 
         None if no tensor has enough values.
         """
-        nearest = [sample.fits[0] for sample in self._samples if sample.fits]
+        nearest = [gradient.fits[0] for gradient in self.gradients if gradient.fits]
         if not nearest:
             return None
         name = Counter(fit.name for fit in nearest).most_common(1)[0][0]
@@ -344,13 +341,11 @@ class TensorGroup:
     @property
     def entropy(self) -> float:
         """Mean entropy in bits per value at the error of the settings; NaN without values."""
-        return weighted_mean(
-            (m.size, m.sample.entropy.bits) for m in self.gradients if m.sample is not None
-        )
+        return weighted_mean((g.entry.size, g.entropy.bits) for g in self.gradients)
 
     def trials(self, place: int) -> list[tuple[int, Trial]]:
         """Return the sizes of the gradients, and the trials of one codec of the settings."""
-        trials = ((m.size, m.sample.trials[place]) for m in self.gradients if m.sample is not None)
+        trials = ((g.entry.size, g.trials[place]) for g in self.gradients)
         return [(size, trial) for size, trial in trials if not isinstance(trial, str)]
 
     def best(self, budget: Budget | None) -> list[tuple[int, Trial]]:
@@ -361,11 +356,12 @@ class TensorGroup:
         if budget is None:
             return []
         by_codec: dict[str, list[tuple[int, Trial]]] = {}
-        for member in self.gradients:
-            for trial in member.sample.candidates if member.sample is not None else ():
-                if member.size and budget.allows(trial.bits, trial.error):
-                    by_codec.setdefault(str(trial.codec), []).append((member.size, trial))
-        filled = sum(member.size > 0 for member in self.gradients)
+        for gradient in self.gradients:
+            size = gradient.entry.size
+            for trial in gradient.candidates:
+                if size and budget.allows(trial.bits, trial.error):
+                    by_codec.setdefault(str(trial.codec), []).append((size, trial))
+        filled = sum(gradient.entry.size > 0 for gradient in self.gradients)
 
         def budget_cost(trials: list[tuple[int, Trial]]) -> tuple[float, float]:
             cost = total_cost(trials)

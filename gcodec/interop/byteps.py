@@ -181,7 +181,6 @@ def encode(
     _check_parameters(
         compressor, k=k, seed=seed, scaling=scaling, partition=partition, normalize=normalize
     )
-    generator = _generator(seed)
     values = host_tensor(x, "BytePS", ("float32",)).values
     if not 1 <= values.size <= _MAX_WORD:
         raise ParameterError.of("x.size", values.size, f"from 1 to {_MAX_WORD}")
@@ -189,13 +188,13 @@ def encode(
         return _encode_onebit(values, scaling)
     if compressor == "dithering":
         top, natural = _levels(k, partition), partition == "natural"
-        return _encode_dithering(values, top, natural, normalize, _needed(generator))
+        return _encode_dithering(values, top, natural, normalize, _generator(seed))
     count = _pair_count(k, values.size)
     if compressor == "topk":
         check_finite(values)
         positions = kernels.select_by_heap(values, count)
     else:
-        generator = _needed(generator)
+        generator = _generator(seed)
         check_finite(values)
         positions = kernels.draw_positions(generator.state, values.size, count)
     return _pair_bytes(positions, values[positions])
@@ -358,14 +357,10 @@ def _check_parameters(compressor: str, **values: object) -> None:
             raise ParameterError.of(name, value, f"left out, because {compressor} has no {name}")
 
 
-def _generator(seed: int | XorShift128Plus | None) -> XorShift128Plus | None:
-    return seed if isinstance(seed, (XorShift128Plus, type(None))) else XorShift128Plus(seed)
-
-
-def _needed(generator: XorShift128Plus | None) -> XorShift128Plus:
-    if generator is None:
+def _generator(seed: int | XorShift128Plus | None) -> XorShift128Plus:
+    if seed is None:
         raise ParameterError("seed: randomk and dithering need a seed or a generator")
-    return generator
+    return seed if isinstance(seed, XorShift128Plus) else XorShift128Plus(seed)
 
 
 def _pair_count(k: float | None, n: int) -> int:

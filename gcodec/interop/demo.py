@@ -183,15 +183,12 @@ def _read(message: Mapping[str, object], limits: Limits | None) -> tiles.Coeffic
     sizes, size = part_of(message, "xshape"), part_of(message, "totalk")
     if sizes.ndim != 1 or sizes.dtype.kind not in "iu":
         raise Corrupt("xshape is not a sequence of integers")
-    shape = tuple(sizes.tolist())
-    tiles.check_shape(shape, limits)
-    values = part_of(message, "sparse_val")
-    leading = tiles.leading_of(shape)
-    k = positions.shape[-1] if positions.ndim else 0
     if size.ndim or size.dtype.kind not in "iu":
         raise Corrupt("totalk is not an integer of 64 bits")
-    if size != tiles.size_of_tile(shape):
-        raise Corrupt(f"totalk={size} contradicts xshape={shape}")
+    shape = tuple(sizes.tolist())
+    leading = tiles.checked_leading(shape, size, limits)
+    values = part_of(message, "sparse_val")
+    k = positions.shape[-1] if positions.ndim else 0
     if positions.dtype != np.int64 or not 1 <= k <= size:
         allowed = f"must have 1 to {size}, as int64"
         raise Corrupt(f"sparse_idx has {k} positions for a tile, as {positions.dtype}: {allowed}")

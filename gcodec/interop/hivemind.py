@@ -206,14 +206,13 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
     """
     opened, codec = opened_frame(frame, limits, Raw, Blockwise)
     if isinstance(codec, Raw):
-        names = {"float32": "NONE", "float16": "FLOAT16"}
+        plain, names = codec.dtype, {"float32": "NONE", "float16": "FLOAT16"}
         codec.unpack(opened.payload, opened.shape)
         data = opened.payload.data
     else:
-        names = {str(_codec(key)): key for key in _CODECS}
         assert isinstance(codec, Blockwise)
+        plain, names = str(codec.replaced(code="none")), {str(_codec(k)): k for k in _CODECS}
         data = codec.unpack(opened.payload, opened.shape).data
-    plain = codec.dtype if isinstance(codec, Raw) else str(codec.replaced(code="none"))
     if plain not in names or not (opened.size or isinstance(codec, Raw)):
         raise ParameterError.of("frame.codec", str(codec), "one whose numbers hivemind sends")
     compression = names[plain]

@@ -261,10 +261,7 @@ def _read(data: BytesLike, limits: Limits | None) -> tiles.Coefficients:
     index, value, shape, size = reader.message()
     if reader.at < len(reader.data):
         raise Corrupt(f"{len(reader.data) - reader.at} bytes follow the message", reader.at)
-    tiles.check_shape(shape, limits)
-    leading = tiles.leading_of(shape)
-    if size != tiles.size_of_tile(shape):
-        raise Corrupt(f"totalk={size} contradicts xshape={shape}")
+    leading = tiles.checked_leading(shape, size, limits)
     k = value.dims[-1] if value.dims else 0
     if value.dims != (*leading, k) or not 1 <= k <= size:
         raise Corrupt(f"sparse_val has the dimensions {value.dims}, xshape is {shape}")

@@ -160,9 +160,7 @@ def decode(
         If no tensor of this shape has such tiles.
     """
     sizes, n = checked_shape(shape, limits)
-    tiles, positions, values = _opened(message, sizes, chunk)
-    parameters = message.get("quant_params")
-    numbers = None if parameters is None else _numbers(parameters)
+    tiles, positions, values, numbers = _opened(message, sizes, chunk)
     out = np.zeros(n, np.float32)
     out[tiles.elements(positions)] = _values(values, numbers).reshape(-1)
     return out.reshape(sizes)
@@ -182,11 +180,9 @@ def to_frame(
     and so is a `chunk` above 256, which no frame stores.
     """
     sizes, n = checked_shape(shape, limits)
-    tiles, positions, bins = _opened(message, sizes, chunk)
-    parameters = message.get("quant_params")
-    if parameters is None:
+    tiles, positions, bins, numbers = _opened(message, sizes, chunk)
+    if numbers is None:
         raise ParameterError("message: has no quant_params: must have bins")
-    numbers = _numbers(parameters)
     _values(bins, numbers)
     order = np.argsort(positions, kind="stable")
     k = positions.size // tiles.total
@@ -279,8 +275,8 @@ def _numbers(parameters: Any) -> np.ndarray:
 
 def _opened(
     message: Mapping[str, object], shape: tuple[int, ...], chunk: int
-) -> tuple[Tiles, np.ndarray, np.ndarray]:
-    """Return the tiles, the positions in the order of the tiles, and the values of a message."""
+) -> tuple[Tiles, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return the tiles of a message, the positions in their order, the values, and `_numbers`."""
     _check_chunk(chunk)
     tiles = _tiles(shape, chunk)
     values = part_of(message, "vals")
@@ -292,7 +288,9 @@ def _opened(
     positions = _unpacked(part_of(message, "idxs"), values.size).reshape(tiles.total, k)
     ascending_order(positions, tiles.size, "tile")
     firsts = tiles.size * np.arange(tiles.total)
-    return tiles, (positions + firsts[:, None]).reshape(-1), values
+    parameters = message.get("quant_params")
+    numbers = None if parameters is None else _numbers(parameters)
+    return tiles, (positions + firsts[:, None]).reshape(-1), values, numbers
 
 
 def _check_chunk(chunk: int) -> None:

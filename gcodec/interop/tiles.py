@@ -116,13 +116,15 @@ def largest(x: TensorLike, peer: str, k: int, chunk: int) -> Coefficients:
     raise ParameterError(f"x: its transform must not exceed {tensor.dtype}")
 
 
-def check_shape(shape: tuple[int, ...], limits: Limits | None) -> None:
-    """Check the shape of a transformed tensor; see `Coefficients`.
+def checked_leading(
+    shape: tuple[int, ...], size: int | np.ndarray, limits: Limits | None
+) -> tuple[int, ...]:
+    """Check the shape of a transformed tensor and the size of its tiles; return `leading_of` it.
 
     Raises
     ------
     Corrupt
-        If no tensor has this transform.
+        If no tensor has this transform, or its tiles have another size.
     Unsupported
         If a tile has a side above 4096.
     LimitExceeded
@@ -134,6 +136,9 @@ def check_shape(shape: tuple[int, ...], limits: Limits | None) -> None:
     Limits.or_default(limits).check("the message", n, 4 * n)
     if max(shape[len(leading_of(shape)) :]) > MOST_POINTS:
         raise Unsupported(f"xshape={shape} has a side of a tile above {MOST_POINTS}")
+    if size != size_of_tile(shape):
+        raise Corrupt(f"totalk={size} contradicts xshape={shape}")
+    return leading_of(shape)
 
 
 def restored(coefficients: Coefficients, dtype: str, limits: Limits | None) -> np.ndarray:

@@ -102,14 +102,13 @@ def average_shares(
     communicator: TorchCommunicator,
     coder: BucketCoder,
     shares: Sequence[Sequence[Part]],
-    own: Sequence[Part],
     step: int,
     traffic: Traffic,
     *,
     reason: str | None = None,
     slot: str | None = None,
 ) -> None:
-    """Send share i to member i, and write the mean of the shares received to `own`.
+    """Send share i to member i, and replace this member's own share by the mean of all.
 
     Parameters
     ----------
@@ -117,8 +116,6 @@ def average_shares(
     coder : BucketCoder
     shares : sequence of sequence of Part
         Share of each member.
-    own : sequence of Part
-        Parts with the names and shapes of this member's share.
     step : int
     traffic : Traffic
     reason : str, optional
@@ -148,30 +145,27 @@ def average_shares(
     traffic.sent_nbytes += sum(map(len, messages)) - own_nbytes
     traffic.received_nbytes += sum(map(len, received)) - own_nbytes
     with traffic.decoding():
-        coder.average(own, opened(received), communicator.ranks)
+        coder.average(shares[communicator.rank], opened(received), communicator.ranks)
 
 
 def gather_shares(
     communicator: TorchCommunicator,
     coder: BucketCoder,
-    own: Sequence[Part],
-    targets: Sequence[Sequence[Part]],
+    shares: Sequence[Sequence[Part]],
     step: int,
     traffic: Traffic,
     *,
     error: Exception | None = None,
     slot: str | None = None,
 ) -> None:
-    """Send a share to all members, and write the share of member i to ``targets[i]``.
+    """Send this member's own share to all members, and replace all shares by those received.
 
     Parameters
     ----------
     communicator : TorchCommunicator
     coder : BucketCoder
-    own : sequence of Part
-        Share of this member.
-    targets : sequence of sequence of Part
-        Parts that receive the share of each member.
+    shares : sequence of sequence of Part
+        Share of each member, of which this member has its own.
     step : int
     traffic : Traffic
     error : ParameterError, FormatError or Refused, optional
@@ -188,13 +182,11 @@ def gather_shares(
     def write() -> list[bytes]:
         if error is not None:
             raise error
-        return [coder.encode(own, step)]
+        return [coder.encode(shares[communicator.rank], step)]
 
-    gathered = _gather(communicator, coder, write, targets, traffic, slot)
+    gathered = _gather(communicator, coder, write, shares, traffic, slot)
     with traffic.decoding():
-        for rank, parts, content in zip(
-            communicator.ranks, targets, opened(gathered), strict=True
-        ):
+        for rank, parts, content in zip(communicator.ranks, shares, opened(gathered), strict=True):
             coder.average(parts, [content], [rank])
 
 
@@ -298,8 +290,10 @@ class TwoPhase:
         self._communicator, self._worker, self._server = communicator, worker, server
         self._first, self._second = first, second
 
-    def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
-        """See `Exchange.average`."""
+    def average(
+        self, parts: Sequence[Part], step: int, traffic: Traffic, *, reason: str | None = None
+    ) -> None:
+        """See `Exchange.average`, and for `reason` `average_shares`."""
         communicator, slot = self._communicator, parts[0].name
         shares = shares_of(parts, communicator.size, self._first, prefixed=True)
         means = shares_of(parts, communicator.size, self._second)
@@ -309,9 +303,9 @@ class TwoPhase:
                 communicator,
                 self._worker,
                 shares,
-                shares[communicator.rank],
                 step,
                 traffic,
+                reason=reason,
                 slot=f"{slot}, shares",
             )
         except (Refused, FormatError) as caught:
@@ -319,7 +313,6 @@ class TwoPhase:
         gather_shares(
             communicator,
             self._server,
-            means[communicator.rank],
             means,
             step,
             traffic,

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from gcodec.codec import CodecLike
-from gcodec.errors import FormatError, GcodecError, ParameterError
+from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.policy import Policy, PrefixedPolicy
@@ -29,7 +29,7 @@ from gcodec.runtime.device import host
 from gcodec.torch import selection
 from gcodec.torch.agreement import Refused, check_agreement, first_reason
 from gcodec.torch.communicator import TorchCommunicator, check_group, check_initialized
-from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
+from gcodec.torch.exchange import Traffic, TwoPhase, average_shares, gather_shares
 from gcodec.torch.fsdp_layout import (
     UNCUT,
     Layout,
@@ -177,6 +177,7 @@ class FsdpComm:
             server = Feedback(policy, decay=decay, seed=seed, rank=rank)
         self._gradients = BucketCoder(worker, seed, rank, Key(None))
         self._means = BucketCoder(server, seed, rank, Key(None))
+        self._coders = {"worker": self._gradients, "server": self._means}
         self._parameters = BucketCoder(None, seed, rank, Key(None))
         self._model: torch.nn.Module | None = None
         self._communicators: dict[str, TorchCommunicator] = {}
@@ -320,13 +321,15 @@ class FsdpComm:
         rows = _to_host(buffer, layout, "gradient").reshape(size, -1)
         pieces = layout.pieces(layout.trainable, rows.shape[1], size)
         shares = [self._parts(row, pieces, f"{rank}/") for rank, row in enumerate(rows)]
-        mean = np.empty(rows.shape[1], np.float32)
-        own = self._parts(mean, pieces, f"{communicator.rank}/")
+        mean = rows[communicator.rank]  # which `average_shares` puts there
         self.dense_nbytes += (size - 1) * output.numel() * output.element_size()
         self._gradients.take_place(layout.place)
         with self._backward_pass(layout, is_hybrid):
             try:
-                self._average_shares(communicator, shares, own)
+                # Unlike DDP, no gradient that is not finite is sent.
+                reason = next(filter(None, map(self._reason_of, shares)), None)
+                coder, step = self._gradients, self.step
+                average_shares(communicator, coder, shares, step, self._traffic, reason=reason)
             except Refused as refused:
                 if not is_hybrid:
                     raise
@@ -357,30 +360,18 @@ class FsdpComm:
         size = replicas.size
         values = _to_host(output, layout, "gradient")
         pieces = layout.pieces(layout.trainable, values.size, dist.get_world_size(node))
-        whole = self._parts(values, pieces)
+        parts = self._parts(values, pieces)
         policy = self._policies["codec"]
         assert policy is not None
-        shares = shares_of(whole, size, policy, prefixed=True)
-        mean = np.empty(values.size, np.float32)
-        parts = self._parts(mean, pieces)
-        targets = shares_of(parts, size, policy)
-        own = shares_of(parts, size, policy, prefixed=True)[replicas.rank]
+        exchange = TwoPhase(replicas, self._gradients, self._means, policy, policy)
         self.dense_nbytes += 2 * (size - 1) * output.numel() * output.element_size() // size
         # A gradient that is not finite has reached one shard of this node only.
-        refusal = first_reason(self._communicator(node), self._reason_of(whole) or "")
-        for coder in self._coders().values():
+        reason = first_reason(self._communicator(node), self._reason_of(parts) or "")
+        for coder in self._coders.values():
             coder.take_place(layout.place)
         with self._backward_pass(layout):
-            error: GcodecError | None = None
-            try:
-                self._average_shares(replicas, shares, own, refusal)
-            except (Refused, FormatError) as caught:
-                error = caught
-            mine = targets[replicas.rank]
-            gather_shares(
-                replicas, self._means, mine, targets, self.step, self._traffic, error=error
-            )
-        output.copy_(torch.from_numpy(mean))
+            exchange.average(parts, self.step, self._traffic, reason=reason or None)
+        output.copy_(torch.from_numpy(values))
 
     def _all_gather(
         self,
@@ -401,29 +392,13 @@ class FsdpComm:
             return
         values = _to_host(buffer, layout, "parameter")
         pieces = layout.pieces(layout.parameters, values.size, size)
-        own = self._parts(values, pieces, f"{communicator.rank}/", "parameters")
         rows = np.empty((size, values.size), np.float32)
-        targets = [self._parts(row, pieces, f"{i}/", "parameters") for i, row in enumerate(rows)]
+        rows[communicator.rank] = values
+        shares = [self._parts(row, pieces, f"{i}/", "parameters") for i, row in enumerate(rows)]
         coder.take_place(layout.place)
         # One seed for all steps: the forward and the backward pass see the same parameters.
-        gather_shares(communicator, coder, own, targets, 0, self._traffic)
+        gather_shares(communicator, coder, shares, 0, self._traffic)
         output.copy_(torch.from_numpy(rows.reshape(-1)))
-
-    def _average_shares(
-        self,
-        communicator: TorchCommunicator,
-        shares: Sequence[Sequence[Part]],
-        own: Sequence[Part],
-        reason: str = "",
-    ) -> None:
-        """Send share i to rank i, and write the mean of the shares received to `own`.
-
-        Unlike DDP, no gradient that is not finite is sent.
-        """
-        refusal = reason or next(filter(None, map(self._reason_of, shares)), None)
-        average_shares(
-            communicator, self._gradients, shares, own, self.step, self._traffic, reason=refusal
-        )
 
     def _reason_of(self, parts: Sequence[Part]) -> str | None:
         """Return why this rank cannot send its gradients; None if all values are finite."""
@@ -475,7 +450,7 @@ class FsdpComm:
         """
         if self._has_ended or layout.module in self._reduced:  # a new pass
             if not self._awaits_replicas:
-                for coder in self._gradients, self._means:
+                for coder in self._coders.values():
                     coder.commit()
                 self._refusals.clear()
                 self._passes = 0
@@ -501,7 +476,7 @@ class FsdpComm:
         With HSDP and ``set_requires_all_reduce(False)``, also undo the preceding passes that the
         replicas have not reduced. Call this on all ranks after a step that the optimizer skips.
         """
-        for coder in self._gradients, self._means:
+        for coder in self._coders.values():
             coder.rollback()
         self.step -= self._passes
         self._forget_passes()
@@ -573,8 +548,7 @@ class FsdpComm:
         except TypeError:
             raise ParameterError.of("state", values, f"{allowed}, with integers") from None
         check_same_rank(counters, dist.get_rank(), dist.get_world_size())
-        coders = self._coders()
-        arrays: dict[str, dict[str, np.ndarray]] = {prefix: {} for prefix in coders}
+        arrays: dict[str, dict[str, np.ndarray]] = {prefix: {} for prefix in self._coders}
         for key, value in state.items():
             prefix, _, name = str(key).partition(":")
             if prefix in arrays:
@@ -586,17 +560,14 @@ class FsdpComm:
             _check_residuals(arrays, self._shapes)
         if counters["step"] and self._gradients.feedback is not None and not arrays["worker"]:
             warn_of_missing_residuals("fsdp_comm")
-        for prefix, coder in coders.items():
+        for prefix, coder in self._coders.items():
             coder.load_state_dict(arrays[prefix])
         self.step = counters["step"]
         self._forget_passes()
 
-    def _coders(self) -> dict[str, BucketCoder]:
-        return {"worker": self._gradients, "server": self._means}
-
     def _arrays(self) -> dict[str, dict[str, np.ndarray]]:
         """Return the residuals of each coder with feedback; see `gcodec.Feedback.state_dict`."""
-        feedbacks = {prefix: coder.feedback for prefix, coder in self._coders().items()}
+        feedbacks = {prefix: coder.feedback for prefix, coder in self._coders.items()}
         return {
             prefix: feedback.state_dict()
             for prefix, feedback in feedbacks.items()

@@ -55,11 +55,6 @@ class ParameterNames:
         """Return the shapes of the known parameters that require gradients, by name."""
         return {name: tuple(p.shape) for name, p in self._parameters.items() if p.requires_grad}
 
-    @property
-    def trainable_size(self) -> int:
-        """Number of elements of the known parameters that require gradients."""
-        return sum(p.numel() for p in self._parameters.values() if p.requires_grad)
-
     def _add(self, parameter: torch.Tensor, name: str) -> None:
         if self._parameters.setdefault(name, parameter) is not parameter:
             raise ParameterError(f"model: two parameters have the name {name!r}")

@@ -17,6 +17,9 @@ from gcodec.wire.kinds import check_integer
 COUNTERS = ("iteration", "rank", "size")
 """Keys of a state_dict that do not come from `Feedback`."""
 
+Arrays = dict[str, np.ndarray]
+"""Arrays by name."""
+
 PLACE, SERVER = "place", "server:"
 """A further key, and the prefix of the keys of the means' feedback."""
 
@@ -40,19 +43,13 @@ class Place(NamedTuple):
     nodes: int
     two_phase: int
 
-    def worker_shares(self, name: str, whole: np.ndarray) -> dict[str, np.ndarray]:
-        """Return views of the shares of a tensor that this rank encodes, by name."""
-        own = share_of(whole, self.local, self.inside)
+    def shares(self, name: str, gradient: np.ndarray, mean: np.ndarray) -> tuple[Arrays, Arrays]:
+        """Return views of the shares that this rank encodes, of a gradient and of its mean."""
+        own, own_mean = (share_of(x, self.local, self.inside) for x in (gradient, mean))
         if not self.two_phase:
-            return {name: own}
-        return {f"{i}/{name}": share_of(own, i, self.nodes) for i in range(self.nodes)}
-
-    def server_shares(self, name: str, whole: np.ndarray) -> dict[str, np.ndarray]:
-        """Return a view of the share whose mean this rank encodes, by name."""
-        if not self.two_phase:
-            return {}
-        own = share_of(whole, self.local, self.inside)
-        return {name: share_of(own, self.node, self.nodes)}
+            return {name: own}, {}
+        sent = {f"{i}/{name}": share_of(own, i, self.nodes) for i in range(self.nodes)}
+        return sent, {name: share_of(own_mean, self.node, self.nodes)}
 
 
 class SavedState(NamedTuple):
@@ -119,10 +116,8 @@ def check_state(state: SavedState, shapes: Mapping[str, tuple[int, ...]]) -> Non
     server: dict[str, tuple[int, ...]] = {}
     for name, shape in shapes.items():
         whole = np.empty(shape, np.float32)
-        for target, shares in (
-            (worker, state.place.worker_shares(name, whole)),
-            (server, state.place.server_shares(name, whole)),
-        ):
+        both = state.place.shares(name, whole, whole)
+        for target, shares in zip((worker, server), both, strict=True):
             target |= {key: share.shape for key, share in shares.items()}
     check_shapes(state.worker, worker)
     check_shapes(state.server, server)
@@ -130,7 +125,7 @@ def check_state(state: SavedState, shapes: Mapping[str, tuple[int, ...]]) -> Non
 
 def redistribute(
     states: Sequence[SavedState], own: Place, shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+) -> tuple[Arrays, Arrays]:
     """Return the arrays of both feedbacks of a rank, from the states of all ranks of another run.
 
     What the ranks still owed to the mean gradient stays the same: every rank receives the mean
@@ -149,8 +144,7 @@ def redistribute(
     ParameterError
         If a residual has an unexpected name or shape.
     """
-    worker: dict[str, np.ndarray] = {}
-    server: dict[str, np.ndarray] = {}
+    worker, server = Arrays(), Arrays()
     unread = {
         id(arrays): {key for key in arrays if key.startswith("residual:")}
         for state in states
@@ -160,11 +154,10 @@ def redistribute(
         # What the ranks owe to the mean gradient, and the owners of shares to their means.
         owed, owed_by_owners = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         count = 0
-        for place, worker_arrays, server_arrays in states:
-            for arrays, shares, scale in (
-                (worker_arrays, place.worker_shares(name, owed), np.float32(1 / place.nodes)),
-                (server_arrays, place.server_shares(name, owed_by_owners), np.float32(1)),
-            ):
+        for place, *saved in states:
+            scales = np.float32(1 / place.nodes), np.float32(1)
+            both = place.shares(name, owed, owed_by_owners)
+            for arrays, shares, scale in zip(saved, both, scales, strict=True):
                 present = {key: x for key, x in shares.items() if f"residual:{key}" in arrays}
                 count = max(count, _add_residuals(arrays, present, scale))
                 unread[id(arrays)] -= {f"residual:{key}" for key in present}
@@ -172,10 +165,8 @@ def redistribute(
             continue
         if not own.two_phase:
             owed += owed_by_owners
-        for target, shares in (
-            (worker, own.worker_shares(name, owed)),
-            (server, own.server_shares(name, owed_by_owners)),
-        ):
+        both = own.shares(name, owed, owed_by_owners)
+        for target, shares in zip((worker, server), both, strict=True):
             for key, share in shares.items():
                 if share.size:
                     target[f"residual:{key}"] = share.copy()

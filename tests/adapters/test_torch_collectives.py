@@ -324,28 +324,27 @@ def test_redistribution_keeps_what_is_owed(
         residuals = {f"residual:{k}": rng.standard_normal(x.shape) for k, x in shares.items()}
         return residuals | {f"step:{k}": np.array(3) for k in shares}
 
-    def shares_of(place: Place, kind: str) -> dict[str, np.ndarray]:
+    def shares_of(place: Place) -> list[dict[str, np.ndarray]]:
         named = [(n, np.zeros(shape)) for n, shape in shapes.items() if n != "none"]
-        return {k: x for n, w in named for k, x in getattr(place, kind)(n, w).items() if x.size}
+        parts = list(zip(*(place.shares(n, w, w) for n, w in named), strict=True))
+        return [{k: x for part in kind for k, x in part.items() if x.size} for kind in parts]
 
     def owed(states: list[SavedState], name: str) -> np.ndarray:
         total = np.zeros(shapes[name])
         for place, worker, server in states:
-            for key, share in place.worker_shares(name, total).items():
+            workers, servers = place.shares(name, total, total)
+            for key, share in workers.items():
                 share += worker.get(f"residual:{key}", np.zeros(share.shape)) / place.nodes
-            for key, share in place.server_shares(name, total).items():
+            for key, share in servers.items():
                 share += server.get(f"residual:{key}", np.zeros(share.shape))
         return total
 
-    states = [
-        SavedState(p, arrays(shares_of(p, "worker_shares")), arrays(shares_of(p, "server_shares")))
-        for p in places(*before)
-    ]
+    states = [SavedState(p, *map(arrays, shares_of(p))) for p in places(*before)]
     restored = [SavedState(p, *redistribute(states, p, shapes)) for p in places(*after)]
     for name in shapes:
         np.testing.assert_allclose(owed(restored, name), owed(states, name), 1e-5, 1e-6)
     for place, worker, _ in restored:
-        expected = shares_of(place, "worker_shares")
+        expected, _ = shares_of(place)
         assert {key for key in worker if key.startswith("step:")} == {
             f"step:{k}" for k in expected
         }

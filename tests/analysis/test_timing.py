@@ -16,7 +16,8 @@ from example_files import DUMP
 import gcodec
 from gcodec import advisor
 from gcodec.analysis import timing
-from gcodec.analysis.diagrams import Point, measure_links
+from gcodec.analysis.advice import MeasuredCodec
+from gcodec.analysis.diagrams import measure_links
 from gcodec.analysis.settings import Settings
 from gcodec.tensorfiles.dumps import write_dump
 
@@ -59,7 +60,7 @@ def test_bench_report_and_advice_agree_on_break_even() -> None:
     advice = json_of("advise", DUMP, *words, *chosen(SPECS))["codecs"]
     settings = Settings(progress=quiet)
     # Fewer bits and larger errors, so that the Pareto front contains all codecs.
-    points = [Point(gcodec.parse(spec), k, 0.5 / (k + 1)) for k, spec in enumerate(SPECS)]
+    points = [MeasuredCodec(gcodec.parse(spec), k, 0.5 / (k + 1)) for k, spec in enumerate(SPECS)]
     timings, samples = measure_links(DUMP, points, settings)
     assert len(samples) == 29
     report = {str(each.codec): each.pays_below for each in timings}

@@ -15,6 +15,7 @@ from command_line import run
 
 import gcodec
 from gcodec.analysis import diagrams, fits, timing
+from gcodec.analysis.advice import MeasuredCodec
 from gcodec.analysis.candidates import all_settings
 from gcodec.analysis.measure import measure_tensors
 from gcodec.analysis.settings import Settings
@@ -219,7 +220,7 @@ def test_diagrams_without_data_are_empty():
 
 def test_legend_of_all_codecs_lies_below_the_axis():
     pytest.importorskip("matplotlib")
-    points = [diagrams.Point(cls(), 3.0, 0.01) for cls in gcodec.codecs().values()]
+    points = [MeasuredCodec(cls(), 3.0, 0.01) for cls in gcodec.codecs().values()]
     svg = figures.rate_distortion(points, [(1.0, 1.0)])
     label, *entries = (
         float(re.search(rf'<text [^>]* y="([\d.]+)">{word}<', svg)[1])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from gcodec import advisor
-from gcodec.analysis.advice import ClusterAdvice, Effect, MeasuredCodec
+from gcodec.analysis.advice import ClusterAdvice, CodecEffects, Effect, MeasuredCodec
 from gcodec.cli.render import text
 from gcodec.cli.render.output import (
     Column,
@@ -75,7 +75,7 @@ def document(advice: ClusterAdvice) -> dict[str, Any]:
                 "law": _effect_document(law, training.plain_bound),
                 "measured": _effect_document(measured, training.plain_bound),
             }
-            for m, law, measured in _codec_rows(advice)
+            for m, law, measured in advice.effects
         ],
     }
 
@@ -327,26 +327,14 @@ def _show_slow_gathers(advice: ClusterAdvice, console: Console, level: advisor.L
         print_line(console, f"{claim}: {', '.join(slow)}", "red")
 
 
-class _CodecRow(NamedTuple):
-    """A codec, its effect by its law, and that as measured."""
-
-    codec: MeasuredCodec
-    by_law: Effect
-    as_measured: Effect
-
-
-def _codec_rows(advice: ClusterAdvice) -> list[_CodecRow]:
-    return list(map(_CodecRow, advice.codecs, advice.laws, advice.measured))
-
-
 def _show_convergence(advice: ClusterAdvice, console: Console) -> list[str]:
     training = advice.training
     header = f"{training.steps:,} steps,\n{text.count(training.workers, 'worker')}"
 
-    def by_law(value: Callable[[Effect], float | None]) -> Callable[[_CodecRow], str]:
+    def by_law(value: Callable[[Effect], float | None]) -> Callable[[CodecEffects], str]:
         return lambda row: text.three_digits(value(row.by_law))
 
-    def as_measured(value: Callable[[Effect], float | None]) -> Callable[[_CodecRow], str]:
+    def as_measured(value: Callable[[Effect], float | None]) -> Callable[[CodecEffects], str]:
         return lambda row: text.three_digits(value(row.as_measured))
 
     def residual(effect: Effect) -> float:
@@ -355,7 +343,7 @@ def _show_convergence(advice: ClusterAdvice, console: Console) -> list[str]:
     def bound(effect: Effect) -> float:
         return effect.bound / training.plain_bound
 
-    columns: list[Column[_CodecRow]] = [
+    columns: list[Column[CodecEffects]] = [
         Column(header, lambda row: str(row.codec.codec), left=True),
         Column("by law:\ndelta", by_law(lambda effect: effect.delta), rank=2),
         Column("\nomega", by_law(lambda effect: effect.omega), rank=3),
@@ -367,8 +355,8 @@ def _show_convergence(advice: ClusterAdvice, console: Console) -> list[str]:
         Column("\nbound", as_measured(bound)),
         Column("\nuse with", lambda row: row.as_measured.use or "not at all", left=True, rank=1),
     ]
-    rows = _codec_rows(advice)
-    hidden = Table(columns, rows, is_marked=lambda row: row.as_measured.use is None).show(console)
+    table = Table(columns, advice.effects, is_marked=lambda row: row.as_measured.use is None)
+    hidden = table.show(console)
     print_line(console, "residual: bound on its norm, as a multiple of that of a gradient")
     print_line(console, "bound: on the mean squared gradient, as a multiple of that of dense")
     doubts = ((m.doubt, str(m.codec)) for m in advice.codecs if m.doubt is not None)

@@ -120,7 +120,9 @@ class BenchView(View[Timing]):
             Column(ratio, lambda t: text.fixed(t.to_copy(t.encode)), rank=1),
             Column("decode\nGB/s", lambda t: _giga(t.rate(t.decode)), rank=12),
             Column(ratio, lambda t: text.fixed(t.to_copy(t.decode)), rank=2),
-            Column("peak\nMiB", _peak_cell, rank=15),
+            Column(
+                "peak\nMiB", lambda t: f"{max(t.encode_peak, t.decode_peak) / 2**20:.2f}", rank=15
+            ),
             Column("pays below\nGbit/s", lambda t: text.pays_below(t.pays_below)),
         ]
         return Table(columns, self.rows, top=top)
@@ -169,10 +171,6 @@ class BenchView(View[Timing]):
 def _split_cell(kind: str, timing: Timing) -> str:
     nbits = timing.split.get(kind, 0)
     return text.fixed(nbits / timing.values) if nbits else ""
-
-
-def _peak_cell(timing: Timing) -> str:
-    return f"{max(timing.encode_peak, timing.decode_peak) / 2**20:.2f}"
 
 
 def _giga(rate: float) -> str:

@@ -23,7 +23,7 @@ from gcodec.tensorfiles.atomic import atomic_write
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from gcodec.analysis.diagrams import Point
+    from gcodec.analysis.advice import MeasuredCodec
 
 INK, FAINT, GRID, MARK = "#010101", "#010102", "#010103", "#010104"
 SERIES = tuple(f"#0102{k:02x}" for k in range(16))
@@ -86,7 +86,7 @@ class Panel(NamedTuple):
 
 def histogram(picture: Picture, fits: Sequence[Fit]) -> str:
     """Draw a histogram of the values on a logarithmic scale, and the fitted densities."""
-    with drawn(340, 240) as (axes, svg):
+    with _drawn(340, 240) as axes:
         filled = picture.density[picture.density > 0]
         low, high = float(filled.min()) / 2, 40 * float(filled.max())
         bars = {"fill": True, "facecolor": GRID, "edgecolor": FAINT, "linewidth": 0.6}
@@ -102,12 +102,12 @@ def histogram(picture: Picture, fits: Sequence[Fit]) -> str:
         axes.set_xlabel("value / rms")
         axes.set_ylabel("density")
         axes.legend(loc="upper left", fontsize=8, handlelength=1.6)
-    return svg[0]
+        return _embedded(axes.figure)
 
 
 def quantile_plot(picture: Picture, fits: Sequence[Fit]) -> str:
     """Draw quantiles of the values over those of the fitted distributions."""
-    with drawn(340, 240) as (axes, svg):
+    with _drawn(340, 240) as axes:
         reach = float(np.max(np.abs(picture.quantiles)))
         axes.plot([-reach, reach], [-reach, reach], color=FAINT, linewidth=0.8)
         for _, shape, color, dashes in _fitted(picture, fits):
@@ -115,15 +115,15 @@ def quantile_plot(picture: Picture, fits: Sequence[Fit]) -> str:
             axes.plot(expected, picture.quantiles, dashes, color=color, linewidth=1.4)
         axes.set_xlabel("quantile of the fit / rms")
         axes.set_ylabel("quantile of the values / rms")
-    return svg[0]
+        return _embedded(axes.figure)
 
 
-def rate_distortion(points: Sequence[Point], shapes: Sequence[tuple[float, float]]) -> str:
+def rate_distortion(points: Sequence[MeasuredCodec], shapes: Sequence[tuple[float, float]]) -> str:
     """Draw errors over bits per value: all settings, their front, and the Shannon lower bound.
 
     Parameters
     ----------
-    points : sequence of Point
+    points : sequence of MeasuredCodec
         The settings.
     shapes : sequence of (share, beta)
         Share of all values and shape of each tensor's distribution; the other values are zeros,
@@ -132,7 +132,7 @@ def rate_distortion(points: Sequence[Point], shapes: Sequence[tuple[float, float
     shown = [p for p in points if p.error < _MAX_ERROR]
     names = dict.fromkeys(p.codec.name for p in points)
     legend = 14 * -(-(len(names) + 2) // _LEGEND_COLUMNS)  # the front and the bound are others
-    with drawn(400, 346 + legend, bottom=38 + legend) as (axes, svg):
+    with _drawn(400, 346 + legend, bottom=38 + legend) as axes:
         front = [shown[i] for i in pareto([(p.bits, p.error) for p in shown])]
         front = [p for p in front if p.error >= _MIN_ERROR]
         bits, errors = [p.bits for p in front], [p.error for p in front]
@@ -162,7 +162,7 @@ def rate_distortion(points: Sequence[Point], shapes: Sequence[tuple[float, float
         axes.set_ylabel("nmse ‖x − x̂‖²/‖x‖²")
         columns = {"ncols": _LEGEND_COLUMNS, "handletextpad": 0.3}
         axes.figure.legend(loc="lower center", fontsize=9, **columns)
-    return svg[0]
+        return _embedded(axes.figure)
 
 
 def stacked_bits(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Sequence[str]) -> str:
@@ -176,7 +176,7 @@ def stacked_bits(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Sequenc
         Kinds, in the order of the bars.
     """
     names = [name for name, _ in rows]
-    with drawn(400, 92 + 16 * len(rows), _label_width(names), bottom=76) as (axes, svg):
+    with _drawn(400, 92 + 16 * len(rows), _label_width(names), bottom=76) as axes:
         places = np.arange(len(rows))
         start = np.zeros(len(rows))
         for k, kind in enumerate(kinds):
@@ -189,13 +189,13 @@ def stacked_bits(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Sequenc
         axes.set_xlim(0, 1.15 * float(start.max(initial=1e-9)))
         axes.set_xlabel("bits per value")
         axes.figure.legend(loc="lower center", ncols=5, handlelength=1)
-    return svg[0]
+        return _embedded(axes.figure)
 
 
 def link_speeds(rows: Sequence[tuple[str, float]]) -> str:
     """Draw the link speed in Gbit/s below which each codec pays; 0 means never."""
     names = [name for name, _ in rows]
-    with drawn(400, 54 + 16 * len(rows), _label_width(names)) as (axes, svg):
+    with _drawn(400, 54 + 16 * len(rows), _label_width(names)) as axes:
         speeds = [speed for _, speed in rows]
         least = min([speed for speed in speeds if speed > 0], default=1.0) / 3
         places = range(len(rows))
@@ -208,7 +208,7 @@ def link_speeds(rows: Sequence[tuple[str, float]]) -> str:
         _powers(axes.xaxis)
         _name_rows(axes, names)
         axes.set_xlabel("Gbit/s")
-    return svg[0]
+        return _embedded(axes.figure)
 
 
 def write_steps(path: str, steps: Sequence[int], panels: Sequence[Panel]) -> int:
@@ -320,10 +320,8 @@ def _figure(style: Any, size: tuple[float, float], layout: Any = None) -> Iterat
 
 
 @contextlib.contextmanager
-def drawn(
-    width: float, height: float, left: float = 56, bottom: float = 38
-) -> Iterator[tuple[Any, list[str]]]:
-    """Draw a figure.
+def _drawn(width: float, height: float, left: float = 56, bottom: float = 38) -> Iterator[Any]:
+    """Make the axes of a diagram, and use the style of the page while it is drawn.
 
     Parameters
     ----------
@@ -334,16 +332,12 @@ def drawn(
 
     Yields
     ------
-    axes : matplotlib.axes.Axes
+    matplotlib.axes.Axes
         The axes to draw in.
-    svg : list of str
-        List that receives the SVG element at the end of the block.
     """
     with _figure(_STYLE, (width / 72, height / 72)) as figure:
-        svg: list[str] = []
-        axes = [left / width, bottom / height, 1 - (left + 8) / width, 1 - (bottom + 8) / height]
-        yield figure.add_axes((axes[0], axes[1], axes[2], axes[3])), svg
-        svg.append(_embedded(figure))
+        inside = 1 - (left + 8) / width, 1 - (bottom + 8) / height
+        yield figure.add_axes((left / width, bottom / height, *inside))
 
 
 def _embedded(figure: Figure) -> str:

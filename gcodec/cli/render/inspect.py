@@ -20,7 +20,7 @@ from gcodec.wire import primitives
 
 if TYPE_CHECKING:  # SciPy is imported for dumps only
     from gcodec.analysis.candidates import Budget
-    from gcodec.analysis.measure import DumpStats, TensorGroup, TensorStats
+    from gcodec.analysis.measure import DumpStats, GradientStats, TensorGroup, TensorStats
 
 # Metadata of a training run that distinguish dumps; JSON contains all metadata.
 _HEADLINE_KEYS = ("model", "kind", "step", "epoch", "rank", "loss", "optimizer")
@@ -91,6 +91,10 @@ class DumpView(View[DumpRow]):
     def groups(self) -> list[TensorGroup]:
         """Tensors of each row."""
         return [row.group for row in self.rows]
+
+    @property
+    def _gradients(self) -> list[GradientStats]:
+        return [tensor.gradient for tensor in self.tensors if tensor.gradient is not None]
 
     def sort(self, order: str | None) -> None:
         """Order the rows, and their tensors; None leaves them as they are."""
@@ -217,25 +221,26 @@ class DumpView(View[DumpRow]):
         return [{"file": file, **self._tensor_document(tensor)} for tensor in self.tensors]
 
     def _tensor_document(self, tensor: TensorStats) -> dict[str, object]:
-        entry, summary, sample = tensor.entry, tensor.summary, tensor.sample
+        entry, gradient = tensor.entry, tensor.gradient
         body: dict[str, object] = {
             "name": entry.name,
             "shape": list(entry.shape),
             "dtype": entry.dtype,
             "values": tensor.size,
         }
-        if summary is None or sample is None:
+        if gradient is None:
             facts = f"not a gradient: {entry.dtype}", remedy(entry.dtype)
             return body | {"note": "; ".join(filter(None, facts))}
+        summary, entropy = gradient.summary, gradient.entropy
         return {
             **body,
-            "measured": sample.size,
+            "measured": gradient.measured,
             "rms": summary.rms,
             "max_abs": summary.max_abs,
             "zeros": summary.zeros,
             "nonfinite": summary.nonfinite,
-            "first_nonfinite": list(tensor.nonfinite_indices),
-            "histogram": {"span_in_rms": [-SPAN, SPAN], "counts": list(sample.histogram)},
+            "first_nonfinite": list(gradient.nonfinite_indices),
+            "histogram": {"span_in_rms": [-SPAN, SPAN], "counts": list(gradient.histogram)},
             "fits": [
                 {
                     "distribution": fit.name,
@@ -246,18 +251,18 @@ class DumpView(View[DumpRow]):
                     "w2_in_rms": fit.w2,
                     "ks": fit.ks,
                 }
-                for fit in sample.fits
+                for fit in gradient.fits
             ],
             "entropy": {
-                "nmse": sample.entropy.error,
-                "bits_per_value": sample.entropy.bits,
-                "step": sample.entropy.step,
+                "nmse": entropy.error,
+                "bits_per_value": entropy.bits,
+                "step": entropy.step,
             },
             "codecs": [
                 {"codec": str(codec), "problem": trial}
                 if isinstance(trial, str)
                 else {"codec": str(codec), "bytes": trial.nbytes, **_cost_document(trial)}
-                for codec, trial in zip(self.settings.codecs, sample.trials, strict=True)
+                for codec, trial in zip(self.settings.codecs, gradient.trials, strict=True)
             ],
             **self._best_document(self._row(tensor.group).best),
         }
@@ -274,7 +279,7 @@ class DumpView(View[DumpRow]):
     def _record(self, tensor: TensorStats) -> dict[str, object]:
         specs = [str(codec) for codec in self.settings.codecs]
         record = tensor.record(specs)
-        if tensor.summary is None:  # a cell without a measurement is empty
+        if tensor.gradient is None:  # a cell without a measurement is empty
             record |= dict.fromkeys(("measured", "zeros", "nonfinite"))
         if self.settings.budget is not None:
             best = self._row(tensor.group).best
@@ -287,11 +292,10 @@ class DumpView(View[DumpRow]):
 
     def warning(self) -> str:
         """Return the places of NaN and Inf; an empty text if there are none."""
-        tensors = [tensor for tensor in self.tensors if tensor.nonfinite]
-        if not tensors:
+        places = [f"{g.entry.name}[{i}]" for g in self._gradients for i in g.nonfinite_indices]
+        if not places:
             return ""
-        places = [f"{t.entry.name}[{i}]" for t in tensors for i in t.nonfinite_indices]
-        total = sum(tensor.nonfinite for tensor in tensors)
+        total = self.total.group.nonfinite
         return f"! {total:,} NaN or Inf: {text.listed(places, total=total)}"
 
     def warnings(self) -> list[tuple[str, str]]:
@@ -332,11 +336,7 @@ class DumpView(View[DumpRow]):
     def sample_notes(self) -> list[str]:
         """Return notes on the samples that were measured in place of whole tensors."""
         settings = self.settings
-        sampled = [
-            (tensor, tensor.sample.size)
-            for tensor in self.tensors
-            if tensor.sample is not None and tensor.sample.size < tensor.size
-        ]
+        sampled = [g for g in self._gradients if g.measured < g.entry.size]
         if not sampled:
             return []
         columns = "distribution, fit, entropy"
@@ -344,12 +344,12 @@ class DumpView(View[DumpRow]):
             columns += ", codecs"
         notes = [
             f"{text.count(len(sampled), 'tensor')} of more than {settings.max_values:,} values: "
-            f"{columns} of a sample, {sum(size for _, size in sampled):,} of "
-            f"{sum(tensor.size for tensor, _ in sampled):,} values, seed {settings.seed}; the "
+            f"{columns} of a sample, {sum(g.measured for g in sampled):,} of "
+            f"{sum(g.entry.size for g in sampled):,} values, seed {settings.seed}; the "
             "other columns of all values; --full measures all values"
         ]
         ranked = [str(codec) for codec in settings.codecs if hasattr(codec, "rank")]
-        if ranked and any(len(tensor.entry.shape) > 1 for tensor, _ in sampled):
+        if ranked and any(len(g.entry.shape) > 1 for g in sampled):
             notes.append(
                 f"{text.listed(ranked)}: the bits depend on how many rows there are, "
                 "and only some were measured; --full measures all of them"
@@ -374,10 +374,9 @@ class DumpView(View[DumpRow]):
     def _failure_notes(self) -> list[str]:
         """Return notes on codecs that refuse tensors."""
         failures = text.gathered(
-            ((tensor.entry.name, trial), str(codec))
-            for tensor in self.tensors
-            if tensor.sample is not None
-            for codec, trial in zip(self.settings.codecs, tensor.sample.trials, strict=True)
+            ((gradient.entry.name, trial), str(codec))
+            for gradient in self._gradients
+            for codec, trial in zip(self.settings.codecs, gradient.trials, strict=True)
             if isinstance(trial, str)
         )
         notes = [
@@ -444,10 +443,10 @@ class DumpView(View[DumpRow]):
         for key, bound in (("nmse", budget.max_nmse), ("bits", budget.max_bits)):
             if bound is not None and getattr(codec, key, None) == bound:
                 return True
-        for tensor in self.total.group.gradients:
-            candidates = () if tensor.sample is None else tensor.sample.candidates
-            fitting = {str(t.codec) for t in candidates if budget.allows(t.bits, t.error)}
-            if tensor.size and fitting and spec not in fitting:
+        for gradient in self.total.group.gradients:
+            trials = gradient.candidates
+            fitting = {str(t.codec) for t in trials if budget.allows(t.bits, t.error)}
+            if gradient.entry.size and fitting and spec not in fitting:
                 return False
         return True
 

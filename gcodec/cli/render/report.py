@@ -200,15 +200,15 @@ def _class_attribute(column: Column[DumpRow], is_cell: bool) -> str:
 
 def _details(group: TensorGroup) -> str:
     """Return the HTML with the diagrams of the first tensor of a group, if it has a picture."""
-    tensor = group.gradients[0]
-    if tensor.sample is None or tensor.sample.picture is None:
+    first = group.gradients[0]
+    entry, picture, fits = first.entry, first.picture, first.fits
+    if picture is None:
         return ""
-    picture, fits = tensor.sample.picture, tensor.sample.fits
-    nearest, name = fits[0], tensor.entry.name
+    nearest, name = fits[0], entry.name
     if len(group.members) > 1:
         name = f"{name} of {group.name}"
     facts = (
-        f"{text.shape(tensor.entry.shape)} {tensor.entry.dtype}, rms {picture.rms:.2g}, "
+        f"{text.shape(entry.shape)} {entry.dtype}, rms {picture.rms:.2g}, "
         f"{text.percent(picture.zeros, picture.zeros + picture.values)} % zeros; nearest: "
         f"{nearest.name} with beta {nearest.shape.beta:.2f}, KS {nearest.ks:.3f}"
     )

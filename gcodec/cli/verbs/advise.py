@@ -205,8 +205,10 @@ def command(
         raise click.UsageError(f"--between is missing: {nodes} nodes need a link")
     if inside is None and gpus > 1:
         raise click.UsageError(f"--inside is missing: {gpus} GPUs of a node need a link")
-    if source is None and params is None:
-        raise click.UsageError("give --params N, or a SOURCE to count them in")
+    if source is None:
+        if params is None:
+            raise click.UsageError("give --params N, or a SOURCE to count them in")
+        source = _synthetic(params)
     cluster = advisor.Cluster(
         nodes,
         gpus,
@@ -219,9 +221,6 @@ def command(
     settings = settings._replace(
         codecs=tuple(codecs), progress=partial(progress, quiet=quiet or as_json)
     )
-    if source is None:
-        assert params is not None
-        source = _synthetic(params)
     if source.startswith("synthetic:"):
         origin, measured = measure_synthetic(source, settings)
     else:

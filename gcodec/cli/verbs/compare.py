@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -88,14 +88,6 @@ def command(
     return outcome.finish({"a": a, "b": b, "max_nmse": max_nmse, **body})
 
 
-class _Side(NamedTuple):
-    """One of the two files: its name for the user, its tensors, and whether it has frames."""
-
-    path: Path
-    dump: Dump
-    in_frames: bool
-
-
 def _compare(
     paths: list[Path],
     layers: tuple[str, ...],
@@ -110,20 +102,20 @@ def _compare(
 
     with contextlib.ExitStack() as stack:
         opened = [_open(path, stack, key, outcome) for path in paths]
-        sides = [side for side in opened if side is not None]
-        if len(sides) < 2:
+        dumps = [dump for dump in opened if dump is not None]
+        if len(dumps) < 2:
             return None
-        comparable, skipped = _comparable([side.dump for side in sides], layers)
+        comparable, skipped = _comparable(dumps, layers)
         pairs = match(*comparable)
         total = sum(pair.size for pair in pairs)
         with progress(paths[1].name, total, quiet=outcome.quiet) as advance:
             for i, pair in enumerate(pairs):
                 entries = () if pair.problem else (pair.a, pair.b)
                 values = []
-                for side, entry in zip(sides, entries, strict=False):
+                for path, dump, entry in zip(paths, dumps, entries, strict=False):
                     assert entry is not None  # a pair without problems has both
-                    with outcome.of(side.path, in_frames=side.in_frames):
-                        values.append(side.dump.load(entry))
+                    with outcome.of(path, in_frames=dump.format == "gcf"):
+                        values.append(dump.load(entry))
                 if len(values) == 2:
                     pairs[i] = pair.compared(*values)
                 advance(pair.size)
@@ -132,21 +124,21 @@ def _compare(
 
 def _open(
     path: Path, stack: contextlib.ExitStack, key: bytes | None, outcome: Outcome
-) -> _Side | None:
+) -> Dump | None:
     """Open a file until the end of a stack; return None after an error, which is reported."""
     from gcodec.cli.files import is_frames, local_file
     from gcodec.tensorfiles.dumps import open_dump
     from gcodec.tensorfiles.frame_file import FrameDump
 
-    side = None
+    dump = None
     with outcome.of(path):
         file = stack.enter_context(local_file(path))
         in_frames = is_frames(file)
         with outcome.of(path, in_frames=in_frames):
             limits = outcome.limits
-            dump = FrameDump(file, limits, key) if in_frames else open_dump(file, limits=limits)
-            side = _Side(path, stack.enter_context(dump), in_frames)
-    return side
+            opened = FrameDump(file, limits, key) if in_frames else open_dump(file, limits=limits)
+            dump = stack.enter_context(opened)
+    return dump
 
 
 def _comparable(dumps: list[Dump], layers: tuple[str, ...]) -> tuple[list[list[Entry]], list[str]]:

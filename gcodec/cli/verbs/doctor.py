@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 import sys
@@ -191,12 +190,11 @@ def _devices() -> Check:
 
 
 def _codecs(quiet: bool) -> Iterator[Check]:
+    import gcodec
     from gcodec.analysis import self_test
     from gcodec.cli.render.output import progress
-    from gcodec.codec import registered
 
-    importlib.import_module("gcodec.codecs")  # which registers them
-    x, classes = self_test.gradient(), registered()
+    x, classes = self_test.gradient(), gcodec.codecs()
     checks = []
     with progress("self-test", len(classes), quiet=quiet) as advance:
         for name, cls in classes.items():

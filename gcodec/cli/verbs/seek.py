@@ -90,7 +90,8 @@ def _write(
     from gcodec.tensorfiles.atomic import atomic_write
     from gcodec.tensorfiles.frame_list import read_frames
 
-    frames = tables = nbytes = seek_nbytes = payload_nbytes = 0
+    numbers = ("frames", "bytes", "payload_bytes", "seek_tables", "seek_bytes")
+    result = dict.fromkeys(numbers, 0)
     data = contents(source)
     with atomic_write(target) as file:
         for stored in read_frames(data, limits, key):
@@ -100,16 +101,10 @@ def _write(
                 with stored.locate_errors():
                     frame = stored.frame.with_seek(log2_block)
             for part in frame.parts():
-                nbytes += file.write(part)
-            frames += 1
-            payload_nbytes += frame.payload.data.size
+                result["bytes"] += file.write(part)
+            result["frames"] += 1
+            result["payload_bytes"] += frame.payload.data.size
             if frame.seek is not None:
-                tables += 1
-                seek_nbytes += frame.seek.nbytes
-    return {
-        "frames": frames,
-        "bytes": nbytes,
-        "payload_bytes": payload_nbytes,
-        "seek_tables": tables,
-        "seek_bytes": seek_nbytes,
-    }
+                result["seek_tables"] += 1
+                result["seek_bytes"] += frame.seek.nbytes
+    return result
