@@ -131,6 +131,14 @@ class Emitter:
         order = lanes(32, len(places))([*places])
         return self.builder.shuffle_vector(vector, vector, order)
 
+    def bytes_of(self, elements: Value, shift: Value) -> Value:
+        """Emit the vector of the bytes of integers from a bit on, given as an integer of 64."""
+        builder, nbits = self.builder, elements.type.element.width
+        by = shift if nbits == 64 else builder.trunc(shift, integer(nbits))
+        count = elements.type.count
+        shifted = builder.lshr(elements, self.splat(by, count))
+        return builder.trunc(shifted, lanes(8, count)) if nbits > 8 else shifted
+
     def load(self, pointer: Value, kind: ValueType, align: int = 4) -> Value:
         """Emit the load of a vector."""
         return self.builder.load(self.builder.bitcast(pointer, kind.as_pointer()), align=align)

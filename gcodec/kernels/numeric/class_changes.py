@@ -10,13 +10,14 @@ stored as 2·d for d ≥ 0 and as −2·d − 1 for d < 0, so that 0 is the only
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.kernels.numeric.scan import starts_of
 from gcodec.kernels.numeric.words import (
     at_least,
+    bytes_above,
     count_ones,
     place_of_one,
     trailing_zeros,
@@ -24,8 +25,8 @@ from gcodec.kernels.numeric.words import (
 )
 from gcodec.runtime import Array, pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, inline, intrinsic, kernel, subroutine
-from gcodec.runtime.lanes import Emitter, Value, integer, lanes
+from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
+from gcodec.runtime.lanes import Emitter, block, lanes
 
 MOST_CLASSES = 6
 CONTEXTS = 256
@@ -33,8 +34,9 @@ _ITEMSIZES = (1, 2, 4, 8)
 _STEP = 64  # elements whose classes a kernel compares at once
 _APART = 2 * CONTEXTS + 8  # entries from one table of counts to the next
 _TABLES = 4  # equal neighbors would wait for each other's count
-_BLOCKS = 64  # blocks of 64 elements: a chunk, whose changes are found class by class
+_PARTS = 64  # parts of 64 elements: a chunk, whose changes are found class by class
 _COPIED = 1 << 17  # elements that are still in the cache when their changes are applied
+_above = bytes_above(MOST_CLASSES - 1)
 _BYTE, _ONE = np.uint64(0xFF), np.uint64(1)
 
 
@@ -207,7 +209,7 @@ def apply(
             first = np.searchsorted(part, state[2, k])
             state[:2, k] = offsets[k] + first, offsets[k] + part.size
         changes = all_places, all_differences, state.reshape(-1)
-        room = [np.empty(MOST_CLASSES * _BLOCKS, dtype) for dtype in (np.uint64, np.uint16)]
+        room = [np.empty(MOST_CLASSES * _PARTS, dtype) for dtype in (np.uint64, np.uint16)]
         for at in range(start, stop, _COPIED):
             target = out[at : min(at + _COPIED, stop)]
             if out is not old:
@@ -237,45 +239,21 @@ def _pattern(rank, sign, negative, other):
     return rank ^ (other if rank & sign else negative)
 
 
-def _elements(e: Emitter, bits: Value, at: Value) -> Value:
-    """Emit the vector of the 64 elements of an array from `at` on."""
-    from gcodec.runtime import lowering
-
-    first = e.builder.gep(lowering.data_of(e.builder, bits), [at])
-    width = first.type.pointee.width
-    return e.load(first, lanes(width, 64), width // 8)
-
-
-def _contexts(e: Emitter, elements: Value, shift: Value) -> Value:
-    """Emit the vector of the contexts of elements, given a uint64 shift; lanes have 8 bits."""
-    width = elements.type.element.width
-    by = shift if width == 64 else e.builder.trunc(shift, integer(width))
-    shifted = e.builder.lshr(elements, e.splat(by, 64))
-    return e.builder.trunc(shifted, lanes(8, 64)) if width > 8 else shifted
-
-
-@intrinsic
-def _store_keys(typing_context: Any, old: Any, new: Any, at: Any, shift: Any, keys: Any) -> Any:
+@block("old", "new", "at", "shift", "keys")
+def _store_keys(e: Emitter) -> None:
     """Write the contexts of the 64 elements from `at` on, and 256 more if they change, as uint16.
 
     Numba would compute each on its own, which takes longer than to count it.
     """
-    from numba.core import types
-
-    from gcodec.runtime import lowering
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        e, kind = Emitter(builder, {}), lanes(16, 64)
-        a, b = (_elements(e, array, args[2]) for array in args[:2])
-        contexts = builder.zext(_contexts(e, a, args[3]), kind)
-        changes = builder.zext(builder.icmp_unsigned("!=", a, b), kind)
-        added = builder.shl(changes, kind([8] * 64))  # 256
-        keys, first = builder.or_(contexts, added), lowering.data_of(builder, args[4])
-        for k in range(0, 64, 16):  # the loads that follow wait longer for stores of 64 bytes
-            e.store(e.picked(keys, range(k, k + 16)), e.element(first, k), 2)
-        return context.get_dummy_value()
-
-    return types.void(old, new, at, shift, keys), generate
+    builder, kind = e.builder, lanes(16, 64)
+    firsts = [e.address(name, "at") for name in ("old", "new")]
+    nbits = firsts[0].type.pointee.width
+    a, b = (e.load(first, lanes(nbits, 64), nbits // 8) for first in firsts)
+    contexts = builder.zext(e.bytes_of(a, e.args["shift"]), kind)
+    changes = builder.zext(builder.icmp_unsigned("!=", a, b), kind)
+    keys = builder.or_(contexts, builder.shl(changes, kind([8] * 64)))
+    for k in range(0, 64, 16):  # the loads that follow wait longer for stores of 64 bytes
+        e.store(e.picked(keys, range(k, k + 16)), e.element(e.args["keys"], k), 2)
 
 
 @factory(lambda: ((itemsize,) for itemsize in _ITEMSIZES))
@@ -301,34 +279,9 @@ def _tally(itemsize: int) -> Kernel:
     return tally_contexts
 
 
-@intrinsic
-def _above(typing_context: Any, bits: Any, at: Any, shift: Any, levels: Any) -> Any:
-    """Return masks of the elements from `at` to `at` + 63 whose contexts exceed each level.
-
-    Bit k of a mask belongs to the element `at` + k.
-    """
-    from numba.core import types
-
-    masks = types.UniTuple(types.uint64, MOST_CLASSES - 1)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        e, byte, results = Emitter(builder, {}), integer(8), list[Value]()
-        # AVX2 compares signed bytes only, so all signs are flipped.
-        contexts = _contexts(e, _elements(e, *args[:2]), args[2])
-        contexts = builder.xor(contexts, contexts.type([128] * 64))
-        for k in range(MOST_CLASSES - 1):
-            level = builder.trunc(builder.lshr(args[3], integer(64)(8 * k)), byte)
-            flipped = e.splat(builder.xor(level, byte(128)), 64)
-            exceeds = builder.icmp_signed(">", contexts, flipped)
-            results.append(builder.bitcast(exceeds, integer(64)))
-        return context.make_tuple(builder, masks, results)
-
-    return masks(bits, at, shift, levels), generate
-
-
 @subroutine
 def _above_to_end(bits, at, shift, levels):
-    """Return the masks of `_above` for fewer than 64 elements, those from `at` to the end."""
+    """Return the masks of `_above` for the elements from `at` on, which are fewer than 64."""
     b = c = d = e = f = np.uint64(0)
     for i in range(at, bits.size):
         context, place = np.uint64(bits[i]) >> shift & _BYTE, np.uint64(i - at)
@@ -433,7 +386,7 @@ def _apply(itemsize: int) -> Kernel:
 
     @inline
     def note(own, size, row, members, before):
-        """Write the mask of a block, and how many members of the chunk precede it."""
+        """Write the mask of a part, and how many members of the chunk precede it."""
         members[row], before[row] = own, np.uint16(size)
         return size + np.int64(count_ones(own))
 
@@ -445,14 +398,14 @@ def _apply(itemsize: int) -> Kernel:
         the classes in the chunk.
         """
         sa = sb = sc = sd = se = sf = 0
-        for block in range(_BLOCKS):
-            a, b, c, d, e, f = _members(bits, start + 64 * block, shift, levels)
-            sa = note(a, sa, block, members, before)
-            sb = note(b, sb, _BLOCKS + block, members, before)
-            sc = note(c, sc, 2 * _BLOCKS + block, members, before)
-            sd = note(d, sd, 3 * _BLOCKS + block, members, before)
-            se = note(e, se, 4 * _BLOCKS + block, members, before)
-            sf = note(f, sf, 5 * _BLOCKS + block, members, before)
+        for part in range(_PARTS):
+            a, b, c, d, e, f = _members(bits, start + 64 * part, shift, levels)
+            sa = note(a, sa, part, members, before)
+            sb = note(b, sb, _PARTS + part, members, before)
+            sc = note(c, sc, 2 * _PARTS + part, members, before)
+            sd = note(d, sd, 3 * _PARTS + part, members, before)
+            se = note(e, se, 4 * _PARTS + part, members, before)
+            sf = note(f, sf, 5 * _PARTS + part, members, before)
         return sa, sb, sc, sd, se, sf
 
     @subroutine
@@ -461,15 +414,15 @@ def _apply(itemsize: int) -> Kernel:
     ):
         """Apply the changes of a class, which has `size` members in the chunk from `start` on."""
         index, end, first = state[kind], state[ends + kind], state[firsts + kind]
-        row = np.uint64(_BLOCKS * kind)
+        row = np.uint64(_PARTS * kind)
         # No branch depends on where a change lies: that could not be predicted.
         while index < end and places[index] - first < size:
             number = places[index] - first  # of the member in the chunk
-            later = at_least(before, row, np.uint16(number + 1))  # blocks that begin after it
-            block = trailing_zeros(later) - _ONE
-            below = np.uint64(number) - np.uint64(before[row + block])
-            i = np.uint64(start) + np.uint64(64) * block
-            i += place_of_one(members[row + block], below)
+            later = at_least(before, row, np.uint16(number + 1))  # parts that begin after it
+            part = trailing_zeros(later) - _ONE
+            below = np.uint64(number) - np.uint64(before[row + part])
+            i = np.uint64(start) + np.uint64(64) * part
+            i += place_of_one(members[row + part], below)
             d = np.uint64(differences[index])
             d = (d >> _ONE) ^ (np.uint64(0) - (d & _ONE))
             rank = (_rank(np.uint64(bits[i]), sign, *flips) + d) & top
@@ -481,13 +434,13 @@ def _apply(itemsize: int) -> Kernel:
 
     @kernel(f"{arrays}, out uint64[], out uint16[]", variant=str(itemsize), vectorized=False)
     def apply_changes(bits, shift, levels, is_float, places, differences, state, members, before):
-        # members and before have _BLOCKS elements for each of 6 classes. state has for each class:
+        # members and before have _PARTS elements for each of 6 classes. state has for each class:
         # the index of its next change, the end of its changes, which is at most places.size ==
         # differences.size, and the number of its elements that precede. As places rise, and those
         # below this number have been applied, no `number` is negative; the number of a member has
-        # a block, as before[row] is 0, and a bit in its mask, which is that of an element.
+        # a part, as before[row] is 0, and a bit in its mask, which is that of an element.
         flips = _flips(is_float, sign)
-        for start in range(0, bits.size, 64 * _BLOCKS):
+        for start in range(0, bits.size, 64 * _PARTS):
             sizes = find_members(bits, start, shift, levels, members, before)
             for kind in range(MOST_CLASSES):
                 size = sizes[kind]

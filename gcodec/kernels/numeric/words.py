@@ -174,6 +174,15 @@ def high_product(typing_context: Any, a: Any, b: Any) -> Any:
     return types.uint64(a, b), generate
 
 
+def _elements(e: Emitter, kind: Any, array: Value, at: Value) -> Value:
+    """Emit the vector of the 64 elements of an array from `at` on, as integers."""
+    from gcodec.runtime import lowering
+
+    nbits = kind.dtype.bitwidth
+    first = e.builder.gep(lowering.data_of(e.builder, array), [at])
+    return e.load(first, lanes(nbits, 64), nbits // 8)
+
+
 def _mask_of(name: str, names: tuple[str, ...], compare: Callable[..., Value]) -> Intrinsic:
     """Make an intrinsic (*arrays, at, *numbers) that compares 64 elements from `at` on.
 
@@ -186,17 +195,10 @@ def _mask_of(name: str, names: tuple[str, ...], compare: Callable[..., Value]) -
     def mask_of(typing_context: Any, *kinds: Any) -> Any:
         from numba.core import types
 
-        from gcodec.runtime import lowering
-
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            e = Emitter(builder, {})
-
-            def elements(kind: Any, array: Any) -> Value:
-                nbytes = kind.dtype.bitwidth // 8
-                first = builder.gep(lowering.data_of(builder, array), [args[count]])
-                return e.load(first, lanes(8 * nbytes, 64), nbytes)
-
-            vectors = [*map(elements, signature.args[:count], args)]
+            e, at = Emitter(builder, {}), args[count]
+            arrays = zip(signature.args[:count], args[:count], strict=True)
+            vectors = [_elements(e, kind, array, at) for kind, array in arrays]
             numbers = [e.splat(number, 64) for number in args[count + 1 :]]
             return builder.bitcast(compare(builder, *vectors, *numbers), integer(64))
 
@@ -224,6 +226,35 @@ unequal = _mask_of(
     "unequal", ("a", "b", "at"), lambda builder, a, b: builder.icmp_unsigned("!=", a, b)
 )
 """Return a uint64 whose bit k is 1 if ``a[at + k]`` differs from ``b[at + k]``, both integers."""
+
+
+def bytes_above(count: int) -> Intrinsic:
+    """Make an intrinsic (array, at, shift, levels) that compares bytes within 64 elements.
+
+    The byte of an element of the unsigned array is that from the bit `shift` on. The intrinsic
+    returns `count` masks, one for each of the low bytes of `levels`, the lowest first. Bit k of a
+    mask is 1 if the byte of element `at` + k exceeds the level. `shift` and `levels` are uint64.
+    """
+
+    def masks_of(typing_context: Any, array: Any, at: Any, shift: Any, levels: Any) -> Any:
+        from numba.core import types
+
+        kind = types.UniTuple(types.uint64, count)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            e, levels, masks = Emitter(builder, {}), args[3], list[Value]()
+            # AVX2 compares signed bytes only, so all signs are flipped.
+            flip = lanes(8, 64)([128] * 64)
+            places = builder.xor(e.bytes_of(_elements(e, array, *args[:2]), args[2]), flip)
+            for k in range(count):
+                level = builder.trunc(builder.lshr(levels, integer(64)(8 * k)), integer(8))
+                above = builder.icmp_signed(">", places, builder.xor(e.splat(level, 64), flip))
+                masks.append(builder.bitcast(above, integer(64)))
+            return context.make_tuple(builder, kind, masks)
+
+        return kind(array, at, shift, levels), generate
+
+    return intrinsic(masks_of)
 
 
 def _putting(
