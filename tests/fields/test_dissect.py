@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,6 +192,27 @@ def test_every_codec_is_fully_described(codec: Codec) -> None:
     assert not any(UNDECODED in field.meaning for field in fields)
     kinds = {"header", "norm", "scale", "table", "index", "sign", "level", "value", "pad"}
     assert set(actual.totals) <= kinds
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("sign", "mxnet-2bit:threshold=1", "qsgd:code=rans,s=7"),
+        *("minifloat:code=rans,table=empirical", "lossless:mode=fast"),
+    ],
+)
+def test_padding_that_is_not_zero_is_refused_where_it_begins(spec: str) -> None:
+    x = np.random.default_rng(0).standard_normal(1001, np.float32)
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec))
+    pads = [field for field in dissected(frame.to_bytes())[1] if field.kind == "pad"]
+    assert pads
+    for pad in pads:
+        data, bit = frame.payload.data.copy(), pad.first + pad.nbits - 1
+        data[bit // 8 - len(frame.header())] |= 0x80 >> bit % 8
+        broken = replace(frame, payload=frame.payload._replace(data=data)).to_bytes()
+        actual, _ = dissected(broken)
+        assert isinstance(actual.error, gcodec.Corrupt) and actual.bad == pad.first
+        assert isinstance(decoding_error(broken, None), gcodec.Corrupt)
 
 
 @pytest.mark.parametrize("codec", gs.FEW, ids=str)
