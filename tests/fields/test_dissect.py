@@ -215,6 +215,33 @@ def test_padding_that_is_not_zero_is_refused_where_it_begins(spec: str) -> None:
         assert isinstance(decoding_error(broken, None), gcodec.Corrupt)
 
 
+def test_positions_within_a_string_are_those_of_the_whole() -> None:
+    """A dissection that begins within the upper bits of Elias-Fano finds their low bits."""
+    x = np.random.default_rng(0).standard_normal(5000, np.float32)
+    frame = gcodec.encode(x, "topk:k=300,index=eliasfano")
+    positions = gcodec.decode_sparse(frame)[0].tolist()
+    upper = [field for field in dissected(frame)[1] if field.name == "upper bits"]
+    assert [field.element for field in upper] == positions
+    for number in (1, 150, 290):
+        part = dissected(frame, most=3, first=upper[number].first)[1]
+        assert upper[number] in part
+        assert all(f in upper for f in part if f.name == "upper bits" and f.value is not None)
+
+
+@pytest.mark.parametrize("index", ["huffman", "rans"])
+def test_classes_of_positions_state_their_distances(index: str) -> None:
+    x = np.random.default_rng(0).standard_normal(5000, np.float32)
+    frame = gcodec.encode(x, f"topk:k=300,index={index}")
+    distances = np.diff(gcodec.decode_sparse(frame)[0], prepend=-1).tolist()
+    fields = dissected(frame)[1]
+    texts = [field.meaning.partition(",")[0] for field in fields if field.name == "class"]
+    assert any(" to " in text for text in texts) and "distance 1" in texts
+    for text, distance in zip(texts, distances, strict=True):
+        numbers = [int(word) for word in text.split() if word.isdigit()]
+        assert numbers[0] <= distance <= numbers[-1]
+        assert (len(numbers) == 1) == (distance < 8)
+
+
 @pytest.mark.parametrize("codec", gs.FEW, ids=str)
 @pytest.mark.parametrize("n", [0, 40])
 def test_bits_after_the_last_field_are_refused(codec: Codec, n: int) -> None:
