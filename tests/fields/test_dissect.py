@@ -242,6 +242,21 @@ def test_classes_of_positions_state_their_distances(index: str) -> None:
         assert (len(numbers) == 1) == (distance < 8)
 
 
+@pytest.mark.parametrize(
+    ("spec", "widths"),
+    [
+        ("qsgd:s=100,norm=max,code=omega", {5: (2, 3, 1), 26: (2, 3, 5, 1), 100: (2, 3, 7, 1)}),
+        ("qsgd:s=100,norm=max,code=rice", {5: (1, 6), 26: (1, 6), 100: (4, 6)}),
+        ("qsgd:s=1,norm=max,code=rice", {0: (), 1: ()}),
+    ],
+)
+def test_parts_of_codewords(spec: str, widths: dict[int, tuple[int, ...]]) -> None:
+    """The lengths and the value of an omega code, and quotient and remainder of a Rice code."""
+    frame = gcodec.encode(np.array([*widths], np.float32), f"{spec},form=dense")
+    groups = {f.value: f.groups for f in dissected(frame)[1] if f.kind == "level"}
+    assert groups == widths
+
+
 @pytest.mark.parametrize("codec", gs.FEW, ids=str)
 @pytest.mark.parametrize("n", [0, 40])
 def test_bits_after_the_last_field_are_refused(codec: Codec, n: int) -> None:
