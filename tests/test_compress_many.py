@@ -364,6 +364,15 @@ def test_number_of_tensors_is_bounded() -> None:
         Feedback("raw").compress_many(grads)
 
 
+def test_longest_list_is_written_and_read() -> None:
+    x = np.ones(1, np.float32)
+    name = "w" * (2**23 - len('[["a",[1]],["",[1]]]'))
+    message = Feedback("raw").compress_many({"a": x, name: x})
+    assert gcodec.decode_many(message).keys() == {"a", name}
+    with pytest.raises(ParameterError, match=f"take {2**23 + 1} bytes, and must take at most"):
+        Feedback("raw").compress_many({"a": x, name + "w": x})
+
+
 def test_too_long_list_is_refused() -> None:
     with pytest.raises(gcodec.Corrupt, match="more than"):
         gcodec.decode_many(members_frame(" " * (2**23 + 1)) + VECTOR)

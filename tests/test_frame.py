@@ -8,6 +8,7 @@ import itertools
 import math
 import pickle
 import struct
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -26,6 +27,7 @@ import gcodec
 from gcodec import Corrupt, FormatError, Frame, LimitExceeded, Limits, Truncated, Unsupported
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.interop import templar
+from gcodec.wire.primitives import max_header_nbytes
 
 RAW, TWO_BIT, ONE_BIT = 1, 3, 4
 X = np.array([0.5, -0.5, 0.49, -0.7, 1.2], np.float32)
@@ -226,6 +228,22 @@ def test_ndim_above_32(ndim: int) -> None:
 def test_32_dimensions() -> None:
     frame = build(codec_id=RAW, shape=(1,) * 32, scalars=b"", payload=bytes(4))
     assert gcodec.decode(frame).shape == (1,) * 32
+
+
+@pytest.mark.parametrize("name", [b"", b"weight"])
+@pytest.mark.parametrize(
+    ("n", "ones", "longest"), [(0, 0, 32), (2**64 - 1, 31, 1)], ids=["empty", "one long side"]
+)
+def test_bound_of_headers_covers_the_longest_fields(
+    n: int, ones: int, longest: int, name: bytes
+) -> None:
+    """The bound exceeds a tagged frame with the longest numbers by no more than two bytes."""
+    number = leb128.encode(2**64 - 1)
+    shape = ones * leb128.encode(1) + longest * number
+    header = b"GCF\1\5" + bytes([RAW, 1, 32]) + shape + (number + name if name else b"")
+    fields = bytes([3]) + b"abc" + bytes([4]) + b"defg"
+    nbytes = len(header + fields + number) + 4 + 4 + 16
+    assert 0 <= max_header_nbytes(n, len(name), 7) - nbytes <= 2
 
 
 @pytest.mark.parametrize(
@@ -538,11 +556,14 @@ def test_each_limit() -> None:
             gcodec.decode_add(frame, np.zeros((10, 10), np.float32), limits=small)
 
 
-def test_limits_advised_by_the_message_work() -> None:
-    frame = gcodec.encode(np.ones(1000, np.float32), "mxnet-1bit")
+@pytest.mark.parametrize("n", [1000, 200])
+def test_limits_advised_by_the_message_work(n: int) -> None:
+    """Also if the ratio is a whole number, which the advised limit equals."""
+    frame = gcodec.encode(np.ones(n, np.float32), "mxnet-1bit")
+    assert (4 * n % len(frame) == 0) == (n == 200)
     text = str(refused(frame, LimitExceeded, limits=Limits(max_ratio=2.5)))
     limits = eval(text[text.index("gcodec.Limits") :], {"gcodec": gcodec})
-    assert gcodec.decode(frame, limits=limits).size == 1000
+    assert gcodec.decode(frame, limits=limits).size == n
 
 
 def test_default_limits_do_not_apply_if_an_array_fixes_the_shape(
@@ -582,6 +603,11 @@ def test_limits_may_be_integers_of_numpy() -> None:
 def test_invalid_limits(values: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match=next(iter(values))):
         Limits(**values)
+
+
+def test_largest_ratio_is_allowed() -> None:
+    limits = Limits(max_ratio=sys.float_info.max)
+    assert gcodec.decode(gcodec.encode(X, "sign"), limits=limits).size == 5
 
 
 @pytest.mark.parametrize("shape", [(1 << 60, 5), (1 << 63,), (2**64 - 1,) * 2], ids=range(3))
@@ -851,6 +877,9 @@ def test_repr_and_table_of_a_notebook() -> None:
     tagged = Frame.from_bytes(gcodec.encode(x, "minifloat", key=b"s3cret"), key=b"s3cret")
     text = tagged.with_seek()._repr_html_()
     assert "<th>tag</th>" in text and "s3cret" not in text
+    row = "<tr><th>seek table</th><td>for blocks of 2^5 elements</td></tr>"
+    dense = Frame.from_bytes(gcodec.encode(x, "qsgd:form=dense"))
+    assert row in dense.with_seek(5)._repr_html_() and "seek table" not in dense._repr_html_()
 
 
 def test_functions_take_frames_as_bytes() -> None:

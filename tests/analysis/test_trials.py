@@ -84,7 +84,13 @@ def test_trials_in_each_dtype(dtype):
             check(np.array([1.0, 1e300]), gcodec.parse(spec))
 
 
-@pytest.mark.parametrize("spec", ["qsgd:code=auto", "qsgd:s=1000,code=auto", "minifloat"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("qsgd:code=auto", "qsgd:s=1000,code=auto", "minifloat"),
+        *("microscale:code=huffman", "blockwise:code=huffman", "blockwise:code=rans"),
+    ],
+)
 def test_trials_count_seek_tables(spec):
     values = RNG.standard_normal(2 * MIN_ELEMENTS).astype(np.float32)
     check(values, gcodec.parse(spec))

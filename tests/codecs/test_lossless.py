@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 
@@ -248,6 +249,28 @@ def test_ranges_equal_parts_of_the_tensor(mode: str, log2_block: int | None) -> 
             part = gcodec.decode_range(data, start, stop)
             assert part.dtype == tensor.dtype
             assert bits(part) == bits(tensor.reshape(-1)[start:stop])
+
+
+def test_ranges_read_only_their_blocks() -> None:
+    """Other blocks may be damaged, since the seek table states where each block begins."""
+    x = np.random.default_rng(21).standard_normal(40_000, np.float32)
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, "lossless:mode=fast")).with_seek(12)
+    string = opened(frame.to_bytes()).first
+    assert string is not None and frame.seek is not None and frame.seek.count == 10
+    at = (string.span.first + frame.seek.offsets) // 8
+    for block in (0, 4, 9):
+        data = frame.payload.data.copy()
+        data[at[block] + 1 : at[block + 1]] ^= 0xFF
+        damaged = dataclasses.replace(frame, payload=frame.payload._replace(data=data))
+        with pytest.raises(gcodec.Corrupt):
+            damaged.decode()
+        for other in range(10):
+            start, stop = other << 12, min(other + 1 << 12, x.size)
+            if other == block:
+                with pytest.raises(gcodec.Corrupt):
+                    damaged.decode_range(start, stop)
+            else:
+                assert bits(damaged.decode_range(start, stop)) == bits(x[start:stop])
 
 
 @pytest.mark.parametrize("mode", ("fast", "small"))

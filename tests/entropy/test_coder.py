@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gcodec import Corrupt, Truncated
-from gcodec.entropy import tabled
+from gcodec.entropy import huffman, tabled
 from gcodec.entropy.coder import (
     BitSpan,
     CodedString,
@@ -116,6 +116,26 @@ def test_strings_of_no_symbols_have_no_bits_and_no_blocks() -> None:
         EmptyString(nothing._replace(seek=table)).read(ignore)
     with pytest.raises(Corrupt, match="the string 0"):
         EmptyString(nothing._replace(seek=table), has_blocks=True).read(ignore)
+
+
+def test_elements_without_codewords_may_have_empty_blocks() -> None:
+    """Blocks of codewords count elements, such as silent ones; those of rANS count symbols."""
+    elements = CodedMask.of(9000, 9000, np.array([True]))
+    span = BitSpan(np.empty(0, np.uint8), 0, 0, SeekTable.of(12, np.zeros(4, np.int64)))
+    assert tabled.open("huffman", span, ALPHABET, elements).read(ignore) == 0
+    with pytest.raises(Corrupt, match="the seek table has 3 blocks, the payload none"):
+        tabled.open("rans", span, ALPHABET, elements).read(ignore)
+
+
+def test_first_of_equally_short_tables_is_selected() -> None:
+    counts = np.bincount([0, 1] * huffman.LENGTH_NBITS, minlength=256)
+    own = Table.own("huffman", counts, ALPHABET[:2])
+    static = np.full((3, 256), 15, np.uint8)
+    static[1:, :2] = 2  # twice the bits of own codewords, as many as those and their lengths
+    table, nbits = tabled.best_table(counts, own, "huffman", ALPHABET[:2], lambda: static)
+    assert table is own and nbits == own.nbits(counts) == (static[1] @ counts)
+    table, nbits = tabled.best_table(counts, None, "huffman", ALPHABET[:2], lambda: static)
+    assert table.which == 2 and nbits == own.nbits(counts)
 
 
 def test_spans_end_on_zeros_up_to_a_byte() -> None:

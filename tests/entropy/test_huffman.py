@@ -223,6 +223,8 @@ def test_codewords_are_canonical(lengths: list[int]) -> None:
         [1, 13],
         [1, 2, 15, 15],
         [1, *range(2, 13), 13, 13],
+        [1, 1, 13],  # a complete code, and a word that is too long to take any of its room
+        [2, 15, 2, 2, 2],
     ],
 )
 def test_invalid_lengths_are_refused(lengths: list[int]) -> None:

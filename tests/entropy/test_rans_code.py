@@ -12,6 +12,7 @@ from reference import ans, universal
 
 from gcodec import Corrupt, FormatError, Limits, ParameterError, Truncated, entropy
 from gcodec.entropy import Bits, rans
+from gcodec.entropy.frequency_table import fields_of
 from gcodec.kernels.rans import rans_runs, rans_string
 from gcodec.kernels.rans.rans_table import write_tables
 
@@ -179,6 +180,19 @@ def test_tables(name: str, log2_total: int) -> None:
         for end in ends:
             with pytest.raises(Truncated):
                 rans.read_frequencies(bits.data, len(before), end, alphabet)
+
+
+def test_fields_of_a_cut_table_precede_its_error() -> None:
+    alphabet = np.array([1, 2, 4])
+    data, nbits = rans.write_frequencies(np.array([0, 8192, 4096, 0, 4096]), 14, alphabet)
+    whole = list(fields_of(data, 0, nbits, alphabet))
+    assert [field[:2] for field in whole] == [(None, 14), (1, 8192), (2, 4096), (4, 4096)]
+    assert whole[-1].end == nbits
+    for end in range(nbits):
+        read = []
+        with pytest.raises(Truncated):
+            read.extend(fields_of(data, 0, end, alphabet))
+        assert read == [field for field in whole if field.end <= end]
 
 
 def test_impossible_tables_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -215,6 +216,69 @@ def test_fields_without_a_level_are_errors() -> None:
 def test_several_bins_in_a_byte_are_described(bins: int) -> None:
     x = np.random.default_rng(bins).standard_normal(300).astype(np.float32)
     check_dissection(gcodec.encode(x, f"sparseloco:k=8,chunk=4,code=huffman,bins={bins}"))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("sign", "mxnet-2bit:threshold=1", "qsgd:code=rans,s=7"),
+        *("minifloat:code=rans,table=empirical", "lossless:mode=fast"),
+    ],
+)
+def test_padding_that_is_not_zero_is_refused_where_it_begins(spec: str) -> None:
+    x = np.random.default_rng(0).standard_normal(1001, np.float32)
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec))
+    pads = [field for field in dissected(frame.to_bytes())[1] if field.kind == "pad"]
+    assert pads
+    for pad in pads:
+        data, bit = frame.payload.data.copy(), pad.first + pad.nbits - 1
+        data[bit // 8 - len(frame.header())] |= 0x80 >> bit % 8
+        broken = replace(frame, payload=frame.payload._replace(data=data)).to_bytes()
+        actual, _ = dissected(broken)
+        assert isinstance(actual.error, gcodec.Corrupt) and actual.bad == pad.first
+        assert isinstance(decoding_error(broken, None), gcodec.Corrupt)
+
+
+def test_positions_within_a_string_are_those_of_the_whole() -> None:
+    """A dissection that begins within the upper bits of Elias-Fano finds their low bits."""
+    x = np.random.default_rng(0).standard_normal(5000, np.float32)
+    frame = gcodec.encode(x, "topk:k=300,index=eliasfano")
+    positions = gcodec.decode_sparse(frame)[0].tolist()
+    upper = [field for field in dissected(frame)[1] if field.name == "upper bits"]
+    assert [field.element for field in upper] == positions
+    for number in (1, 150, 290):
+        part = dissected(frame, most=3, first=upper[number].first)[1]
+        assert upper[number] in part
+        assert all(f in upper for f in part if f.name == "upper bits" and f.value is not None)
+
+
+@pytest.mark.parametrize("index", ["huffman", "rans"])
+def test_classes_of_positions_state_their_distances(index: str) -> None:
+    x = np.random.default_rng(0).standard_normal(5000, np.float32)
+    frame = gcodec.encode(x, f"topk:k=300,index={index}")
+    distances = np.diff(gcodec.decode_sparse(frame)[0], prepend=-1).tolist()
+    fields = dissected(frame)[1]
+    texts = [field.meaning.partition(",")[0] for field in fields if field.name == "class"]
+    assert any(" to " in text for text in texts) and "distance 1" in texts
+    for text, distance in zip(texts, distances, strict=True):
+        numbers = [int(word) for word in text.split() if word.isdigit()]
+        assert numbers[0] <= distance <= numbers[-1]
+        assert (len(numbers) == 1) == (distance < 8)
+
+
+@pytest.mark.parametrize(
+    ("spec", "widths"),
+    [
+        ("qsgd:s=100,norm=max,code=omega", {5: (2, 3, 1), 26: (2, 3, 5, 1), 100: (2, 3, 7, 1)}),
+        ("qsgd:s=100,norm=max,code=rice", {5: (1, 6), 26: (1, 6), 100: (4, 6)}),
+        ("qsgd:s=1,norm=max,code=rice", {0: (), 1: ()}),
+    ],
+)
+def test_parts_of_codewords(spec: str, widths: dict[int, tuple[int, ...]]) -> None:
+    """The lengths and the value of an omega code, and quotient and remainder of a Rice code."""
+    frame = gcodec.encode(np.array([*widths], np.float32), f"{spec},form=dense")
+    groups = {f.value: f.groups for f in dissected(frame)[1] if f.kind == "level"}
+    assert groups == widths
 
 
 @pytest.mark.parametrize("codec", gs.FEW, ids=str)

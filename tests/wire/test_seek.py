@@ -261,6 +261,12 @@ def test_invalid_numbers_are_refused(lengths: Any, advances: Any) -> None:
         SeekTable(3, lengths, advances)
 
 
+def test_empty_blocks_do_not_count_as_overflow() -> None:
+    """Two equal sums do not show that the larger numbers wrapped around."""
+    table = SeekTable(3, np.array([2**62, 0, 0, 5], np.uint64))
+    assert table.offsets.tolist() == [0, 2**62, 2**62, 2**62, 2**62 + 5]
+
+
 # --- qsgd on a real gradient --------------------------------------------------------------------
 
 
@@ -509,6 +515,16 @@ def test_overflowing_sums_are_refused(columns: list[list[int]]) -> None:
     good = columns_of(sparse.seek)
     refused(with_section(sparse, written(4, [*columns, good[1]])), match="adds up")
     refused(with_section(sparse, written(4, [good[0], *columns])), match="adds up")
+
+
+@pytest.mark.parametrize("advances", [[15, 1], [16, 0], [15, 0]])
+def test_blocks_of_fewer_elements_than_values_are_refused(advances: list[int]) -> None:
+    """A reader of the header refuses them, before it reads the payload."""
+    frame = frame_with_table(60, "sparse", 4)
+    assert frame.seek is not None and frame.seek.count == 2
+    data = with_section(frame, written(4, [columns_of(frame.seek)[0], advances]))
+    with pytest.raises(Corrupt, match="a block of fewer elements than values"):
+        Frame.from_bytes(data)
 
 
 @each_spec
