@@ -108,7 +108,8 @@ class PatchStore:
     key : bytes, optional
         Secret of 1 to 64 bytes, the same for the writer and the readers. The frames of each file
         then end with tags of a key that is derived from it and from the step and its base, and
-        readers refuse all others, also those of another step.
+        readers refuse all others, also those of another step. A store with a key cannot be
+        pickled or copied, because the pickle would contain the key.
 
     Raises
     ------
