@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
+import pickle
 import stat
 from pathlib import Path
 from typing import Any
@@ -295,6 +297,48 @@ def test_damaged_files_are_noticed_and_avoided(tmp_path: Path) -> None:
     assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[5])
 
 
+def test_damaged_stores_are_read_in_linear_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 30
+    store = gcodec.PatchStore(tmp_path, anchor_every=1, keep=count)
+    for step in range(count):
+        store.publish(step, {"x": np.full(3, step, np.float32)})
+    opened: list[Path] = []
+    tensor_file = module.TensorFile
+
+    def counted(path: Path, *args: Any) -> Any:
+        opened.append(path)
+        return tensor_file(path, *args)
+
+    monkeypatch.setattr(module, "TensorFile", counted)
+    (tmp_path / f"{count - 1:012}.anchor.gcf").unlink()
+    last = tmp_path / f"{count - 2:012}-{count - 1:012}.patch.gcf"
+    damage(last)
+    with pytest.raises(gcodec.FormatError, match=rf"^{last.name}: frame"):
+        gcodec.PatchStore(tmp_path).load()
+    assert len(opened) <= 9 * count  # and not count**2 / 2
+    # Damaged anchors alone cost one file each, however many there are.
+    opened.clear()
+    for step in range(1, count - 1):
+        damage(tmp_path / f"{step:012}.anchor.gcf")
+    assert store.load(count - 2).tree["x"][0] == count - 2
+    assert len(opened) == 2 * (count - 1) - 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX has pipes in folders")
+def test_pipes_devices_and_folders_are_no_files_of_a_store(tmp_path: Path) -> None:
+    tree = states(1)[0]
+    store = gcodec.PatchStore(tmp_path)
+    store.publish(0, tree)
+    os.mkfifo(tmp_path / "000000000001.anchor.gcf")
+    (tmp_path / "000000000002.anchor.gcf").symlink_to(os.devnull)
+    (tmp_path / "000000000003.anchor.gcf").symlink_to("000000000003.anchor.gcf")
+    (tmp_path / "000000000000-000000000004.patch.gcf").mkdir()
+    assert store.steps() == [0]
+    assert_same(gcodec.PatchStore(tmp_path).load().tree, tree)
+
+
 def test_writer_starts_anew_without_the_anchors(tmp_path: Path) -> None:
     steps = states(3)
     store = gcodec.PatchStore(tmp_path)
@@ -510,6 +554,19 @@ def test_readers_need_the_key(tmp_path: Path) -> None:
             gcodec.PatchStore(tmp_path, key=b"another").load(step)
     with pytest.raises(gcodec.ParameterError, match=r"^key"):
         gcodec.PatchStore(tmp_path, key=b"")
+
+
+def test_pickles_do_not_contain_the_key(tmp_path: Path) -> None:
+    tree = states(1)[0]
+    store = gcodec.PatchStore(tmp_path, key=b"secret")
+    for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"^a PatchStore with a key cannot be pickled"):
+            duplicate(store)
+    store = gcodec.PatchStore(tmp_path, keep=3)
+    store.publish(0, tree)
+    for other in (pickle.loads(pickle.dumps(store)), copy.copy(store), copy.deepcopy(store)):
+        assert repr(other) == repr(store)
+        assert_same(other.load().tree, tree)
 
 
 def test_files_without_tags_are_refused_and_a_writer_starts_anew(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ _ANCHOR = re.compile(rf"(\d{{{_DIGITS}}})\.anchor\.gcf", re.ASCII)
 _PATCH = re.compile(rf"(\d{{{_DIGITS}}})-(\d{{{_DIGITS}}})\.patch\.gcf", re.ASCII)
 _NO_BASE = -1
 _ATTEMPTS = 9  # more attempts of a reader while the writer changes the folder
+_MAX_VISITS = 8  # to each file on average; a folder of strangers could ask for thousands
 
 
 class Snapshot(NamedTuple):
@@ -77,15 +78,12 @@ class _Files(NamedTuple):
         """The steps that have a file, in increasing order."""
         return sorted({*self.anchors, *self.patches})
 
-    def chain(self, step: int, start: int) -> list[int] | None:
-        """Return the steps whose patches lead from `start` to `step`; None if one is missing."""
-        steps = list[int]()
-        while step > start:
-            if step not in self.patches:
-                return None
-            steps.append(step)
-            step = self.patches[step][0]
-        return steps[::-1] if step == start else None
+    def ancestry(self, step: int) -> list[int]:
+        """Return a step, the base of its patch, the base of that one's patch, and so on."""
+        steps = [step]
+        while steps[-1] in self.patches:
+            steps.append(self.patches[steps[-1]][0])
+        return steps
 
 
 class PatchStore:
@@ -110,7 +108,8 @@ class PatchStore:
     key : bytes, optional
         Secret of 1 to 64 bytes, the same for the writer and the readers. The frames of each file
         then end with tags of a key that is derived from it and from the step and its base, and
-        readers refuse all others, also those of another step.
+        readers refuse all others, also those of another step. A store with a key cannot be
+        pickled or copied, because the pickle would contain the key.
 
     Raises
     ------
@@ -155,6 +154,13 @@ class PatchStore:
         """Return the folder and the settings."""
         settings = f"anchor_every={self.anchor_every}, keep={self.keep}"
         return f"<PatchStore {os.fspath(self.folder)!r}: {settings}>"
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the attributes; refuse to show a key in a pickle."""
+        if self._key is not None:
+            reason = "the pickle would contain the key: open the folder in the other process"
+            raise TypeError(f"a PatchStore with a key cannot be pickled or copied: {reason}")
+        return dict(vars(self))
 
     def steps(self) -> list[int]:
         """Return the steps that have a file, in increasing order."""
@@ -300,21 +306,26 @@ class PatchStore:
                 raise ParameterError.of("step", own.step, f"at most {step}")
             starts.insert(0, own)
         wrong: FormatError | None = None
+        ancestry, visited = files.ancestry(step), list[Path]()
+        places = {ancestor: place for place, ancestor in enumerate(ancestry)}
         for start in starts:
-            first = start.step if isinstance(start, Snapshot) else start
-            chain = files.chain(step, first)
-            if chain is None:
+            place = places.get(start.step if isinstance(start, Snapshot) else start)
+            if place is None:
                 continue
             try:
-                return Snapshot(step, self._follow(files, start, chain))
+                return Snapshot(step, self._follow(files, start, ancestry[:place][::-1], visited))
             except FormatError as error:
                 wrong = wrong or error
+            if len(visited) > _MAX_VISITS * len(steps):
+                break
         if wrong is not None:
             raise wrong
         raise ParameterError.of("step", step, "a step that an anchor leads to")
 
-    def _follow(self, files: _Files, start: Snapshot | int, chain: list[int]) -> object:
-        """Return the tree after the patches of a chain."""
+    def _follow(
+        self, files: _Files, start: Snapshot | int, chain: list[int], visited: list[Path]
+    ) -> object:
+        """Return the tree after the patches of a chain; add the files that it reads to a list."""
         parts = [(step, *files.patches[step]) for step in chain]
         tree: object = None
         arrays = dict[str, np.ndarray]()
@@ -324,6 +335,7 @@ class PatchStore:
             parts.insert(0, (start, _NO_BASE, files.anchors[start]))
         for number, part in enumerate(parts):
             step, base, path = part
+            visited.append(path)
             try:
                 with located(path.name, default=None):
                     tree, arrays = self._tensors(path, step, base, arrays)
@@ -382,10 +394,13 @@ class PatchStore:
     def _files(self) -> _Files:
         anchors, patches = dict[int, Path](), dict[int, tuple[int, Path]]()
         for path in self.folder.iterdir():
-            if match := _ANCHOR.fullmatch(path.name):
-                anchors[int(match[1])] = path
-            elif match := _PATCH.fullmatch(path.name):
-                base, step = map(int, match.groups())
+            anchor, patch = _ANCHOR.fullmatch(path.name), _PATCH.fullmatch(path.name)
+            if not (anchor or patch) or not os.path.isfile(path):  # a pipe may never end
+                continue
+            if anchor:
+                anchors[int(anchor[1])] = path
+            elif patch:
+                base, step = map(int, patch.groups())
                 if base < step:  # others would lead readers in circles
                     patches[step] = base, path
         return _Files(anchors, patches)

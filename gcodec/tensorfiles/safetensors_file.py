@@ -197,8 +197,11 @@ class ShardedDump(Dump):
         # Only one shard is open at a time, because there can be more shards than file descriptors.
         if self._open is None or self._open[0] != shard:
             self._close()
+            path = self.path.parent / shard
+            if os.path.exists(path) and not os.path.isfile(path):  # a pipe may never end
+                raise Corrupt(f"index names {shown(shard)}, which is a directory or a device")
             try:
-                self._open = (shard, SafetensorsDump(self.path.parent / shard, self.limits))
+                self._open = (shard, SafetensorsDump(path, self.limits))
             except FormatError as error:
                 raise type(error)(f"shard {shown(shard)}: {error}") from None
         return self._open[1]

@@ -727,6 +727,22 @@ def test_shards_stay_inside(tmp_path, shard):
     refused(index, Corrupt)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX has pipes in folders")
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_shards_that_are_no_files(tmp_path, kind):
+    """The library waits without end for the bytes of a pipe, and reads those of a device."""
+    shard, index = tmp_path / "a.safetensors", tmp_path / "m.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": shard.name}}))
+    if kind == "pipe":
+        os.mkfifo(shard)
+    elif kind == "device":
+        shard.symlink_to(os.devnull)
+    else:
+        shard.mkdir()
+    with pytest.raises(Corrupt, match=r"^index names 'a\.safetensors', which is a directory or a"):
+        open_dump(index)
+
+
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
