@@ -104,7 +104,10 @@ def test_forms() -> None:
     near = gcodec.encode_patch(changed(old, 0.01, 1), base=old)
     assert form_of(near, old).form == CHANGES
     noise = np.random.default_rng(1).integers(0, 1 << 16, old.size, np.uint16).view(old.dtype)
-    assert form_of(gcodec.encode_patch(noise, base=old), old).form == STORED
+    stored = gcodec.encode_patch(noise, base=old)
+    assert form_of(stored, old).form == STORED
+    payload = gcodec.Frame.from_bytes(stored).payload
+    assert payload.nbits == payload.codec.max_payload_nbits(old.size)  # the longest of all forms
 
 
 @pytest.mark.parametrize(
