@@ -344,6 +344,15 @@ def test_subnormal_chunks(values: str) -> None:
     assert np.isfinite(gcodec.decode(gcodec.encode(tiny, f"dct8:chunk=8x8,values={values}"))).all()
 
 
+def test_exact_levels_of_subnormal_coefficients() -> None:
+    """A subnormal step grows only if 255 steps do not reach the largest coefficient."""
+    for most, step in ((765, 3), (764, 3), (766, 4)):
+        coefficients = (np.array([[0, most, 300]]) * 2.0**-149).astype(F)
+        quantized = levels.quantize(coefficients, "affine8")
+        assert quantized.scales.tolist() == [[step * 2.0**-149, 0]]
+        assert quantized.codes.tolist() == [[0, round(most / step), 300 // step]]
+
+
 @pytest.mark.parametrize(
     ("unit", "sign7", "affine8"), [(1e-40, 1e-4, 1e-4), (1e-41, 2e-4, 1e-4), (1e-42, 0.02, 2e-4)]
 )
