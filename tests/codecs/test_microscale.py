@@ -107,6 +107,18 @@ def test_quantization_without_kernels(
     assert own.tobytes() == values.tobytes()
 
 
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("name", ["mxfp8e4m3", "mxfp4", "nvfp4"])
+def test_trials_have_the_symbols_of_messages(name: str, rounding: str) -> None:
+    codec: Any = gcodec.parse(f"microscale:format={name},rounding={rounding}")
+    x = normal(1000)
+    for seed in (0, 5):
+        decoded, symbols = codec._try(x, seed)
+        payload = codec.encode(x, seed=seed)
+        assert codec.pack(symbols).tobytes() == payload.tobytes()
+        assert decoded.tobytes() == codec.decode(payload, x.size).tobytes()
+
+
 @pytest.mark.parametrize("spec", [*SPECS[:-1], "microscale:format=nvfp4,tensor_scale=0.01"])
 @given(st.data())
 @few_examples
