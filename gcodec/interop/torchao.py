@@ -272,8 +272,8 @@ def _checked(
         message = f"scale has the shape {scales.shape}: must have {expected}"
         raise size_error(message, scales.size, math.prod(expected))
     flat, elements, n = scales.reshape(-1), data.reshape(-1), math.prod(shape)
-    check_scales(flat, fmt)
-    check_elements(elements, n, fmt)
+    check_scales(flat, fmt, 0)
+    check_elements(elements, n, fmt, 0)
     tensor_scale = _tensor_scale(arrays)
     Limits.or_default(limits).check("the tensor", n, 4 * n)
     return flat, elements, shape, tensor_scale

@@ -13,6 +13,8 @@ from sweeps import examples, thinned
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError, Truncated
+from gcodec.codecs.blockwise.layout import Layout
+from gcodec.codecs.blockwise.payload import write
 from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.quantize import blockwise, quantiles
 from gcodec.kernels.quantize.value_table import ValueTable
@@ -450,3 +452,30 @@ def test_refused(spec: str, n: int, data: str, error: type[Exception]) -> None:
     message = bytes.fromhex(data)
     with pytest.raises(error):
         gcodec.parse(spec).decode(message, n, nbits=8 * len(message))
+
+
+@pytest.mark.parametrize(
+    ("spec", "n", "data", "offset"),
+    [
+        ("blockwise", 5, "0000803f 12 34 56", 6),
+        ("blockwise:kind=meanstd16", 2, "0000803f 0000803f 0000 007c", 10),
+    ],
+)
+def test_errors_state_the_wrong_byte(spec: str, n: int, data: str, offset: int) -> None:
+    message = bytes.fromhex(data)
+    with pytest.raises(Corrupt) as caught:
+        gcodec.parse(spec).decode(message, n, nbits=8 * len(message))
+    assert caught.value.offset == offset
+
+
+def test_errors_of_coded_bytes_state_no_offset() -> None:
+    """The place among the decoded bytes is no place in the payload, and may lie beyond its end."""
+    layout = Layout("nf4", False, 99, 64)
+    data = np.zeros(layout.nbytes, np.uint8)
+    data[: layout.front_nbytes] = np.ones(2, "<f4").view(np.uint8)
+    data[-1] = 0x12
+    _, written = write(data, layout, "huffman").candidates[0]
+    codec = gcodec.parse("blockwise:code=huffman")
+    with pytest.raises(Corrupt, match=r"^the half of a byte") as caught:
+        codec.decode(written.data.tobytes(), 99, nbits=written.nbits)
+    assert caught.value.offset is None

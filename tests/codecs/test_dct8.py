@@ -246,6 +246,20 @@ def test_threads_do_not_change_bytes(spec: str, monkeypatch: pytest.MonkeyPatch)
 # --- layouts -------------------------------------------------------------------------------------
 
 
+def test_parts_of_chunks() -> None:
+    """A part from the middle has as many chunks as it states; kernels write a result for each."""
+    x = noise(10 * 13).reshape(-1)
+    tiles = chunks.tiles(x.size, 13, (4, 5), 9)
+    for cut in (chunks.flat(x.size, (8,)), chunks.flat(x.size, (3, 7)), tiles):
+        whole = chunks.take(cut, x, 0, cut.count)
+        assert whole.shape == (cut.count, *cut.sizes)
+        for first in range(cut.count):
+            for stop in range(first + 1, cut.count + 1):
+                part = chunks.take(cut, x, first, stop)
+                assert part.shape == (stop - first, *cut.sizes)
+                assert part.tobytes() == whole[first:stop].tobytes()
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (70,), (13, 21), (65, 1), (5, 7, 3)])
 @pytest.mark.parametrize("layout", ["flat", "tiles"])
 def test_layouts_keep_the_shape(shape: tuple[int, ...], layout: str) -> None:
@@ -328,6 +342,15 @@ def test_subnormal_chunks(values: str) -> None:
     assert error(x, f"dct8:chunk=8x8,k=64,values={values}") < 1e-3
     tiny = np.full(64, 2.0**-149, F)
     assert np.isfinite(gcodec.decode(gcodec.encode(tiny, f"dct8:chunk=8x8,values={values}"))).all()
+
+
+def test_exact_levels_of_subnormal_coefficients() -> None:
+    """A subnormal step grows only if 255 steps do not reach the largest coefficient."""
+    for most, step in ((765, 3), (764, 3), (766, 4)):
+        coefficients = (np.array([[0, most, 300]]) * 2.0**-149).astype(F)
+        quantized = levels.quantize(coefficients, "affine8")
+        assert quantized.scales.tolist() == [[step * 2.0**-149, 0]]
+        assert quantized.codes.tolist() == [[0, round(most / step), 300 // step]]
 
 
 @pytest.mark.parametrize(

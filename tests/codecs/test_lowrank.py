@@ -184,6 +184,14 @@ def test_payloads_with_other_centroids_are_refused() -> None:
         codec.decode(wrong, 9)
 
 
+@pytest.mark.parametrize("shape", [(4, 4), (3, 6), (6, 3), (2, 2), (1, 36)])
+def test_factors_with_as_many_values_as_the_matrix_are_refused(shape: tuple[int, int]) -> None:
+    payload = gcodec.parse("lowrank:rank=2,step=0.1").encode(matrix_of(6, 6))
+    match = f"^factors of rank 2 have no fewer values than {shape[0]} x {shape[1]}"
+    with pytest.raises(gcodec.Corrupt, match=match):
+        payload.codec.decode(payload, shape)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_nonfinite_values_are_refused(value: float) -> None:
     x = matrix_of(20, 30)

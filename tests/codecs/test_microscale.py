@@ -15,6 +15,7 @@ from sweeps import examples, thinned
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError, Truncated
+from gcodec.codecs.microscale.payload import plain_nbits, write
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.quantize import microscale
 from gcodec.kernels.quantize.block_format import FORMATS, RULES, BlockFormat
@@ -104,6 +105,18 @@ def test_quantization_without_kernels(
     data, own = microscale.rounded(x, quantization, seed)
     assert data.tobytes() == scales.tobytes() + elements.tobytes()
     assert own.tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("name", ["mxfp8e4m3", "mxfp4", "nvfp4"])
+def test_trials_have_the_symbols_of_messages(name: str, rounding: str) -> None:
+    codec: Any = gcodec.parse(f"microscale:format={name},rounding={rounding}")
+    x = normal(1000)
+    for seed in (0, 5):
+        decoded, symbols = codec._try(x, seed)
+        payload = codec.encode(x, seed=seed)
+        assert codec.pack(symbols).tobytes() == payload.tobytes()
+        assert decoded.tobytes() == codec.decode(payload, x.size).tobytes()
 
 
 @pytest.mark.parametrize("spec", [*SPECS[:-1], "microscale:format=nvfp4,tensor_scale=0.01"])
@@ -367,6 +380,46 @@ def test_refused(spec: str, n: int, data: str, error: type[Exception]) -> None:
     scalars = {"tensor_scale": 1.0} if "nvfp4" in spec else {}
     with pytest.raises(error):
         gcodec.parse(spec).decode(message, n, nbits=8 * len(message), **scalars)
+
+
+@pytest.mark.parametrize(
+    ("spec", "n", "data", "offset"),
+    [
+        ("microscale:format=nvfp4", 18, "01 80" + 9 * "21", 1),
+        ("microscale:format=mxfp6e2m3", 2, "7f 00 40", 2),
+        ("microscale:format=mxfp4", 5, "7f 21 43 15", 3),
+        ("microscale:format=nvfp4,code=huffman", 18, "00 01 80" + 9 * "21", 2),
+    ],
+)
+def test_errors_state_the_wrong_byte(spec: str, n: int, data: str, offset: int) -> None:
+    message = bytes.fromhex(data)
+    scalars = {"tensor_scale": 1.0} if "nvfp4" in spec else {}
+    with pytest.raises(Corrupt) as caught:
+        gcodec.parse(spec).decode(message, n, nbits=8 * len(message), **scalars)
+    assert caught.value.offset == offset
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "at", "byte", "message"),
+    [
+        ("mxfp6e2m3", 64, 12, 0x40, "element 10 has the code 0x40"),
+        ("mxfp4", 63, 33, 0x13, "the half of a byte"),
+        ("nvfp4", 640, 2, 0x80, "the scale of block 2 is negative"),
+    ],
+)
+def test_errors_of_coded_bytes_state_no_offset(
+    name: str, n: int, at: int, byte: int, message: str
+) -> None:
+    """The place among the decoded bytes is no place in the payload, and may lie beyond its end."""
+    fmt = BlockFormat.of(name)
+    data = np.zeros(plain_nbits(n, fmt) // 8, np.uint8)
+    data[at] = byte
+    _, written = write(data, n, fmt, "huffman", (n,)).candidates[0]
+    scalars = {"tensor_scale": 1.0} if name == "nvfp4" else {}
+    codec = gcodec.parse(f"microscale:format={name},code=huffman")
+    with pytest.raises(Corrupt, match=f"^{message}") as caught:
+        codec.decode(written.data.tobytes(), n, nbits=written.nbits, **scalars)
+    assert caught.value.offset is None
 
 
 @pytest.mark.parametrize("rule", RULES)

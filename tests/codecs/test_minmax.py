@@ -305,6 +305,17 @@ def test_lengths_and_padding(bits: int) -> None:
             codec.unpack(payload, n)
 
 
+def test_laws() -> None:
+    """Two elements of each bucket are exact; the other errors are at most half a step."""
+    assert minmax(bits=2).variance(1000) == 998 / 18
+    assert minmax(bits=2, bucket=20).variance(1000) == 1
+    assert minmax(bits=2, bucket=11).contraction(1000) == 0.5
+    assert minmax(bits=2, bucket=20).contraction(1000) is None
+    assert minmax(bits=2, bucket=11, rounding="stochastic").contraction(1000) is None
+    for n in (0, 1, 2):
+        assert minmax(bits=1).variance(n) == 0 and minmax(bits=1).contraction(n) == 1
+
+
 def test_symbols_of_another_width_are_refused() -> None:
     """Symbols of fewer bits would let a decoder read beyond their codes."""
     one_bit = minmax(bits=1).quantize(np.ones(5000, np.float32))

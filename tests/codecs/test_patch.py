@@ -24,7 +24,7 @@ from tensor_pairs import (
 
 import gcodec
 from gcodec.codecs.patch import digest
-from gcodec.codecs.patch.message import CHANGES, STORED, UNCHANGED, Message
+from gcodec.codecs.patch.message import ALL, CHANGES, STORED, UNCHANGED, Message
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -119,7 +119,10 @@ def test_forms() -> None:
     near = gcodec.encode_patch(changed(old, 0.01, 1), base=old)
     assert form_of(near, old).form == CHANGES
     noise = np.random.default_rng(1).integers(0, 1 << 16, old.size, np.uint16).view(old.dtype)
-    assert form_of(gcodec.encode_patch(noise, base=old), old).form == STORED
+    stored = gcodec.encode_patch(noise, base=old)
+    assert form_of(stored, old).form == STORED
+    payload = gcodec.Frame.from_bytes(stored).payload
+    assert payload.nbits == payload.codec.max_payload_nbits(old.size)  # the longest of all forms
 
 
 @pytest.mark.parametrize(
@@ -142,6 +145,21 @@ def test_dense_changes_take_few_bits() -> None:
     new = old + np.float32(1e-5) * rng.standard_normal(old.size).astype(np.float32)
     frame, whole = gcodec.encode_patch(new, base=old), gcodec.encode(new, "lossless")
     assert len(frame) < 0.7 * len(whole)
+
+
+def test_shorter_of_positions_and_values_of_all_elements() -> None:
+    """From half of the elements on, a class may state all values, and no positions."""
+    rng = np.random.default_rng(0)
+    old = np.full(4000, 1000, np.int32)
+    half, dense = old.copy(), old.copy()
+    half[:2000] += 1
+    dense += (rng.integers(1, 8, 4000) * (rng.random(4000) < 0.9)).astype(np.int32)
+    for new, states_all, most in ((half, False, 220), (dense, True, 1850)):
+        frame = gcodec.encode_patch(new, base=old)
+        head = form_of(frame, old).head
+        assert head is not None
+        assert [each.method == ALL for each in head.classes] == [states_all]
+        assert len(frame) < most
 
 
 # --- arguments ----------------------------------------------------------------------------------

@@ -207,6 +207,7 @@ def test_laws() -> None:
     assert randomk(unbiased="yes").variance(1000) == 99
     assert randomk().variance(1000) == 0.99
     assert randomk(k=7).variance(7) == randomk(k=7, unbiased="yes").variance(7) == 0
+    assert randomk().variance(1) == randomk(unbiased="yes").variance(1) == 0
     assert randomk(ratio=0.5).contraction(10) is None
     for value in value_coding.VALUES[1:]:
         codec = randomk(unbiased="yes", value=value)

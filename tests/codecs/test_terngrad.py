@@ -218,6 +218,26 @@ def test_bytes_above_242_are_refused(byte: int) -> None:
             codec.decode(raw, 10, scale=1.0)
 
 
+def test_symbols_of_another_shape_are_refused() -> None:
+    """The contexts of a code are its neighbors in the tensor, so each code needs its place."""
+    codec = terngrad(pack="context")
+    symbols = codec.quantize(np.ones((4, 25), np.float32))
+    for shape in (None, (95,), (4, 26)):
+        with pytest.raises(ParameterError, match=r"^symbols\.shape=.*: must be the shape of the"):
+            codec.pack(symbols._replace(shape=shape))
+
+
+def test_variance_of_unclipped_values() -> None:
+    """The bound (√n − 1)/2 is reached, by one value s and others of 1/(1 + √n) of it each."""
+    codec = terngrad(clip=0)
+    assert codec.variance(0) == codec.variance(1) == 0
+    x = np.full(10**4, 1 / 101)
+    x[0] = 1
+    expected = (np.abs(x) * (1 - np.abs(x))).sum() / (x @ x)
+    assert codec.variance(x.size) == 49.5 == pytest.approx(expected, rel=0.01)
+    assert terngrad(clip=2.5).variance(x.size) is None
+
+
 @pytest.mark.parametrize("pack", PACKS)
 def test_pad_codes(pack: str) -> None:
     """In the padding of the last byte, the decoder accepts one value only."""

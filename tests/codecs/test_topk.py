@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sweeps import examples
 
 import gcodec
+from gcodec.codecs import TopK
 from gcodec.payload import Payload
 from gcodec.tensorfiles.dumps import open_dump
 
@@ -62,6 +63,12 @@ def test_threshold_sends_all_elements_that_reach_it() -> None:
     nothing = gcodec.encode(x, "topk:threshold=4")
     assert not gcodec.decode(nothing).any()
     assert [part.size for part in gcodec.decode_sparse(nothing)] == [0, 0]
+
+
+@pytest.mark.parametrize("threshold", [-1.0, float("inf"), float("nan")])
+def test_threshold_is_a_finite_number_above_zero(threshold: float) -> None:
+    with pytest.raises(gcodec.ParameterError, match=r"threshold=.*: must be a number above 0"):
+        TopK(threshold=threshold)
 
 
 @pytest.mark.parametrize(

@@ -311,7 +311,7 @@ class Blockwise(Codec):
             data = np.empty(layout.nbytes, np.uint8)
             data[:size] = payload.data[:size]
             string.read(into(data[size:]))
-        check_codes(data[size:], layout)
+        check_codes(data[size:], layout, is_coded=string is not None)
         return BlockwiseSymbols(data, n, layout.block)
 
     def _string(self, payload: Payload, n: int) -> CodedString | None:

@@ -34,7 +34,7 @@ def fields(walk: FieldWalker, layout: Layout, code: str) -> Iterator[FieldSpan]:
     def describe_pair(pair: int, number: int) -> FieldValue:
         codes = (pair >> 4, pair & 15)[: n - 2 * number]
         if len(codes) == 1 and pair & 15 != layout.table().zero:
-            raise half_error(layout.nbytes - 1)
+            raise half_error()
         values = tuple(decoded(2 * number + k, code) for k, code in enumerate(codes))
         meaning = ", ".join(f"{scales.values[code]:g}" for code in codes)
         return FieldValue(pair, meaning, 2 * number, values)

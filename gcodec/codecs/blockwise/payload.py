@@ -57,18 +57,19 @@ def open_string(payload: Payload, layout: Layout, code: str) -> CodedString:
     return ranged.open_string(ranged.KINDS[code], span.after(8 * size), layout.codes_nbytes)
 
 
-def check_codes(codes: np.ndarray, layout: Layout) -> None:
+def check_codes(codes: np.ndarray, layout: Layout, *, is_coded: bool = False) -> None:
     """Raise `Corrupt` for a code that no element has.
 
     The last half of a byte that belongs to no element has the code of 0, and float16 is finite.
+    If the payload contains the codes in an entropy code, they have no offset in it.
     """
     is_odd = layout.width == 4 and layout.n % 2
     if is_odd and int(host(codes[-1:])[0]) & 15 != layout.table().zero:
-        raise half_error(layout.nbytes - 1)
+        raise half_error(None if is_coded else layout.nbytes - 1)
     if layout.has_means and (at := first_nonfinite(codes)) is not None:
         raise Corrupt("a float16 is not finite", layout.front_nbytes + 2 * at)
 
 
-def half_error(at: int) -> Corrupt:
+def half_error(offset: int | None = None) -> Corrupt:
     """Return the error for a half of a byte that belongs to no element."""
-    return Corrupt("the half of a byte after the last element is not the code of 0", at)
+    return Corrupt("the half of a byte after the last element is not the code of 0", offset)

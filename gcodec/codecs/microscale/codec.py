@@ -333,7 +333,7 @@ class Microscale(Codec):
         if self.code == "none":
             check_length(payload.nbits, plain_nbits(n, fmt))
             count = fmt.blocks(n)
-            payload_coding.check_scales(data[:count], fmt)
+            payload_coding.check_scales(data[:count], fmt, 0)
             payload_coding.check_elements(data[count:], n, fmt, count)
         else:
             data = payload_coding.read(payload, n, fmt, self.code)

@@ -39,7 +39,7 @@ def fields(
 
     def describe_scale(scale: int, number: int) -> FieldValue:
         if fmt.is_two_level and scale > fmt.nan_scale:
-            raise Corrupt(f"the scale of block {number} is negative", number)
+            raise Corrupt(f"the scale of block {number} is negative")
         return FieldValue(scale, f"block {number}: {factors[scale]:.9g}")
 
     describe_scales = describe_each(describe_scale)
@@ -47,7 +47,7 @@ def fields(
 
         def read() -> np.ndarray:
             scales = walk.data[:count]
-            check_scales(scales, fmt)
+            check_scales(scales, fmt, 0)
             return scales
 
         scales = yield from walk.checked("scale", "scale", 8, count, describe_scales, read)

@@ -189,7 +189,7 @@ def open_parts(
         span = span.after(end).aligned("scales and elements")
     else:
         raise Corrupt(f"scales are written by method {method}", 0)
-    check_scales(scales, fmt)
+    check_scales(scales, fmt, 1 if method == STORED else None)
     if code == "context":
         return scales, byte_coder.open(span, n)
     return scales, ranged.open_string(ranged.KINDS[code], span, fmt.data_nbytes(n))
@@ -216,28 +216,33 @@ def read(payload: Payload, n: int, fmt: BlockFormat, code: str) -> np.ndarray:
         string.read(take)
         if fmt.per_byte == 2:
             elements[:] = pack_fields(codes, NIBBLES)
-    check_elements(elements, n, fmt)
+    check_elements(elements, n, fmt, None)
     return data
 
 
-def check_scales(scales: np.ndarray, fmt: BlockFormat) -> None:
-    """Raise `Corrupt` if a scale is negative."""
+def check_scales(scales: np.ndarray, fmt: BlockFormat, first: int | None) -> None:
+    """Raise `Corrupt` if a scale is negative; `first` is their offset, None for coded scales."""
 
     def error(at: int, scale: int) -> Corrupt:
-        return Corrupt(f"the scale of block {at} is negative", at)
+        offset = None if first is None else first + at
+        return Corrupt(f"the scale of block {at} is negative", offset)
 
     if fmt.is_two_level:
         check_at_most(scales, fmt.nan_scale, error)
 
 
-def check_elements(elements: np.ndarray, n: int, fmt: BlockFormat, first: int = 0) -> None:
-    """Raise `Corrupt` unless the bytes are those of n elements; `first` is their offset."""
+def check_elements(elements: np.ndarray, n: int, fmt: BlockFormat, first: int | None) -> None:
+    """Raise `Corrupt` unless the bytes are those of n elements.
+
+    Their offset in the payload is `first`, or None if an entropy code contains them.
+    """
 
     def code_error(at: int, code: int) -> Corrupt:
-        return Corrupt(f"element {at} has the code {code:#x}", first + at)
+        offset = None if first is None else first + at
+        return Corrupt(f"element {at} has the code {code:#x}", offset)
 
     def half_error(at: int, byte: int) -> Corrupt:
-        offset = first + elements.size - 1
+        offset = None if first is None else first + elements.size - 1
         return Corrupt("the half of a byte after the last element is not zero", offset)
 
     if fmt.width == 6:
