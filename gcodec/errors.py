@@ -68,7 +68,8 @@ class FormatError(GcodecError, ValueError):
     message : str
         Description of the damage.
     offset : int, optional
-        Position of the damage, in bytes from the start of the input.
+        Position of the damage, in bytes from the start of the input; within the payload of a frame
+        that is decoded on its own, from the start of the payload.
 
     Examples
     --------
