@@ -64,6 +64,17 @@ from gcodec.training.collectives import share_of
 from gcodec.training.state import check_same_rank
 from gcodec.wire.kinds import check_between
 
+
+class _Totals(NamedTuple):
+    """Sums over compressed steps; see the attributes of `DdpState` with these names."""
+
+    gradient_nbytes: int = 0
+    sent_nbytes: int = 0
+    received_nbytes: int = 0
+    encode_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
 _ALL_STATES = "load_state_dicts takes the states of all ranks"
 _ROLL_CALL_SECONDS = 5.0  # in which the ranks of a failed exchange learn who else has failed
 
@@ -296,7 +307,7 @@ class DdpState:
         self._is_open = False  # whether a step has begun and not ended
         self._is_finite = True  # whether all means of that step are finite so far
         self._failure: Exception | None = None
-        self._first_step: tuple[float, ...] | None = None  # its `_totals`
+        self._first_step: _Totals | None = None
         if dist.is_initialized():  # all ranks make the groups together
             _ = self._communicator, self._nodes
 
@@ -450,9 +461,9 @@ class DdpState:
         """
         if not self.gradient_nbytes:
             return math.nan
-        totals, first = self._totals, self._first_step
-        if first is not None and totals[0] > first[0]:
-            totals = tuple(map(operator.sub, totals, first))
+        totals, first = self._totals, self._first_step or _Totals()
+        if totals.gradient_nbytes > first.gradient_nbytes:
+            totals = _Totals(*map(operator.sub, totals, first))
         nbytes, sent, received, encode, decode = totals
         place = self._place
         if place is None or place.nodes == 1 or self.settings.collective == "factors":
@@ -467,11 +478,8 @@ class DdpState:
         return 8 * break_even(dense, whole, encode, decode / 2, members, "two-phase")
 
     @property
-    def _totals(self) -> tuple[float, ...]:
-        """Sums over compressed steps, with which `pays_below` calculates."""
-        traffic = self._traffic
-        nbytes = self.gradient_nbytes, traffic.message_nbytes, traffic.received_nbytes
-        return *nbytes, traffic.encode_seconds, traffic.decode_seconds
+    def _totals(self) -> _Totals:
+        return _Totals(*(getattr(self, name) for name in _Totals._fields))
 
     def __deepcopy__(self, memo: object) -> DdpState:
         """Return this state: the copy of a model in DDP, such as an average, has no hook."""
