@@ -165,7 +165,7 @@ def gather_shares(
     communicator : TorchCommunicator
     coder : BucketCoder
     shares : sequence of sequence of Part
-        Share of each member, of which this member has its own.
+        Shares of all members; that of this member is the one to send.
     step : int
     traffic : Traffic
     error : ParameterError, FormatError or Refused, optional

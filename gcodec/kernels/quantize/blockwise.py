@@ -72,7 +72,7 @@ class FactorRule(NamedTuple):
         return np.where(np.isinf(factors), beyond, factors)
 
 
-# A numerator of 0 tells the kernel to take the factors that it is given, and to compute none.
+# A numerator of 0 tells the kernel to use the given factors instead of computing them.
 _KNOWN_FACTORS = FactorRule(np.float32(0), np.float32(0), False)
 
 
