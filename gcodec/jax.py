@@ -7,6 +7,7 @@ needs the extra ``jax``.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -296,12 +297,20 @@ def _call(on_host: Callable[..., object], result_types: object, *arguments: obje
 
     If the arguments of `jit` lie on several devices, a result that nothing else computes with
     would have the sharding of a single device, which no later operation of JAX accepts. And
-    `shard_map` takes the result of a callback for equal on all devices, which it is not.
+    `shard_map` takes the result of a callback for equal on all devices, which it is not. Outside
+    of `jit`, JAX compiles each operation by itself, so `jit` joins callback and selection.
     """
+    if any(_lies_on_several_devices(argument) for argument in arguments):
+        return jax.jit(functools.partial(_call, on_host, result_types))(*arguments)
     results = jax.pure_callback(on_host, result_types, *arguments, vmap_method="sequential")
     true = _true(*arguments)
     # A selection is exact for every dtype, and known to `vmap` in every release of JAX.
     return jax.tree.map(lambda x: jax.numpy.where(true, x, jax.numpy.zeros_like(x)), results)
+
+
+def _lies_on_several_devices(argument: object) -> bool:
+    known = isinstance(argument, jax.Array) and not isinstance(argument, jax.core.Tracer)
+    return known and len(argument.devices()) > 1
 
 
 def _true(*arguments: object) -> Any:

@@ -75,6 +75,9 @@ assert ((buffer + 0)[: int(length + 0)] == np.frombuffer(whole, np.uint8)).all()
 back = jax.jit(lambda *message: gcodec.jax.decode_padded(*message, like=x))(buffer, length)
 assert (back == x).all()
 assert (jax.jit(lambda x: gcodec.jax.roundtrip(x, "raw"))(split) == x).all()
+message = gcodec.jax.encode_padded(split, "raw")  # and outside of jit
+assert (gcodec.jax.decode_padded(*message, like=split) + split == 2 * x).all()
+assert (gcodec.jax.roundtrip(split, "raw") + split == 2 * x).all()
 """
 
 
