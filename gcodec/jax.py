@@ -308,7 +308,7 @@ def _call(on_host: Callable[..., object], result_types: object, *arguments: obje
     return jax.tree.map(lambda x: jax.numpy.where(true, x, jax.numpy.zeros_like(x)), results)
 
 
-def _lies_on_several_devices(argument: object) -> bool:
+def _lies_on_several_devices(argument: Any) -> bool:
     known = isinstance(argument, jax.Array) and not isinstance(argument, jax.core.Tracer)
     return known and len(argument.devices()) > 1
 

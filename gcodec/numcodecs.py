@@ -103,16 +103,14 @@ class GradientCodec(NumcodecsCodec):
             allowed = f"at most {_LIMITS.max_bytes}, which `decode` accepts"
             raise ParameterError.of("buf.nbytes", array.nbytes, allowed)
         _check_byte_order(array, "buf")  # a frame does not store it, and Zarr 2 relies on it
-        if array.dtype.kind in "OMm":
-            allowed = "values" if self._keeps_every_bit else "floating-point values"
-            raise TypeError(f"buf has dtype {array.dtype}: must hold {allowed}")
         if not (array.flags.c_contiguous or array.flags.f_contiguous):
             raise ValueError("buf is not contiguous: must be one block of memory")
         if not array.flags.c_contiguous:
             array = array.T
         if self.dtype is not None and array.dtype.kind in "ui":
             array = _reinterpreted(array.reshape(-1), self.dtype)
-        if array.dtype.name in INTEGERS and not self._keeps_every_bit:
+        dtypes = (*FLOATS, *INTEGERS) if self._keeps_every_bit else FLOATS
+        if array.dtype.name not in dtypes:
             raise inspect(array, "buf").dtype_error(array.dtype.name)
         return api.encode(array, self.spec, seed=self.seed, nonfinite=self.nonfinite)
 

@@ -119,8 +119,9 @@ class GradientCodec(ArrayBytesCodec):
         )
         if values.shape != tuple(chunk_spec.shape):
             raise Corrupt(f"the frame's shape is {values.shape}, the chunk's {chunk_spec.shape}")
-        if values.dtype != _native(chunk_spec.dtype):
-            raise Corrupt(f"the frame's dtype is {values.dtype}, the chunk's {chunk_spec.dtype}")
+        dtype = _native(chunk_spec.dtype)
+        if values.dtype != dtype:
+            raise Corrupt(f"the frame's dtype is {values.dtype}, the chunk's {dtype}")
         return chunk_spec.prototype.nd_buffer.from_ndarray_like(values)
 
 

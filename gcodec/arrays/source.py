@@ -234,6 +234,9 @@ class Source(NamedTuple):
             return TypeError(f"{text}; give its real and imaginary parts one by one")
         if dtype.startswith("key<"):
             return TypeError(f"{text}; give the bits of the key, jax.random.key_data({self.name})")
+        if dtype.startswith(("datetime64", "timedelta64")):
+            exact = f"gcodec.encode({self.name}.view(numpy.int64), 'lossless')"
+            return TypeError(f"{text}; keep its exact bits by {exact}")
         if not dtype.startswith(_CONVERTIBLE):
             return TypeError(text)
         if self.library is not None:
