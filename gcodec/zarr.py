@@ -106,10 +106,16 @@ class GradientCodec(ArrayBytesCodec):
         raise NotImplementedError
 
     async def _encode_single(self, chunk_array: Any, chunk_spec: Any) -> object:
-        values = chunk_array.as_numpy_array()
-        frame = await asyncio.to_thread(
-            api.encode, values, self.spec, seed=self.seed, nonfinite=self.nonfinite
-        )
+        values, fill_value = chunk_array.as_numpy_array(), chunk_spec.fill_value
+        try:
+            frame = await asyncio.to_thread(
+                api.encode, values, self.spec, seed=self.seed, nonfinite=self.nonfinite
+            )
+        except ParameterError as error:
+            if np.isfinite(fill_value):
+                raise
+            filled = "which the rest of a partly written chunk has"
+            raise ParameterError(f"{error}; fill_value={fill_value}, {filled}") from None
         return chunk_spec.prototype.buffer.from_bytes(frame)
 
     async def _decode_single(self, chunk_bytes: Any, chunk_spec: Any) -> object:
