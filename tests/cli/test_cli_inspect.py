@@ -231,6 +231,31 @@ def test_suggested_command_excludes_only_what_frames_cannot_store(tmp_path):
     assert {*loaded} == {"w", *more} and loaded["step"] == 7 and loaded["mask"].all()
 
 
+def test_suggested_command_keeps_every_bit_with_lossless(tmp_path):
+    tensors = {"w": gaussian(), "f8": gaussian().astype(ml_dtypes.float8_e4m3fn)}
+    tensors["w"][3] = np.nan
+    path, frames, back = (tmp_path / name for name in ("x.safetensors", "x.gcf", "b.safetensors"))
+    header = {
+        "w": {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]},
+        "f8": {"dtype": "F8_E4M3", "shape": [1000], "data_offsets": [4000, 5000]},
+    }
+    text, data = json.dumps(header).encode(), b"".join(x.tobytes() for x in tensors.values())
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    advice = run("inspect", path, "-c", "lossless").stderr.rpartition("next: gcodec ")[2]
+    assert shlex.split(advice) == ["encode", str(path), "-c", "lossless"]
+    run(*shlex.split(advice), "-o", frames)
+    run("decode", frames, "-o", back)
+    assert back.read_bytes() == path.read_bytes()
+    archive = tmp_path / "x.npz"
+    np.savez(archive, **tensors)
+    advice = run("inspect", archive, "-c", "lossless").stderr.rpartition("next: gcodec ")[2]
+    assert shlex.split(advice)[2:] == ["-c", "lossless", "-L", "!f8"]
+    advice = run("inspect", path, "-c", "lossless", "-L", "*").stderr.rpartition("next: gcodec ")[
+        2
+    ]
+    assert shlex.split(advice)[2:] == ["-c", "lossless", "-L", "*", "-L", "!f8"]
+
+
 def test_suggested_codec_is_within_the_budget_for_all_tensors(tmp_path):
     """The best codec for most values fits two-valued tensors alone, so encode must choose."""
     random = np.random.default_rng(0)

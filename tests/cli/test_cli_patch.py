@@ -176,6 +176,21 @@ def test_comparison_with_lossless_frames_passes_over_float8(
     assert "only in A" in run("compare", new, step, code=1).stdout
 
 
+def test_comparison_with_lossless_frames_passes_over_all_other_dtypes(tmp_path: Path) -> None:
+    old, step = tmp_path / "old.safetensors", tmp_path / "step.gcf"
+    header = {
+        "complex": {"dtype": "C64", "shape": [3], "data_offsets": [0, 24]},
+        "halves": {"dtype": "F4", "shape": [4, 4], "data_offsets": [24, 32]},
+        "w": {"dtype": "F32", "shape": [2], "data_offsets": [32, 40]},
+    }
+    text = json.dumps(header).encode()
+    old.write_bytes(len(text).to_bytes(8, "little") + text + bytes(40))
+    run("encode", old, "-c", "lossless", "-o", step)
+    for pair in ((old, step), (step, old)):
+        skipped = "skipped, as no frame can store them: complex, halves\n"
+        assert skipped in run("compare", *pair).stderr
+
+
 def test_damage_names_its_file(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     old, new, step = files
     run("diff", old, new, "-o", step)

@@ -412,10 +412,12 @@ class DumpView(View[DumpRow]):
         words = ["gcodec", "encode", path, "-c", spec]
         if path == "-":  # stdin, from whose name no output follows
             words += ["-o", "OUT.gcf"]
-        if total.nonfinite:
+        is_exact = not spec.startswith("auto:") and parse_encoder(spec).keeps_every_bit
+        if total.nonfinite and not is_exact:
             words += ["--nonfinite", "zero"]
-        excluded = [word for name in self._excluded_globs() for word in ("-L", f"!{name}")]
-        return text.command(words + layers + excluded)
+        if not is_exact or layers or self.dump.format != "safetensors":
+            layers += [word for name in self._excluded_globs() for word in ("-L", f"!{name}")]
+        return text.command(words + layers)
 
     def _common_codec(self, total: TensorGroup) -> str | None:
         """Return one codec: the best for most values, or the smallest one of the settings.

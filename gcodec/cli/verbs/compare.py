@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -160,8 +161,8 @@ def _comparable(dumps: list[Dump], layers: tuple[str, ...]) -> tuple[list[list[E
         dtypes = sorted({entry.dtype for side in selected for entry in side})
         raise ParameterError(f"no tensor can be compared: frames store no {', '.join(dtypes)}")
     others = [e for side in selected for e in side if e.dtype not in primitives.ITEMSIZE]
-    # A file of lossless frames contains a tensor of float8 as its bytes.
-    as_bytes = {(e.name, e.size) for e in others if e.dtype.startswith("float8_")}
+    # A file of lossless frames contains a tensor of another dtype, such as float8, as its bytes.
+    as_bytes = {(e.name, e.size * _width(e.dtype) // 8) for e in others}
     comparable = [
         [e for e in side if e.dtype != "uint8" or (e.name, e.size) not in as_bytes]
         for side in storable
@@ -169,3 +170,9 @@ def _comparable(dumps: list[Dump], layers: tuple[str, ...]) -> tuple[list[list[E
     skipped = [e.name for e in others]
     skipped += [name for dump in dumps for name in omissions(dump, layers)]
     return comparable, list(dict.fromkeys(skipped))
+
+
+def _width(dtype: str) -> int:
+    """Return the number of bits of an element by the name of its dtype; 0 if it has no number."""
+    digits = re.match(r"[a-z]+(\d+)", dtype)
+    return int(digits[1]) if digits else 0
