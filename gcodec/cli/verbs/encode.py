@@ -91,7 +91,8 @@ def command(
     always stored unchanged, with the codec raw.
 
     With --codec lossless, a .safetensors file, or an index with its shards, becomes a file from
-    which gcodec decode restores the same bytes, metadata and order included.
+    which gcodec decode restores the same bytes, metadata and order included. Tensors of all dtypes
+    are then encoded with lossless.
     """
     from gcodec.advisor.choose import Target
     from gcodec.analysis.groups import omissions
