@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import sys
@@ -15,6 +16,7 @@ import click
 
 from gcodec.cli.render import text
 from gcodec.errors import ParameterError, Unsupported
+from gcodec.tensorfiles.atomic import NamedWriter
 from gcodec.tensorfiles.dumps import SUFFIXES, find, matching, recognized_suffix
 from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES
 from gcodec.tensorfiles.frame_list import mapped
@@ -32,6 +34,8 @@ def local_file(path: Path) -> Iterator[Path]:
 
     Raises
     ------
+    OSError
+        If the copy cannot be written. Its `filename` is that of the copy.
     Unsupported
         If standard input contains no file of tensors.
     """
@@ -40,7 +44,7 @@ def local_file(path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="gcodec-") as folder:
         copy = Path(folder, "stdin")
-        with copy.open("wb") as file:
+        with io.BufferedWriter(NamedWriter(copy, "wb", os.fspath(copy))) as file:
             shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
         yield copy.rename(copy.with_suffix(recognized_suffix(copy)))
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pickle
+import re
 import secrets
 import shlex
 import signal
@@ -323,6 +324,24 @@ def test_error_names_full_output_file(tmp_path):
     (tmp_path / "a.gcf").write_bytes(gcodec.encode(np.ones(4, np.float32), "raw", name="w"))
     result = run("seek", tmp_path / "a.gcf", "-o", FULL, code=3)
     assert result.stderr == "gcodec: /dev/full: No space left on device\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems do not limit the size of files")
+def test_error_names_the_full_copy_of_stdin(tmp_path):
+    import resource
+
+    write_dump(tmp_path / "a.npz", [("w", np.ones(4096, np.float32))])
+    completed = subprocess.run(
+        [sys.executable, "-m", "gcodec", "encode", "-", "-c", "raw", "-o", "-"],
+        input=(tmp_path / "a.npz").read_bytes(),
+        capture_output=True,
+        env=ENVIRONMENT | {"TMPDIR": str(tmp_path)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+    )
+    assert completed.returncode == 3 and not completed.stdout
+    copy = rf"{re.escape(str(tmp_path))}/gcodec-\w+/stdin"
+    assert re.fullmatch(rf"gcodec: {copy}: File too large\n", completed.stderr.decode())
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
 
 def test_failed_creation_names_the_target(tmp_path, monkeypatch):
