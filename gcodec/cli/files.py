@@ -129,10 +129,13 @@ def original(name: str) -> Path:
     inside = inputs([name], ".safetensors file", _is_original) if Path(name).is_dir() else []
     if len(inside) > 1:
         raise ParameterError(f"{name}: contains {len(inside)} .safetensors files: pass one")
+    allowed = "must be a .safetensors file, or the index of a model"
+    if name == str(STREAM) and not Path(name).exists():
+        raise ParameterError(f"{name}: {allowed}, not stdin")
     path = inside[0] if inside else existing(name)
     other = next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
     if path.is_dir() or other not in ("", INDEX_SUFFIX, ".safetensors"):
-        raise ParameterError(f"{name}: must be a .safetensors file, or the index of a model")
+        raise ParameterError(f"{name}: {allowed}")
     return path
 
 

@@ -167,6 +167,15 @@ def test_step_from_standard_input(files: tuple[Path, Path, Path], tmp_path: Path
     assert "stdin has no name" in run("apply", "-", old, code=2, input=step.read_bytes()).stderr
 
 
+def test_original_files_are_not_read_from_standard_input(files: tuple[Path, Path, Path]) -> None:
+    old, new, step = files
+    refusal = "gcodec: -: must be a .safetensors file, or the index of a model, not stdin\n"
+    for pair in (["-", new], [old, "-"]):
+        assert run("diff", *pair, "-o", step, code=2, input=b"").stderr == refusal
+    run("diff", old, new, "-o", step)
+    assert run("apply", step, "-", "-o", old, "-f", code=2, input=b"").stderr == refusal
+
+
 def test_comparison_with_lossless_frames_passes_over_float8(
     files: tuple[Path, Path, Path],
 ) -> None:
