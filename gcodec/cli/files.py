@@ -19,8 +19,8 @@ from gcodec.errors import ParameterError, Unsupported
 from gcodec.tensorfiles.atomic import NamedWriter
 from gcodec.tensorfiles.dumps import SUFFIXES, find, matching, recognized_suffix
 from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES
-from gcodec.tensorfiles.frame_list import mapped
-from gcodec.tensorfiles.safetensors_file import INDEX_SUFFIX
+from gcodec.tensorfiles.frame_list import located, mapped
+from gcodec.tensorfiles.safetensors_file import INDEX_SUFFIX, read_index
 
 STREAM = Path("-")
 """Name of standard input and of standard output."""
@@ -123,11 +123,14 @@ def original(name: str) -> Path:
 
     Raises
     ------
+    FormatError
+        If the folder contains an index that cannot be read.
     ParameterError
         If there is no file of this name, or the name is that of another format.
     """
     inside = inputs([name], ".safetensors file", _is_original) if Path(name).is_dir() else []
     if len(inside) > 1:
+        _check_indices(inside)
         raise ParameterError(f"{name}: contains {len(inside)} .safetensors files: pass one")
     allowed = "must be a .safetensors file, or the index of a model"
     if name == str(STREAM) and not Path(name).exists():
@@ -268,6 +271,8 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
 
     Raises
     ------
+    FormatError
+        If several inputs have the output of one file, and one is an index that cannot be read.
     ParameterError
         If several inputs have the output of one file, or two of them the same, or an output has
         the suffix of another format, or it exists and `force` is false.
@@ -278,6 +283,7 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
         return [STREAM]
     is_directory = output is not None and (output.endswith("/") or Path(output).is_dir())
     if output is not None and len(sources) > 1 and not is_directory and output.endswith(suffix):
+        _check_indices(sources)
         raise ParameterError(f"{output}: OUT must be a directory for {len(sources)} files")
     if output is not None and len(sources) == 1 and not is_directory:
         targets = [_file(Path(output))]
@@ -301,6 +307,14 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
         sources_by_file[file] = source
     check_replaceable(targets, force)
     return targets
+
+
+def _check_indices(paths: Sequence[Path]) -> None:
+    """Raise the error of an index that cannot be read, for which reason its shards are listed."""
+    for path in paths:
+        if path.name.lower().endswith(INDEX_SUFFIX):
+            with located(os.fspath(path), default=None):
+                read_index(path)
 
 
 def check_replaceable(targets: Sequence[Path], force: bool) -> None:

@@ -200,6 +200,33 @@ def test_comparison_with_lossless_frames_passes_over_all_other_dtypes(tmp_path: 
         assert skipped in run("compare", *pair).stderr
 
 
+def test_index_that_cannot_be_read_is_named_for_its_folder(
+    files: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    """Its shards are listed in its place, which several files for one output do not explain."""
+    old, new, step = files
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for number, path in enumerate((old, new)):
+        (folder / f"{number}.safetensors").write_bytes(path.read_bytes())
+    index = folder / "model.safetensors.index.json"
+    for text, reason, code in (
+        ("{", "index is not JSON", 3),
+        (
+            json.dumps({"weight_map": dict.fromkeys(map(str, range(65537)), "0.safetensors")}),
+            "more than 65536 tensors in one index",
+            4,
+        ),
+    ):
+        index.write_text(text)
+        for args in (["encode", folder, "-c", "lossless"], ["diff", folder, new]):
+            refused = run(*args, "-o", step, code=code)
+            assert refused.stderr == f"gcodec: {index}: {reason}\n"
+    index.unlink()
+    several = run("encode", folder, "-c", "lossless", "-o", step, code=2).stderr
+    assert several == f"gcodec: {step}: OUT must be a directory for 2 files\n"
+
+
 def test_damage_names_its_file(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     old, new, step = files
     run("diff", old, new, "-o", step)
