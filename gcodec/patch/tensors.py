@@ -162,7 +162,7 @@ def apply_patch(
 def _applied(frame: Frame, codec: Patch, old: Array) -> Array:
     """Return the new bit patterns in memory of their own, beside the old ones."""
     new = empty_beside(old.size, old.dtype, old)
-    codec.apply(frame.payload, old, new)
+    codec.apply(frame.payload, old, new, is_fresh=True)
     return new
 
 

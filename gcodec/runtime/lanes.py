@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gcodec.runtime import processor
 from gcodec.runtime.jit import intrinsic, named_intrinsic
-from gcodec.runtime.memory import emit_prefetch
+from gcodec.runtime.memory import LINE, emit_prefetch
 
 if TYPE_CHECKING:
     from llvmlite import ir
@@ -30,14 +30,13 @@ ValueType: TypeAlias = "ir.Type"
 BLOCK = 32  # elements
 ROUNDED = ("float32", "bfloat16", "float16")  # dtypes to which `Emitter.rounded` rounds lanes
 SIGN = 0x80000000  # sign bit of a float32
-AHEAD = 256  # elements between a block and the block that it prefetches
+AHEAD = 768  # float32 elements, 3 KiB, between a block and the block that it prefetches
 STREAMED = 16  # alignment in bytes of streaming stores, which all arrays of NumPy have
 WRITE, ADD, STREAM = 0, 1, 2
 """What becomes of decoded values; see `Emitter.store_as`. `store & ADD` needs no alignment."""
 _PERMUTE = "llvm.x86.avx512.permvar.qi.512"
 _ONE_TABLE = "llvm.x86.avx2.permps"
 _TWO_TABLES = "llvm.x86.avx512.vpermi2var.ps.512"
-_LINE = 16  # float32 elements in a cache line
 _ONE_OF_FOUR = "llvm.x86.avx.vpermilvar.ps.256"
 
 
@@ -377,10 +376,21 @@ class Emitter:
         bits = self.builder.bitcast(mask, integer(mask.type.count))
         return self.builder.bswap(self.builder.bitreverse(bits))
 
-    def fetch(self, pointer: Value, ahead: int = AHEAD) -> None:
-        """Emit prefetches of the cache lines of a later block of float32 elements."""
-        for line in range(ahead, ahead + BLOCK, _LINE):
+    def fetch(self, pointer: Value, ahead: int | None = None, count: int = BLOCK) -> None:
+        """Emit prefetches of the cache lines of `count` elements, `ahead` elements further on.
+
+        By default, `ahead` are the elements of as many bytes as `AHEAD` float32 elements have.
+        """
+        nbits = getattr(pointer.type.pointee, "width", 32)  # a float has none
+        first = 32 * AHEAD // nbits if ahead is None else ahead
+        for line in range(first, first + count, 8 * LINE // nbits):
             emit_prefetch(self.builder, self.element(pointer, line))
+
+    def fetched(self, array: str, index: Value) -> Value:
+        """Emit the load of 32 float32 elements of an argument, and prefetches of later ones."""
+        pointer = self.builder.gep(self.args[array], [index])
+        self.fetch(pointer)
+        return self.load(pointer, floats())
 
     def loop(
         self,

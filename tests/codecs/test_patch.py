@@ -337,6 +337,18 @@ def test_leaves_that_are_digested_together_begin_anywhere() -> None:
     assert digest.digest_of(data) == reference.digest(data.tobytes())
 
 
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_digests_can_copy(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All leaves are copied: those that are digested together, others, and the last one."""
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    half = digest.LEAF_NBYTES // 2
+    data = np.random.default_rng(2).integers(0, 1 << 16, 19 * half + 3, np.uint16)[1:]
+    for n in (0, 1, half, 3 * half, 7 * half + 1, 19 * half + 2):
+        copy = np.zeros(n, np.uint16)
+        assert digest.digest_of(data[:n], copy) == digest.digest_of(data[:n])
+        assert (copy == data[:n]).all()
+
+
 # --- damage -------------------------------------------------------------------------------------
 
 

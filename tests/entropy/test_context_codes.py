@@ -342,3 +342,18 @@ def test_feedback_passes_the_shape() -> None:
         flat = codec.pack(codec.quantize(x)._replace(shape=(x.size,)))
         assert frame.payload.nbits < flat.nbits
         assert math.isfinite(float(np.abs(feedback.residual("w")).max()))
+
+
+@pytest.mark.parametrize("limit", [0, -1, -300])
+def test_a_string_that_is_not_shorter_states_its_bits(limit: int) -> None:
+    """They are exact if the string was written, so the encoder need not write it again."""
+    rng = np.random.default_rng(4)
+    magnitudes = rng.geometric(0.5, 5000) - 1
+    symbols = (2 * magnitudes + (magnitudes > 0) * rng.integers(0, 2, 5000)).astype(np.uint8)
+    estimate = symbol_coder.plan(symbols, (5000,)).nbits
+    nbits = symbol_coder.write(symbols, (5000,), BitString()).nbits
+    known = symbol_coder.write_shorter(symbols, (5000,), BitString(), nbits + limit)
+    assert known == (nbits if estimate < nbits + limit else estimate)
+    longer = symbol_coder.write_shorter(symbols, (5000,), BitString(), nbits + 1)
+    assert not isinstance(longer, int)
+    assert longer.nbits == nbits

@@ -77,6 +77,7 @@ def write(
     """
     array = contents(codes)
     context_plan: ContextPlan | None = None
+    context_nbits = symbol_coder.SHORTEST  # estimated, or exact once the string has been written
 
     # Codes that are released for a context string are quantized again if the string is not the
     # shortest. The limit is half of the codes, plus the bytes of float32 scales of blocks.
@@ -87,15 +88,16 @@ def write(
         return drainable(parts_of(part, n, fmt, "signs last"))
 
     def write_context_below(nbits: int) -> WrittenCodes | None:
-        nonlocal context_plan
-        if nbits <= symbol_coder.SHORTEST or (context_plan and context_plan.nbits >= nbits):
+        nonlocal context_plan, context_nbits
+        if nbits <= context_nbits:
             return None
         part = released()
         symbols = symbols_of(part)
         context_plan = context_plan or symbol_coder.plan(contents(symbols), shape)
         front = BitString.of(lead)
         string = symbol_coder.write_shorter(symbols, shape, front, nbits, context_plan)
-        if string is None:
+        if isinstance(string, int):
+            context_nbits = string
             restored(part)
             return None
         return "context", None, string

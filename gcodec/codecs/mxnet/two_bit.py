@@ -386,7 +386,7 @@ def _shortest(
         sparse = _sparse_payload(dense, sent_codes.sent(codes), n, index)
         exact = min(dense, sparse, key=_NBITS)
         string = symbol_coder.write_shorter(_symbols_of(codes, n), shape, BitString(), exact.nbits)
-        return exact if string is None else _context_payload(dense, string)
+        return exact if isinstance(string, int) else _context_payload(dense, string)
     if not n:
         return dense
     from gcodec.kernels.bits.sent_codes_cuda import listed

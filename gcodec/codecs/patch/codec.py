@@ -83,11 +83,14 @@ class Patch(Codec):
             return self._pack(PatchSymbols(symbols.digest, stored=host(new)))
         return payload
 
-    def apply(self, payload: Payload, old: np.ndarray, out: np.ndarray) -> None:
+    def apply(
+        self, payload: Payload, old: np.ndarray, out: np.ndarray, *, is_fresh: bool = False
+    ) -> None:
         """Write the new bit patterns to `out`, which is either `old` itself or another array.
 
         Both are on the host or on one device, the payload is on the host. Everything is checked
-        before `out` changes.
+        before `out` changes, unless `is_fresh`: then nobody uses `out` after an error, and it
+        receives the old patterns while they are digested.
 
         Raises
         ------
@@ -100,11 +103,13 @@ class Patch(Codec):
         contexts, sizes = contexts_of(self._dtype), None
         if message.head is not None:
             sizes = class_changes.class_sizes(old, contexts, message.head.bounds)
-        base = resolved(_Base(digest_of(old), None if sizes is None else sizes.totals))
+        digest = digest_of(old, out if is_fresh else None)
+        base = resolved(_Base(digest, None if sizes is None else sizes.totals))
         if base.digest != message.digest:
             needed = f"the tensor with the digest {message.digest.hex()}, as the patch needs"
             raise ParameterError(f"base has the digest {base.digest.hex()}: must be {needed}")
         symbols = message.symbols(self._dtype)
+        old = out if is_fresh else old
         if sizes is None:
             self._write(out, old if symbols.stored is None else placed(symbols.stored, out))
             return
@@ -112,7 +117,8 @@ class Patch(Codec):
             if size != own:
                 raise Corrupt(f"class {kind} has {size} elements, in the base {own}")
         # Only the new elements show whether they are booleans.
-        target = out if self._dtype != "bool" else empty_beside(old.size, old.dtype, old)
+        is_apart = self._dtype == "bool" and not is_fresh
+        target = empty_beside(old.size, old.dtype, old) if is_apart else out
         places, differences = zip(*symbols.changes, strict=True)
         class_changes.apply(old, contexts, symbols.bounds, sizes, places, differences, target)
         self._write(out, target)

@@ -19,9 +19,12 @@ __all__ = ["DIGEST_NBYTES", "LEAF_NBYTES", "digest_of"]
 LEAF_NBYTES = 1 << 20
 
 
-def digest_of(bits: np.ndarray) -> Any:
-    """Return the digest of (n,) contiguous elements: bytes, or on a device `Deferred` ones."""
-    return map_deferred(_root, leaf_digests(bits, LEAF_NBYTES))
+def digest_of(bits: np.ndarray, copy: np.ndarray | None = None) -> Any:
+    """Return the digest of (n,) contiguous elements: bytes, or on a device `Deferred` ones.
+
+    `copy` receives the elements; see `leaf_digests`.
+    """
+    return map_deferred(_root, leaf_digests(bits, LEAF_NBYTES, copy))
 
 
 def _root(leaves: np.ndarray) -> bytes:

@@ -160,7 +160,7 @@ def write(
         # bytes.
         part = limited(symbols, 3 * nbits // 16)
         string = symbol_coder.write_shorter(part, shape, BitString(lead), nbits)
-        if string is None:
+        if isinstance(string, int):
             restored(part)
             return None
         return CONTEXT_PLAN, string

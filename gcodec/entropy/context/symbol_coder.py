@@ -70,33 +70,38 @@ def write_shorter(
     front: BitString,
     nbits: int,
     planned: Plan | None = None,
-) -> Written | None:
-    """Write the string if it has fewer bits than `nbits`; otherwise return None. See `write`.
+) -> Written | int:
+    """Write the string if it has fewer bits than `nbits`; otherwise return its bits. See `write`.
 
-    `planned` is the result of `plan` if it is known.
+    `planned` is the result of `plan` if it is known. If its estimate is not below `nbits`, the
+    bits are this estimate; otherwise they are exact.
     If the function returns the string, it has released all of a `Drainable`; otherwise, the part
     that the limit of the `Drainable` allows.
     """
     array = contents(symbols)
     if not array.size or nbits <= SHORTEST:
-        return None
+        return SHORTEST
     planned, before = planned or plan(array, shape), front.nbits
     if planned.nbits >= nbits:
-        return None
+        return planned.nbits
 
     def compare(total: int) -> None:
         if total >= before + nbits:
-            raise _NotShorter
+            raise _NotShorter(total - before)
         drop(symbols)
 
     try:
         return coder.write(planned, symbols, None, front, compare)
-    except _NotShorter:
-        return None
+    except _NotShorter as error:
+        return error.nbits
 
 
 class _NotShorter(Exception):
     """Raised before the parts of a string are joined, if the string is not the shortest."""
+
+    def __init__(self, nbits: int) -> None:
+        super().__init__()
+        self.nbits = nbits
 
 
 @dispatched("gcodec.entropy.context.device")

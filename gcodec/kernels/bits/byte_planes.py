@@ -121,13 +121,26 @@ def taking_first(itemsize: int, shift: int) -> Subroutine:
     """
     word = np.dtype(f"uint{8 * itemsize}").type
 
+    @block("bits", "i", "escape", "out")
+    def take_block(e: Emitter) -> None:
+        builder, kind = e.builder, lanes(8 * itemsize)
+        source = e.address("bits", "i")
+        e.fetch(source)
+        values = e.load(source, kind, itemsize)
+        first = builder.trunc(builder.lshr(values, kind([shift] * BLOCK)), lanes(8))
+        is_escaped = builder.and_(
+            builder.icmp_unsigned("==", first, lanes(8)([0] * BLOCK)),
+            builder.icmp_unsigned("!=", values, kind([0] * BLOCK)),
+        )
+        first = builder.select(is_escaped, e.splat(e.args["escape"]), first)
+        e.store(first, e.address("out", "i"), 1)
+
     @subroutine
     def split_first(bits, escape, out):
-        if escape == 0:
-            for i in range(out.size):  # bits.size == out.size
-                out[i] = np.uint8(word(bits[i] >> word(shift)))
-            return
-        for i in range(out.size):
+        whole = out.size // BLOCK * BLOCK  # bits.size == out.size
+        for i in range(0, whole, BLOCK):
+            take_block(bits, i, escape, out)
+        for i in range(whole, out.size):
             byte = np.uint8(word(bits[i] >> word(shift)))
             out[i] = escape if byte == 0 and bits[i] != word(0) else byte
 
@@ -144,11 +157,14 @@ def taking_others(itemsize: int, shift: int) -> Subroutine:
     @block("bits", "i", "out", "stride")
     def take_block(e: Emitter) -> None:
         builder, kind = e.builder, lanes(8 * itemsize)
-        values = e.load(e.address("bits", "i"), kind, itemsize)
+        source = e.address("bits", "i")
+        e.fetch(source)
+        values = e.load(source, kind, itemsize)
         upper = builder.and_(builder.lshr(values, kind([8] * BLOCK)), kind([high] * BLOCK))
         rest = builder.or_(upper, builder.and_(values, kind([low] * BLOCK)))
         target = e.address("out", "i")
         for plane in range(planes):
+            e.fetch(target)
             moved = builder.lshr(rest, kind([8 * (planes - 1 - plane)] * BLOCK))
             e.store(builder.trunc(moved, lanes(8)), target, 1)
             target = builder.gep(target, [e.args["stride"]])
@@ -271,9 +287,12 @@ def joining(itemsize: int, shift: int) -> Subroutine:
 
     def emit(e: Emitter, streaming: bool) -> None:
         builder, kind = e.builder, lanes(8 * itemsize)
-        own = builder.zext(e.load(e.address("first", "i"), lanes(8), 1), kind)
+        source = e.address("first", "i")
+        e.fetch(source)
+        own = builder.zext(e.load(source, lanes(8), 1), kind)
         source, rest = e.address("others", "i"), kind([0] * BLOCK)
         for _ in range(planes):
+            e.fetch(source)
             part = builder.zext(e.load(source, lanes(8), 1), kind)
             rest = builder.or_(builder.shl(rest, kind([8] * BLOCK)), part)
             source = builder.gep(source, [e.args["stride"]])

@@ -13,7 +13,7 @@ import numpy as np
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
-from gcodec.runtime.lanes import Emitter, Value, block, compiles_for, integer, lanes
+from gcodec.runtime.lanes import Emitter, Value, block, compiles_for, fence, integer, lanes
 
 DIGEST_NBYTES = 16
 BLOCK_NBYTES = 128  # bytes that BLAKE2b compresses at a time
@@ -32,7 +32,7 @@ _WORDS = (
 
 
 @dispatched("gcodec.kernels.bits.leaf_digests_cuda")
-def leaf_digests(bits: np.ndarray, leaf_nbytes: int) -> np.ndarray:
+def leaf_digests(bits: np.ndarray, leaf_nbytes: int, copy: np.ndarray | None = None) -> np.ndarray:
     """Return the digests of all leaves, joined.
 
     Parameters
@@ -41,6 +41,9 @@ def leaf_digests(bits: np.ndarray, leaf_nbytes: int) -> np.ndarray:
         Contiguous. The last leaf may be shorter, and is the only one of an empty array.
     leaf_nbytes : int
         Bytes of a leaf, a multiple of `BLOCK_NBYTES` below 2^32.
+    copy : (n,) array of the same dtype, optional
+        Receives the elements while they are digested, which takes hardly more time. It starts at a
+        multiple of `STREAMED` bytes.
 
     Returns
     -------
@@ -51,16 +54,19 @@ def leaf_digests(bits: np.ndarray, leaf_nbytes: int) -> np.ndarray:
     # A group takes as long as two or three leaves alone, which other threads could digest.
     width = _lane_count() if count > 2 * pool.thread_count() else 1
     digests = np.empty((count, DIGEST_NBYTES), np.uint8)
+    target = np.empty(0, np.uint8) if copy is None else copy.view(np.uint8)
 
     def group(number: int, stop: int) -> None:
         first, end = number * width, min(stop * width, count)
         whole = min(end, data.size // leaf_nbytes) - first
         if whole > 2:
-            digests[first : first + whole] = _together(data, leaf_nbytes, first, whole)
+            digests[first : first + whole] = _together(data, leaf_nbytes, first, whole, target)
             first += whole
         for leaf in range(first, end):
-            part = data[leaf * leaf_nbytes : (leaf + 1) * leaf_nbytes].data
-            digest = node_digest(part, leaf_nbytes, 0, leaf, is_last=leaf + 1 == count)
+            own = slice(leaf * leaf_nbytes, (leaf + 1) * leaf_nbytes)
+            digest = node_digest(data[own].data, leaf_nbytes, 0, leaf, is_last=leaf + 1 == count)
+            if copy is not None:
+                target[own] = data[own]
             digests[leaf] = np.frombuffer(digest, np.uint8)
 
     pool.run_each(group, -(-count // width))
@@ -95,24 +101,29 @@ def _lane_count() -> int:
     return 8 if compiles_for("avx512f") else 4
 
 
-def _together(data: np.ndarray, leaf_nbytes: int, first: int, count: int) -> np.ndarray:
-    """Return the (count, 16) uint8 digests of at most `_lane_count()` whole leaves."""
+def _together(
+    data: np.ndarray, leaf_nbytes: int, first: int, count: int, target: np.ndarray
+) -> np.ndarray:
+    """Return the (count, 16) uint8 digests of at most `_lane_count()` whole leaves.
+
+    Copy the leaves unless `target` is empty.
+    """
     leaves = first + np.minimum(np.arange(_lane_count()), count - 1)  # spare lanes repeat the last
     state = np.repeat(np.array(_INITIAL, np.uint64), leaves.size).reshape(-1, leaves.size)
     state[0] ^= np.uint64(DIGEST_NBYTES | 2 << 24 | leaf_nbytes << 32)
     state[1] ^= leaves.astype(np.uint64)
     state[2] ^= np.uint64(DIGEST_NBYTES << 8)
     last = np.where((leaves + 1) * leaf_nbytes == data.size, ~np.uint64(0), np.uint64(0))
-    _digest_leaves(data, leaves * leaf_nbytes, leaf_nbytes, last, state.reshape(-1))
+    _digest_leaves(data, leaves * leaf_nbytes, leaf_nbytes, last, state.reshape(-1), target)
     return state[: DIGEST_NBYTES // 8, :count].T.astype("<u8", order="C").view(np.uint8)
 
 
-@block("data", "starts", "length", "last", "state")
+@block("data", "starts", "length", "last", "state", "target", "copies")
 def _compress(e: Emitter) -> None:
     """Compress all blocks of the leaves that begin at `starts`, each in a lane.
 
-    `last` has all bits of the lane of the last leaf of the tree. `state` has the vectors of the
-    8 words of the state.
+    If `copies` is true, copy them to `target`, past the cache. `last` has all bits of the lane of
+    the last leaf of the tree. `state` has the vectors of the 8 words of the state.
     """
     builder, word, count = e.builder, integer(64), _lane_count()
     vector = lanes(64, count)
@@ -121,12 +132,19 @@ def _compress(e: Emitter) -> None:
         return e.load(e.element(e.args[name], number * count), vector, 8)
 
     starts = [builder.load(e.element(e.args["starts"], k)) for k in range(count)]
-    leaves = [builder.gep(e.args["data"], [start]) for start in starts]
+    leaves, targets = (
+        [builder.gep(e.args[name], [start]) for start in starts] for name in ("data", "target")
+    )
     last, initial = loaded("last"), [vector([value] * count) for value in _INITIAL]
     step = word(BLOCK_NBYTES)
 
     def compressed(at: Value, *state: Value) -> list[Value]:
-        words = _words_at(e, [builder.gep(leaf, [at]) for leaf in leaves])
+        blocks = [builder.gep(leaf, [at]) for leaf in leaves]
+        words = _words_at(e, blocks)
+        with builder.if_then(e.args["copies"]):
+            for source, target in zip(blocks, targets, strict=True):
+                values = e.load(source, lanes(8, BLOCK_NBYTES), 1)
+                e.store(values, builder.gep(target, [at]), streaming=True)
         end = builder.add(at, step)
         is_end = builder.icmp_signed("==", end, e.args["length"])
         flags = e.splat(builder.sext(is_end, word), count)
@@ -186,8 +204,11 @@ def _mixed(
     return a, b, c, d
 
 
-@kernel("in uint8[], in int64[], int64, in uint64[], out uint64[]")
-def _digest_leaves(data, starts, length, last, state):
+@kernel("in uint8[], in int64[], int64, in uint64[], out uint64[], out uint8[]")
+def _digest_leaves(data, starts, length, last, state, target):
     # starts.size == last.size is the number of lanes, and state.size 8 times that; the `length`
-    # bytes from each start on, a multiple of BLOCK_NBYTES, exist.
-    _compress(data, starts, length, last, state)
+    # bytes from each start on, a multiple of BLOCK_NBYTES, exist. target.size is 0 or data.size.
+    copies = target.size > 0
+    _compress(data, starts, length, last, state, target, copies)
+    if copies:
+        fence()

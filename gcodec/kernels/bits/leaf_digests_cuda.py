@@ -15,12 +15,14 @@ _LANES = 4  # threads of a leaf
 _THREADS = 32  # per block, so that few leaves use many processors
 
 
-def leaf_digests(bits: Array, leaf_nbytes: int) -> np.ndarray:
+def leaf_digests(bits: Array, leaf_nbytes: int, copy: Array = None) -> np.ndarray:
     """Return the digests of all leaves, joined."""
     device, leaves = device_with(bits), leaf_count(bits, leaf_nbytes)
     digests = device.empty(leaves * DIGEST_NBYTES // 8, np.uint64)
     grid = blocks(leaves * _LANES, threads=_THREADS)
     arguments = bits.view(np.uint8), bits.nbytes, leaf_nbytes, leaves, digests
     device.launch("leaf_digests", "digest_leaves", grid, _THREADS, *arguments)
+    if copy is not None:
+        copy[:] = bits
     deferred: Any = Deferred(device, digests, lambda words: words.view(np.uint8))
     return cast(np.ndarray, deferred)

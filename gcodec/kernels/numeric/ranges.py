@@ -10,10 +10,12 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import check_padding
-from gcodec.kernels.numeric.reduce import key_of, ranges_of_keys
+from gcodec.kernels.numeric.reduce import emit_range, key_of, ranges_of_keys
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
+from gcodec.runtime.lanes import BLOCK, Emitter, block
+from gcodec.runtime.memory import float_bits
 
 RANGE_NBYTES = 8  # per bucket
 _PART = 1 << 18  # elements
@@ -42,8 +44,7 @@ def ranges(x: np.ndarray, bucket: int) -> tuple[np.ndarray, bool]:
 
         def buckets(start: int, stop: int) -> None:
             first, last = start // bucket, -(-stop // bucket)
-            part = x[start:stop].view(np.int32)
-            _ranges(part, bucket, keys[first:last].reshape(-1))
+            _ranges(x[start:stop], bucket, keys[first:last].reshape(-1))
 
         pool.run(buckets, x.size, bucket, x)
     else:
@@ -100,20 +101,28 @@ def _range(x: np.ndarray, first: int, end: int) -> tuple[int, int]:
         for k in range(len(keys) - 1, -1, -1):
             at = start + k * _PART
             part = x[first + at : first + min(at + _PART, stop)]
-            _ranges(part.view(np.int32), _PART, keys[k])
+            _ranges(part, _PART, keys[k])
         return keys
 
     keys = np.concatenate(pool.run(task, end - first))
     return int(keys[:, 0].min()), int(keys[:, 1].max())
 
 
-@kernel("in int32[], int64, out int32[]")
-def _ranges(bits, bucket, keys):
-    # keys.size == 2 * ceil(bits.size / bucket)
+@block("x", "i", "stop", "keys")
+def range_of(e: Emitter) -> None:
+    """Write the least and the greatest key of the elements from i to stop, 32 or a multiple."""
+    emit_range(e, lambda i: e.fetched("x", i), e.args["keys"])
+
+
+@kernel("in float32[], int64, out int32[]")
+def _ranges(x, bucket, keys):
+    # keys.size == 2 * ceil(x.size / bucket)
     for b in range(keys.size // 2):
-        part = bits[b * bucket : (b + 1) * bucket]
-        low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
-        for i in range(part.size):
-            key = key_of(part[i])
-            low, high = min(low, key), max(high, key)
-        keys[2 * b], keys[2 * b + 1] = low, high
+        part, own = x[b * bucket : (b + 1) * bucket], keys[2 * b : 2 * b + 2]
+        own[0], own[1] = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
+        whole = part.size // BLOCK * BLOCK
+        if whole > 0:
+            range_of(part, 0, whole, own)
+        for i in range(whole, part.size):
+            key = key_of(np.int32(float_bits(part[i])))
+            own[0], own[1] = min(own[0], key), max(own[1], key)

@@ -88,7 +88,11 @@ def fold(sums: np.ndarray) -> float:
 @dispatched("gcodec.kernels.numeric.reduce_cuda")
 def max_abs_bits(x: np.ndarray) -> int:
     """Return the bit pattern of the largest |x| of (n,) float32; NaN is larger than infinity."""
-    return max(pool.run(lambda i, j: int(_max_abs_bits(x[i:j].view(np.uint32))), x.size, 1, x))
+
+    def task(start: int, stop: int) -> int:
+        return int(_max_abs_bits(x[start:stop], np.empty(1, np.int32)))
+
+    return max(pool.run(task, x.size, 1, x))
 
 
 def float_of_bits(bits: int | Deferred) -> float:
@@ -101,7 +105,8 @@ def max_abs_bits_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float3
     """Return the bit pattern of the largest |x + decay·residual| of (n,) float32 arrays."""
 
     def task(start: int, stop: int) -> int:
-        return int(_max_abs_bits_corrected(x[start:stop], residual[start:stop], decay))
+        top = np.empty(1, np.int32)
+        return int(_max_abs_bits_corrected(x[start:stop], residual[start:stop], decay, top))
 
     return max(pool.run(task, x.size, 1, x))
 
@@ -387,19 +392,49 @@ def largest_bits(values, top):
     return top
 
 
-@kernel("in float32[], in float32[], float32")
-def _max_abs_bits_corrected(x, residual, decay):
-    # x.size == residual.size
-    top = np.uint32(0)
-    for i in range(x.size):
-        top = max(top, magnitude_bits(x[i] + decay * residual[i]))
-    return top
+def _emit_largest(e: Emitter, values: Callable[[Value], Value]) -> None:
+    """Emit the bits of the largest magnitude of the elements from 0 to "stop", to "top".
+
+    "stop" is a multiple of 32; `values` emits the 32 float32 elements from an index on.
+    """
+    stop, kind = e.args["stop"], lanes(32)
+
+    def body(i: Value, top: Value) -> list[Value]:
+        return [e.larger(e.magnitude_bits(values(i)), top)]
+
+    (top,) = e.count(stop.type(0), stop, stop.type(BLOCK), [kind([0] * BLOCK)], body)
+    e.builder.store(e.reduced("smax", top), e.args["top"])
 
 
-@kernel("in uint32[]")
-def _max_abs_bits(bits):
-    top = np.uint32(0)
-    for i in range(bits.size):
-        value = np.uint32(bits[i] & np.uint32(0x7FFFFFFF))
-        top = max(top, value)
-    return top
+@block("x", "stop", "top")
+def _largest(e: Emitter) -> None:
+    """Write the bits of the largest magnitude of the elements of x below `stop`."""
+    _emit_largest(e, lambda i: e.fetched("x", i))
+
+
+@block("x", "residual", "stop", "decay", "top")
+def _largest_corrected(e: Emitter) -> None:
+    """Write the bits of the largest magnitude of x + decay·residual below `stop`."""
+    builder, decay = e.builder, e.splat(e.args["decay"])
+    _emit_largest(
+        e, lambda i: builder.fadd(e.fetched("x", i), builder.fmul(decay, e.fetched("residual", i)))
+    )
+
+
+@kernel("in float32[], out int32[]")
+def _max_abs_bits(x, top):
+    # top.size == 1
+    whole = x.size // BLOCK * BLOCK
+    _largest(x, whole, top)
+    return largest_bits(x[whole:], np.uint32(top[0]))
+
+
+@kernel("in float32[], in float32[], float32, out int32[]")
+def _max_abs_bits_corrected(x, residual, decay, top):
+    # x.size == residual.size, top.size == 1
+    whole = x.size // BLOCK * BLOCK
+    _largest_corrected(x, residual, whole, decay, top)
+    largest = np.uint32(top[0])
+    for i in range(whole, x.size):
+        largest = max(largest, magnitude_bits(x[i] + decay * residual[i]))
+    return largest

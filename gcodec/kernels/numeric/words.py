@@ -175,11 +175,12 @@ def high_product(typing_context: Any, a: Any, b: Any) -> Any:
 
 
 def _elements(e: Emitter, kind: Any, array: Value, at: Value) -> Value:
-    """Emit the vector of the 64 elements of an array from `at` on, as integers."""
+    """Emit the vector of 64 integers of an array from `at` on, and prefetches of later ones."""
     from gcodec.runtime import lowering
 
     nbits = kind.dtype.bitwidth
     first = e.builder.gep(lowering.data_of(e.builder, array), [at])
+    e.fetch(first, count=64)
     return e.load(first, lanes(nbits, 64), nbits // 8)
 
 

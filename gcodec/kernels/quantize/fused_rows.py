@@ -11,11 +11,12 @@ import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.numeric.convert import half_to_single, single_to_half
-from gcodec.kernels.numeric.reduce import INFINITY_BITS, emit_range, key_of
+from gcodec.kernels.numeric.ranges import range_of
+from gcodec.kernels.numeric.reduce import INFINITY_BITS, key_of
 from gcodec.kernels.numeric.words import fused, load_word, store_word
 from gcodec.runtime import pool
 from gcodec.runtime.jit import Intrinsic, Kernel, factory, inline, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, Value, block, floats, lanes
+from gcodec.runtime.lanes import BLOCK, Emitter, block, floats, lanes
 from gcodec.runtime.memory import bits_float, float_bits
 
 # Bits of a code, and whether scale and bias are float16.
@@ -148,16 +149,6 @@ def _read_scale_bias(row, at, half):
     return np.uint32(word & np.uint64(0xFFFFFFFF)), np.uint32(word >> np.uint64(32))
 
 
-@block("x", "i", "stop", "ends")
-def _range_blocks(e: Emitter) -> None:
-    """Write the least and the greatest key of the elements from i to stop, 32 or a multiple."""
-
-    def values(i: Value) -> Value:
-        return e.load(e.builder.gep(e.args["x"], [i]), floats())
-
-    emit_range(e, values, e.args["ends"])
-
-
 def _codes_block(bits: int) -> Intrinsic:
     """Make the block that quantizes 32 elements of x from i to the bytes of `out` from `at` on."""
     levels = float(2**bits - 1)
@@ -250,7 +241,7 @@ def _quantizer(bits: int, half: bool) -> Kernel:
             first, end, to = row * columns, (row + 1) * columns, row * width
             least, most = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
             if blocks > 0:
-                _range_blocks(x, first, first + blocks * BLOCK, ends)
+                range_of(x, first, first + blocks * BLOCK, ends)
                 least, most = ends[0], ends[1]
             for i in range(first + blocks * BLOCK, end):  # end <= x.size
                 key = key_of(np.int32(float_bits(x[i])))

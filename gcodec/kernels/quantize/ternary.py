@@ -29,7 +29,7 @@ from gcodec.runtime import pool
 from gcodec.runtime.cover import cover
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import AHEAD, BLOCK, SIGN, Builder, Emitter, Value, block, floats, lanes
+from gcodec.runtime.lanes import BLOCK, SIGN, Builder, Emitter, Value, block, floats, lanes
 from gcodec.runtime.memory import aligned_empty
 
 Pack = Literal["chapter", "terngrad", "base3"]
@@ -190,7 +190,7 @@ def _ternary_block(
     def ternary(e: Emitter) -> None:
         builder = e.builder
         source = e.address("x", "i")
-        e.fetch(source, 4 * AHEAD if leaves_errors else AHEAD)  # sums were written past the cache
+        e.fetch(source)
         word = lanes(32)
         x = e.load(source, floats())
         size = builder.bitcast(e.magnitude_bits(x), floats())
