@@ -243,6 +243,9 @@ def resume() -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         Training(spec).comm.load_state_dict(counters)
+        # These have no residuals.
+        gcodec.torch.fsdp_comm("raw").load_state_dict(counters)
+        Training(spec, min_numel=1 << 20).comm.load_state_dict(counters)
     return {
         "warned": [str(warning.message)[:45] for warning in caught],
         "digests": [whole.digest(), again.digest(), half.digest()],

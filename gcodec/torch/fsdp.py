@@ -558,12 +558,22 @@ class FsdpComm:
         check_states(arrays.values())  # before anything changes
         if self._shapes["worker"]:  # a model is registered
             _check_residuals(arrays, self._shapes)
-        if counters["step"] and self._gradients.feedback is not None and not arrays["worker"]:
+        if counters["step"] and not arrays["worker"] and self._keeps_residuals():
             warn_of_missing_residuals("fsdp_comm")
         for prefix, coder in self._coders.items():
             coder.load_state_dict(arrays[prefix])
         self.step = counters["step"]
         self._forget_passes()
+
+    def _keeps_residuals(self) -> bool:
+        """Tell whether there is feedback for any shard of the model, as far as it is known."""
+        policy, shapes = self._policies["codec"], self._shapes["worker"].items()
+        if policy is None or self._gradients.feedback is None:
+            return False
+        codecs = (
+            selection.lossy_codec(policy, key.partition("/")[2], shape) for key, shape in shapes
+        )
+        return any(codecs) if shapes else selection.lossy_codecs([policy]) != "raw"
 
     def _arrays(self) -> dict[str, dict[str, np.ndarray]]:
         """Return the residuals of each coder with feedback; see `gcodec.Feedback.state_dict`."""

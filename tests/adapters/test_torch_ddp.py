@@ -153,7 +153,7 @@ def test_checkpoint_resumes_bit_exactly(pair: Callable[[str], list[Any]]) -> Non
 def test_compiled_and_copied_model_with_a_group_of_its_own(
     pair: Callable[[str], list[Any]],
 ) -> None:
-    assert pair("wrapped") == 2 * [{"size": 1, "same": True, "refused": None}]
+    assert pair("wrapped") == 2 * [{"size": 1, "same": True, "refused": None, "steps": 3}]
 
 
 def test_policies_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -> None:
@@ -163,9 +163,9 @@ def test_policies_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -
     assert first["plain"] == ["iteration", "rank", "size"]
 
 
-def test_gradients_in_channels_last_layout(pair: Callable[[str], list[Any]]) -> None:
+def test_gradients_in_the_layout_of_parameters(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("layouts"):
-        assert rank == {"strided": True, "close": [True] * 4}
+        assert rank == {"strided": True, "owed": True, "close": [True] * 4}
 
 
 def test_sparse_gradients(pair: Callable[[str], list[Any]]) -> None:
