@@ -234,7 +234,7 @@ def ddp_hook(
         named=model is not None,
         keyed=key is not None,
         collective=collective,
-        second=None if second is None else joined_policy(None, second),
+        second=None if second is None else joined_policy(None, second, "second"),
         inside=inside if inside is None or isinstance(inside, int) else type(inside).__name__,
     )
     check_inside(inside)

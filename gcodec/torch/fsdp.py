@@ -121,7 +121,9 @@ def fsdp_comm(
     >>> dist.destroy_process_group()
     """
     policies = {
-        name: None if codecs is None else selection.with_dense_rules(codecs, exclude, min_numel)
+        name: None
+        if codecs is None
+        else selection.with_dense_rules(codecs, exclude, min_numel, name)
         for name, codecs in (("codec", codec), ("parameters", parameters))
     }
     return FsdpComm(policies, replicas, feedback=feedback, decay=decay, seed=seed)
@@ -366,7 +368,8 @@ class FsdpComm:
         exchange = TwoPhase(replicas, self._gradients, self._means, policy, policy)
         self.dense_nbytes += 2 * (size - 1) * output.numel() * output.element_size() // size
         # A gradient that is not finite has reached one shard of this node only.
-        reason = first_reason(self._communicator(node), self._reason_of(parts) or "")
+        reason = self._reason_of(parts, "mean gradient in a node")
+        reason = first_reason(self._communicator(node), reason or "")
         for coder in self._coders.values():
             coder.take_place(layout.place)
         with self._backward_pass(layout):
@@ -400,12 +403,12 @@ class FsdpComm:
         gather_shares(communicator, coder, shares, 0, self._traffic)
         output.copy_(torch.from_numpy(rows.reshape(-1)))
 
-    def _reason_of(self, parts: Sequence[Part]) -> str | None:
+    def _reason_of(self, parts: Sequence[Part], kind: str = "gradient") -> str | None:
         """Return why this rank cannot send its gradients; None if all values are finite."""
         for part in parts:
             if not all_finite(part.values.reshape(-1)):
                 name = part.name.partition("/")[2] or part.name
-                return f"the gradient of {name!r} contains NaN or Inf, on rank {dist.get_rank()}"
+                return f"the {kind} of {name!r} contains NaN or Inf, on rank {dist.get_rank()}"
         return None
 
     def _parts(
