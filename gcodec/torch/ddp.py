@@ -529,10 +529,10 @@ class DdpState:
 
         def state_between_buckets() -> dict[str, torch.Tensor]:
             counters = zip(COUNTERS, (self.iteration, *self._rank_and_size()), strict=True)
-            state = {key: torch.tensor(number) for key, number in counters}
+            state = {key: torch.tensor(number, device="cpu") for key, number in counters}
             place = self._place
             if place is not None and (place.two_phase or place.inside > 1):
-                state[PLACE] = torch.tensor(place)
+                state[PLACE] = torch.tensor(place, device="cpu")
             phases: Sequence[Mapping[str, np.ndarray]]
             phases = [coder.state_dict() for coder in self._coders()]
             if self._restored:  # the advisor has not chosen a collective yet

@@ -315,8 +315,8 @@ class FsdpComm:
         is_sum = op == dist.ReduceOp.SUM
         if not is_sum and op != dist.ReduceOp.AVG:
             raise ParameterError(
-                "fsdp_comm: FSDP2 asks for another reduction than SUM and AVG; call "
-                "set_force_sum_reduction_for_comms(True) on the model"
+                f"fsdp_comm: {layout.title}: FSDP2 asks for another reduction than SUM and AVG; "
+                "call set_force_sum_reduction_for_comms(True) on each module with a factor"
             )
         communicator = self._communicator(group)
         size = communicator.size
@@ -521,7 +521,7 @@ class FsdpComm:
             over replicas, ``"server:"``.
         """
         counters = zip(_COUNTERS, (self.step, dist.get_rank(), dist.get_world_size()), strict=True)
-        state = {key: torch.tensor(number) for key, number in counters}
+        state = {key: torch.tensor(number, device="cpu") for key, number in counters}
         for prefix, arrays in self._arrays().items():
             state |= {f"{prefix}:{key}": torch.from_numpy(x) for key, x in arrays.items()}
         return state
