@@ -208,9 +208,16 @@ def matches_any(name: str, globs: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
 
 
-def policy_of(codec: CodecLike | Policy) -> Policy:
-    """Return a policy as it is, and a codec as the policy that uses it for all tensors."""
-    return codec if isinstance(codec, Policy) else Policy([{"codec": parse_encoder(codec)}])
+def policy_of(codec: CodecLike | Policy, argument: str = "codec") -> Policy:
+    """Return a policy as it is, and a codec as the policy that uses it for all tensors.
+
+    Errors name the argument.
+    """
+    if isinstance(codec, Policy):
+        return codec
+    return Policy(
+        [{"codec": parse_encoder(codec) if argument == "codec" else _codec(argument, codec)}]
+    )
 
 
 def _rules(source: object) -> tuple[Rule, ...]:

@@ -145,6 +145,12 @@ def hierarchical() -> dict[str, Any]:
     return compare("sign", 2, False, collective="hierarchical", inside=2)
 
 
+def after_other_groups() -> dict[str, Any]:
+    """Make groups of nodes on ranks that have unequally many groups."""
+    dist.new_group([0, 1])
+    return hierarchical()
+
+
 def inside_then_two_phase() -> dict[str, Any]:
     """Let the advisor choose what a hierarchy of more nodes does."""
     choice = Choice(True, True, "")

@@ -500,7 +500,29 @@ def wrapped() -> dict[str, Any]:
     hooked = Training().ddp
     x = batch(0, 0)
     same = torch.equal(copy.deepcopy(hooked)(x), hooked(x))
-    return {"size": int(state.state_dict()["size"]), "same": same, "refused": named}
+    return {
+        "size": int(state.state_dict()["size"]),
+        "same": same,
+        "refused": named,
+        "steps": steps_of_a_compiled_function(),
+    }
+
+
+def steps_of_a_compiled_function() -> int:
+    """Train in a function that `torch.compile` has received; return the steps of the hook."""
+    model = DistributedDataParallel(torch.nn.Linear(40, 30))
+    state, hook = gcodec.torch.ddp_hook("sign", model=model, start_iter=0)
+    model.register_comm_hook(state, hook)
+
+    @torch.compile(backend="eager")  # type: ignore[untyped-decorator]
+    def step(x: torch.Tensor) -> None:
+        model(x).square().mean().backward()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the tracer
+        for _ in range(3):
+            step(torch.ones(2, 40))
+    return state.iteration
 
 
 def early() -> dict[str, Any]:
@@ -563,19 +585,41 @@ def layouts() -> dict[str, Any]:
             model.zero_grad()
             model(x.to(memory_format=torch.channels_last)).square().sum().backward()
         seen.append([parameter.grad for parameter in model.parameters()])
+    transposed = Transposed()
+    plain, _ = second_step(transposed, x[0, 0], None)
+    model, hook = second_step(transposed, x[0, 0], "topk:ratio=0.1")
+    first, _ = second_step(transposed, x[0, 0], "topk:ratio=0.1", steps=1)
+    owed = hook[0].residual("weight")
+    dist.all_reduce(owed)
+    sent = first.module.weight.grad + model.module.weight.grad
+    wanted = 2 * plain.module.weight.grad
     return {
         "strided": not seen[1][0].is_contiguous(),
+        "owed": torch.allclose(sent + owed / dist.get_world_size(), wanted, rtol=1e-4),
         "close": [torch.allclose(a, b, rtol=1e-4) for a, b in zip(*seen, strict=True)],
     }
 
 
-def second_step(net: torch.nn.Module, x: torch.Tensor, spec: str | None) -> tuple[Any, Any]:
-    """Return a copy of a model with the gradients of its second step, and its hook for a spec."""
+class Transposed(torch.nn.Module):  # type: ignore[misc]
+    """A model whose parameter has the strides of a transposed matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(9, 6).t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.t()
+
+
+def second_step(
+    net: torch.nn.Module, x: torch.Tensor, spec: str | None, steps: int = 2
+) -> tuple[Any, Any]:
+    """Return a copy of a model with the gradients of its last step, and its hook for a spec."""
     model, hook = DistributedDataParallel(copy.deepcopy(net)), None
     if spec is not None:
         hook = gcodec.torch.ddp_hook(spec, model=model, min_numel=0, start_iter=0)
         model.register_comm_hook(*hook)
-    for _ in range(2):
+    for _ in range(steps):
         model.zero_grad()
         model(x).square().sum().backward()
     return model, hook

@@ -243,6 +243,9 @@ def resume() -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         Training(spec).comm.load_state_dict(counters)
+        # These have no residuals.
+        gcodec.torch.fsdp_comm("raw").load_state_dict(counters)
+        Training(spec, min_numel=1 << 20).comm.load_state_dict(counters)
     return {
         "warned": [str(warning.message)[:45] for warning in caught],
         "digests": [whole.digest(), again.digest(), half.digest()],
@@ -480,7 +483,26 @@ def arguments() -> dict[str, Any]:
         "refused": [str(text) for text in refused],
         "kept": [key for key in comm.state_dict() if ":" in key],
         "wide": [wide(None), wide("sign")],
+        "divided": [divided(False), divided(True)],
+        "devices": devices_of(comm),
     }
+
+
+def divided(is_sum: bool) -> str | None:
+    """Return the error of a step whose reduction has a factor."""
+    net = torch.nn.Sequential(torch.nn.Linear(16, 16))
+    for module in (net[0], net):
+        fully_shard(module, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        module.set_gradient_divide_factor(3.0)
+        module.set_force_sum_reduction_for_comms(is_sum)
+    gcodec.torch.fsdp_comm("sign").register(net)
+    return refusal_of(lambda: net(torch.ones(1, 16)).sum().backward())
+
+
+def devices_of(comm: gcodec.torch.FsdpComm) -> list[str]:
+    """Return the devices of a state that is made under another default device."""
+    with torch.device("meta"):
+        return sorted({str(value.device) for value in comm.state_dict().values()})
 
 
 def wide(parameters: str | None) -> str | None:

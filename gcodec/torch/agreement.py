@@ -129,6 +129,18 @@ def roll_call(group: str, ranks: Sequence[int], seconds: float) -> tuple[list[in
     return absent or ([] if reasons else late or []), reasons
 
 
+def greatest_of(ranks: Sequence[int], number: int) -> int:
+    """Return the greatest of the numbers that some ranks pass, which call this together.
+
+    They meet in the store of torch.distributed, and need no group yet.
+    """
+    place, store = f"gcodec/numbers/{'_'.join(map(str, ranks))}", _store()
+    ticket = store.add(place, 1) - 1
+    call, own = divmod(ticket, len(ranks))  # the next call begins after all have joined this one
+    store.set(f"{place}/{call}/{own}", str(number))
+    return max(int(store.get(f"{place}/{call}/{index}")) for index in range(len(ranks)))
+
+
 def _store() -> dist.Store:
     return dist.distributed_c10d._get_default_store()
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from gcodec.arrays.large_bytes import joined
 from gcodec.errors import ParameterError
+from gcodec.torch.agreement import greatest_of
 from gcodec.wire.kinds import check_between, check_integer
 
 _LENGTH_NBYTES = 8
@@ -111,6 +112,8 @@ class TorchCommunicator:
         if group is not None and not (isinstance(group, Sequence) and dist.get_rank() in [*group]):
             allowed = "a ProcessGroup or ranks, with this process as a member, or None"
             raise ParameterError.of("group", group, allowed)
+        if group is not None:
+            _match_group_counts(sorted(group))
         apart = dist.new_group(
             None if group is None else list(group),
             timeout=None if timeout is None else timedelta(seconds=timeout),
@@ -312,6 +315,17 @@ def check_communicator(communicator: object) -> None:
     if not hasattr(communicator, "all_gather"):
         allowed = "a Communicator, such as TorchCommunicator(group)"
         raise ParameterError.of("communicator", communicator, allowed)
+
+
+def _match_group_counts(ranks: Sequence[int]) -> None:
+    """Give this process as many groups as each other of the given ranks has.
+
+    torch.distributed derives the name of a group that only its members make from the number of
+    groups in each process. Members with other numbers would wait for each other in vain.
+    """
+    count = len(dist.distributed_c10d._world.pg_names)
+    for _ in range(greatest_of(ranks, count) - count):
+        dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
 
 
 def _is_foreign(group: object) -> bool:

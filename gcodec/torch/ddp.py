@@ -234,7 +234,7 @@ def ddp_hook(
         named=model is not None,
         keyed=key is not None,
         collective=collective,
-        second=None if second is None else joined_policy(None, second),
+        second=None if second is None else joined_policy(None, second, "second"),
         inside=inside if inside is None or isinstance(inside, int) else type(inside).__name__,
     )
     check_inside(inside)
@@ -529,10 +529,10 @@ class DdpState:
 
         def state_between_buckets() -> dict[str, torch.Tensor]:
             counters = zip(COUNTERS, (self.iteration, *self._rank_and_size()), strict=True)
-            state = {key: torch.tensor(number) for key, number in counters}
+            state = {key: torch.tensor(number, device="cpu") for key, number in counters}
             place = self._place
             if place is not None and (place.two_phase or place.inside > 1):
-                state[PLACE] = torch.tensor(place)
+                state[PLACE] = torch.tensor(place, device="cpu")
             phases: Sequence[Mapping[str, np.ndarray]]
             phases = [coder.state_dict() for coder in self._coders()]
             if self._restored:  # the advisor has not chosen a collective yet
@@ -680,7 +680,7 @@ class DdpState:
             ready.record(torch.cuda.current_stream(flat.device))
         task = _Bucket(
             flat,
-            bucket.gradients() if is_coded else [],
+            _gradients_in(bucket, parameters) if is_coded else [],
             names,
             bucket.index() == 0,
             bucket.is_last(),
@@ -835,6 +835,25 @@ class DdpState:
         return self._exchange
 
 
+def _gradients_in(
+    bucket: dist.GradBucket, parameters: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Return the gradients in a bucket as views, each with the strides that DDP gives it.
+
+    DDP lays out a gradient as its parameter if that fills its memory, as in channels-last order.
+    `GradBucket.gradients` takes the same values as contiguous, which mixes up the elements.
+    """
+    views = []
+    for gradient, parameter in zip(bucket.gradients(), parameters, strict=True):
+        strides = parameter.stride()
+        # Only parameters without gaps and overlaps keep their strides in `empty_like`.
+        if gradient.stride() != strides == torch.empty_like(parameter, device="meta").stride():
+            views.append(gradient.as_strided(gradient.shape, strides))
+        else:
+            views.append(gradient)
+    return views
+
+
 def _parts_of(
     task: _Bucket,
     codecs: Sequence[Codec | None],
@@ -903,3 +922,4 @@ def _hook(state: DdpState, bucket: dist.GradBucket) -> torch.futures.Future[torc
 
 
 _hook.__annotations__ = get_type_hints(_hook)  # DDP compares classes, not their names
+_hook = torch._disable_dynamo(_hook)  # a compiled training step must not trace the exchange

@@ -121,7 +121,9 @@ def fsdp_comm(
     >>> dist.destroy_process_group()
     """
     policies = {
-        name: None if codecs is None else selection.with_dense_rules(codecs, exclude, min_numel)
+        name: None
+        if codecs is None
+        else selection.with_dense_rules(codecs, exclude, min_numel, name)
         for name, codecs in (("codec", codec), ("parameters", parameters))
     }
     return FsdpComm(policies, replicas, feedback=feedback, decay=decay, seed=seed)
@@ -313,8 +315,8 @@ class FsdpComm:
         is_sum = op == dist.ReduceOp.SUM
         if not is_sum and op != dist.ReduceOp.AVG:
             raise ParameterError(
-                "fsdp_comm: FSDP2 asks for another reduction than SUM and AVG; call "
-                "set_force_sum_reduction_for_comms(True) on the model"
+                f"fsdp_comm: {layout.title}: FSDP2 asks for another reduction than SUM and AVG; "
+                "call set_force_sum_reduction_for_comms(True) on each module with a factor"
             )
         communicator = self._communicator(group)
         size = communicator.size
@@ -366,7 +368,8 @@ class FsdpComm:
         exchange = TwoPhase(replicas, self._gradients, self._means, policy, policy)
         self.dense_nbytes += 2 * (size - 1) * output.numel() * output.element_size() // size
         # A gradient that is not finite has reached one shard of this node only.
-        reason = first_reason(self._communicator(node), self._reason_of(parts) or "")
+        reason = self._reason_of(parts, "mean gradient in a node")
+        reason = first_reason(self._communicator(node), reason or "")
         for coder in self._coders.values():
             coder.take_place(layout.place)
         with self._backward_pass(layout):
@@ -400,12 +403,12 @@ class FsdpComm:
         gather_shares(communicator, coder, shares, 0, self._traffic)
         output.copy_(torch.from_numpy(rows.reshape(-1)))
 
-    def _reason_of(self, parts: Sequence[Part]) -> str | None:
+    def _reason_of(self, parts: Sequence[Part], kind: str = "gradient") -> str | None:
         """Return why this rank cannot send its gradients; None if all values are finite."""
         for part in parts:
             if not all_finite(part.values.reshape(-1)):
                 name = part.name.partition("/")[2] or part.name
-                return f"the gradient of {name!r} contains NaN or Inf, on rank {dist.get_rank()}"
+                return f"the {kind} of {name!r} contains NaN or Inf, on rank {dist.get_rank()}"
         return None
 
     def _parts(
@@ -518,7 +521,7 @@ class FsdpComm:
             over replicas, ``"server:"``.
         """
         counters = zip(_COUNTERS, (self.step, dist.get_rank(), dist.get_world_size()), strict=True)
-        state = {key: torch.tensor(number) for key, number in counters}
+        state = {key: torch.tensor(number, device="cpu") for key, number in counters}
         for prefix, arrays in self._arrays().items():
             state |= {f"{prefix}:{key}": torch.from_numpy(x) for key, x in arrays.items()}
         return state
@@ -558,12 +561,22 @@ class FsdpComm:
         check_states(arrays.values())  # before anything changes
         if self._shapes["worker"]:  # a model is registered
             _check_residuals(arrays, self._shapes)
-        if counters["step"] and self._gradients.feedback is not None and not arrays["worker"]:
+        if counters["step"] and not arrays["worker"] and self._keeps_residuals():
             warn_of_missing_residuals("fsdp_comm")
         for prefix, coder in self._coders.items():
             coder.load_state_dict(arrays[prefix])
         self.step = counters["step"]
         self._forget_passes()
+
+    def _keeps_residuals(self) -> bool:
+        """Tell whether there is feedback for any shard of the model, as far as it is known."""
+        policy, shapes = self._policies["codec"], self._shapes["worker"].items()
+        if policy is None or self._gradients.feedback is None:
+            return False
+        codecs = (
+            selection.lossy_codec(policy, key.partition("/")[2], shape) for key, shape in shapes
+        )
+        return any(codecs) if shapes else selection.lossy_codecs([policy]) != "raw"
 
     def _arrays(self) -> dict[str, dict[str, np.ndarray]]:
         """Return the residuals of each coder with feedback; see `gcodec.Feedback.state_dict`."""

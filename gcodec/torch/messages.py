@@ -82,7 +82,8 @@ class Key:
         return f"Key({'None' if self._value is None else '…'})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a key, and an object that holds one, is not pickled; save a state_dict")
+        holders = "DdpState, FsdpComm, DiLoCo, and models with a hook"
+        raise TypeError(f"{holders} are not pickled, as they may hold a key; save a state_dict")
 
 
 class BucketCoder:

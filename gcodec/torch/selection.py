@@ -15,16 +15,18 @@ from gcodec.wire.kinds import check_integer
 _DENSE = Raw()
 
 
-def joined_policy(policy: object, codec: CodecLike | Policy) -> Policy:
+def joined_policy(policy: object, codec: CodecLike | Policy, argument: str = "codec") -> Policy:
     """Return the rules of `policy`, followed by those of `codec`, as one policy.
 
     Parameters
     ----------
     policy : Policy or its source, or None
     codec : str, mapping, Codec or Policy
+    argument : str
+        Name of the argument `codec` of the caller, for errors.
     """
     first = policy if policy is None or isinstance(policy, Policy) else Policy(policy)
-    rules = (*(first.rules if first else ()), *policy_of(codec).rules)
+    rules = (*(first.rules if first else ()), *policy_of(codec, argument).rules)
     return Policy([rule.to_dict() for rule in rules])
 
 
@@ -36,7 +38,9 @@ def checked_globs(exclude: object) -> tuple[str, ...]:
     return tuple(globs)
 
 
-def with_dense_rules(codec: CodecLike | Policy, exclude: object, min_numel: object) -> Policy:
+def with_dense_rules(
+    codec: CodecLike | Policy, exclude: object, min_numel: object, argument: str = "codec"
+) -> Policy:
     """Return the policy of `codec` that first picks ``raw`` for small and excluded tensors.
 
     Parameters
@@ -46,13 +50,15 @@ def with_dense_rules(codec: CodecLike | Policy, exclude: object, min_numel: obje
         Globs of names.
     min_numel : int
         Tensors with fewer elements, or with fewer than two dimensions, are small.
+    argument : str
+        Name of the argument `codec` of the caller, for errors.
 
     Raises
     ------
     ParameterError
         If an argument is invalid.
     """
-    policy = policy_of(codec)
+    policy = policy_of(codec, argument)
     allowed = "an integer from 0 to 2**32"
     least = check_integer("min_numel", min_numel, 0, 1 << 32, allowed)
     globs = checked_globs(exclude)

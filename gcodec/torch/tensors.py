@@ -121,7 +121,7 @@ def decode(
         raise TypeError(f"like is of type {type(like).__name__}: must be a torch.Tensor")
     else:
         # A tensor on the host with that shape and dtype, which takes no memory.
-        template = torch.empty((), dtype=like.dtype).expand(like.shape)
+        template = torch.empty((), dtype=like.dtype, device="cpu").expand(like.shape)
         tensor = api.decode(frame, like=template, limits=limits, key=key)
         tensor = tensor.to(like.device if device is None else device)
     return tensor

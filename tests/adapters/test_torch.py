@@ -80,6 +80,14 @@ def test_device_number_zero_is_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices == [0, "cpu", "cpu"]
 
 
+def test_decoding_ignores_the_default_device() -> None:
+    x = torch.ones(3, dtype=torch.bfloat16)
+    frame = gcodec.torch.encode(x, "sign")
+    with torch.device("meta"):
+        assert torch.equal(gcodec.torch.decode(frame, like=x), x)
+        assert torch.equal(gcodec.torch.decode(frame), x)
+
+
 @pytest.mark.parametrize("codec", ["lossless", "sign"])
 def test_compiled_functions_do_not_trace_the_codec(codec: str) -> None:
     """Tracing a codec ended in an error about the kernels' loader, after many warnings."""

@@ -39,6 +39,7 @@ PAIR = (
 FOUR = (
     *("two_phase", "hierarchical", "inside_then_two_phase", "from_torchrun"),
     *("resume_hierarchical", "restart", "peers", "refused", "nonfinite", "gone_inside"),
+    "after_other_groups",
     *("gone_between", "gone_at_last", "flipped_between", "killed"),
 )
 Ranks = Callable[[str], list[Any]]
@@ -78,7 +79,9 @@ def test_two_phases_of_four_ranks(four: Ranks) -> None:
     check_exact(four("two_phase"), "two-phase")
 
 
-@pytest.mark.parametrize("scenario", ["hierarchical", "inside_then_two_phase", "from_torchrun"])
+@pytest.mark.parametrize(
+    "scenario", ["hierarchical", "after_other_groups", "inside_then_two_phase", "from_torchrun"]
+)
 def test_nodes_average_inside_first(four: Ranks, scenario: str) -> None:
     check_exact(four(scenario), "hierarchical")
     assert four(scenario)[0]["shape"] == [20, 48]

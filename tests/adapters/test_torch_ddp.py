@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,7 @@ def test_checkpoint_resumes_bit_exactly(pair: Callable[[str], list[Any]]) -> Non
 def test_compiled_and_copied_model_with_a_group_of_its_own(
     pair: Callable[[str], list[Any]],
 ) -> None:
-    assert pair("wrapped") == 2 * [{"size": 1, "same": True, "refused": None}]
+    assert pair("wrapped") == 2 * [{"size": 1, "same": True, "refused": None, "steps": 3}]
 
 
 def test_policies_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -> None:
@@ -163,9 +164,9 @@ def test_policies_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -
     assert first["plain"] == ["iteration", "rank", "size"]
 
 
-def test_gradients_in_channels_last_layout(pair: Callable[[str], list[Any]]) -> None:
+def test_gradients_in_the_layout_of_parameters(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("layouts"):
-        assert rank == {"strided": True, "close": [True] * 4}
+        assert rank == {"strided": True, "owed": True, "close": [True] * 4}
 
 
 def test_sparse_gradients(pair: Callable[[str], list[Any]]) -> None:
@@ -308,6 +309,26 @@ def test_globs_that_match_no_parameter_are_named() -> None:
         gcodec.torch.ddp_hook("sign", model=layer, **options)
     prefix = "ddp_hook: no parameter of the model matches "
     assert [str(each.message) for each in caught] == [f"{prefix}'norm'", f"{prefix}'*.wieght'"]
+
+
+def test_errors_name_the_argument_of_a_codec() -> None:
+    import gcodec.torch
+
+    for call, argument in (
+        (lambda codec: gcodec.torch.ddp_hook("sign", second=codec), "second"),
+        (lambda codec: gcodec.torch.fsdp_comm("sign", parameters=codec), "parameters"),
+    ):
+        for codec, reason in (("x", "codec='x'"), ("minmax:bits=99", "bits=99")):
+            with pytest.raises(gcodec.ParameterError, match=f"^{argument}: {reason}: must be"):
+                call(codec)
+
+
+def test_objects_that_may_hold_a_key_are_not_pickled() -> None:
+    import gcodec.torch
+
+    state, _ = gcodec.torch.ddp_hook("sign")
+    with pytest.raises(TypeError, match=r"^DdpState, .* are not pickled, .*; save a state_dict$"):
+        pickle.dumps(state)
 
 
 def test_tampered_messages_are_refused() -> None:

@@ -149,6 +149,10 @@ def test_arguments(pair: Callable[[str], list[Any]]) -> None:
         allowed = "torch.float64: must be float32, float16 or bfloat16; see MixedPrecisionPolicy"
         kinds = [text.removesuffix(f" of '0.weight'={allowed}") for text in rank["wide"]]
         assert kinds == ["dtype of the gradient", "dtype of the parameter"]
+        error, none = rank["divided"]
+        assert error.startswith("fsdp_comm: '0': FSDP2 asks for another reduction than SUM and")
+        assert none is None
+        assert rank["devices"] == ["cpu"]
 
 
 def test_ranks_with_different_arguments(pair: Callable[[str], list[Any]]) -> None:
@@ -164,7 +168,8 @@ def test_replicas_on_other_nodes(four: Callable[[str], list[Any]]) -> None:
         assert rank["same"] == [True, True]
         hybrid, between = rank["errors"]
         assert hybrid.endswith("the gradient of 'first.weight' contains NaN or Inf, on rank 3")
-        assert "'first.weight' contains NaN or Inf, on rank " in between
+        # The mean inside of the node has reached a shard of either rank.
+        assert "the mean gradient in a node of 'first.weight' contains NaN or Inf" in between
         assert rank["far"] < 0.02
 
 
