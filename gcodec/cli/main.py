@@ -8,6 +8,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from typing import Any, NoReturn, cast
 
 import click
@@ -24,6 +25,9 @@ _VERBS = (
     *("encode", "decode", "diff", "apply", "verify", "seek"),
     *("codecs", "doctor", "warmup"),
 )
+
+
+_AGAIN = 0.01  # seconds until a signal is sent again
 
 
 class _Verbs(click.Group):
@@ -140,11 +144,7 @@ def main(args: list[str] | None = None, *, standalone_mode: bool = True) -> Any:
     _open_streams()
     if "_GCODEC_COMPLETE" in os.environ:
         importlib.import_module("gcodec.cli.shells")
-    for name in ("SIGHUP", "SIGTERM"):
-        number = getattr(signal, name, None)  # Windows has no SIGHUP, and nohup ignores it.
-        if number is not None and signal.getsignal(number) != signal.SIG_IGN:
-            # An exception lets context managers remove half-written files.
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
+    _exit_on_signals()
     try:
         return cli.main(args, prog_name="gcodec", standalone_mode=standalone_mode)
     except outcome.StdoutError as error:  # while click printed a help text
@@ -152,6 +152,32 @@ def main(args: list[str] | None = None, *, standalone_mode: bool = True) -> Any:
         if standalone_mode:
             sys.exit(code)
         return code
+
+
+def _exit_on_signals() -> None:
+    """Exit by an exception on SIGHUP and SIGTERM: context managers then remove unfinished files.
+
+    Python drops an exception that is raised while it frees an object, such as the lock of a module
+    that it has imported. The signal is then sent again.
+    """
+    for name in ("SIGHUP", "SIGTERM"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP, and nohup ignores it.
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+    report = sys.unraisablehook
+
+    def send_again(dropped: sys.UnraisableHookArgs) -> None:
+        if isinstance(dropped.exc_value, KeyboardInterrupt):
+            number = signal.SIGINT.value
+        elif isinstance(dropped.exc_value, SystemExit):
+            number = int(str(dropped.exc_value)) - 128
+        else:
+            report(dropped)
+            return
+        # A signal within this function would be dropped, too.
+        threading.Timer(_AGAIN, os.kill, (os.getpid(), number)).start()
+
+    sys.unraisablehook = send_again
 
 
 class _Stdout(NamedWriter):

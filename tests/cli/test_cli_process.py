@@ -245,6 +245,30 @@ def test_signal_leaves_no_file(tmp_path, name, code):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_signal_while_an_object_is_freed(tmp_path, name, code):
+    """Python drops exceptions of finalizers, such as those of the locks of imports."""
+    script = (
+        "import os, signal, time, gcodec\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Freed:\n"
+        "    def __del__(self):\n"
+        f"        os.kill(os.getpid(), signal.{name})\n"
+        "        time.sleep(1)\n"
+        "def slow(*args, **more):\n"
+        "    Freed()\n"
+        "    time.sleep(60)\n"
+        "gcodec.encode = slow\n"
+        "from gcodec.cli.main import main\n"
+        f"main(['encode', {str(EXAMPLE)!r}, '-c', 'raw', '-o', {str(tmp_path / 'a.gcf')!r}])"
+    )
+    with process("-c", script) as running:
+        out, err = running.communicate(timeout=30)
+        assert (running.returncode, out, err) == (code, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
 @pytest.mark.parametrize("args", [["inspect", EXAMPLE], ["codecs", "--json"]])
 def test_closed_pipe_is_no_error(args):
