@@ -154,6 +154,17 @@ def test_rate_control_takes_few_passes(target: str, quantized_sizes: list[int]) 
         assert quantized_sizes.count(x.size) <= limit
 
 
+@pytest.mark.parametrize("target", ["nmse=0.02", "bits=0.1"])
+def test_search_takes_few_passes_after_a_sample_of_zeros(
+    target: str, quantized_sizes: list[int]
+) -> None:
+    """Some odd rows contain all values, and the sample of rows consists of even ones."""
+    x = np.zeros((4096, 64), np.float32)
+    x[1::38] = matrix(108, 64)
+    gcodec.encode(x, f"ecsq:{target}")
+    assert quantized_sizes.count(x.size) <= 5
+
+
 @pytest.mark.parametrize("spec", ["ecsq", "ecsq:nmse=0.2", "ecsq:nmse=1e-5"])
 @pytest.mark.parametrize("times", [1, 0.01, 1000, 1e-25])
 def test_search_warm_starts_from_prior_step(

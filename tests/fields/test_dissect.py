@@ -318,6 +318,57 @@ def test_coefficients(values: str, k: int, index: str) -> None:
         assert text == [str(position) for position in symbols.positions.reshape(-1).tolist()]
 
 
+@pytest.mark.parametrize(
+    ("spec", "block"),
+    [
+        *[(f"blockwise:kind={kind},block=32", 32) for kind in ("int8", "int4", "nf4", "fp8")],
+        *[("blockwise:kind=fp4,code=huffman,block=32", 32), ("microscale:format=mxfp4", 32)],
+        *[("microscale:format=mxfp8e4m3,code=context", 32), ("microscale:format=nvfp4", 16)],
+        *[(f"minifloat:format=e4m3,block=32,code={code}", 32) for code in ("none", "context")],
+    ],
+)
+def test_stated_numbers_times_scales_are_the_values(spec: str, block: int) -> None:
+    """The field of a scale names its block; that of an element states its number in the format."""
+    x = np.random.default_rng(0).standard_normal(211).astype(np.float32)
+    fields = dissected(gcodec.encode(x, spec))[1]
+    scales: dict[int, float] = {}
+    for field in fields:
+        if field.meaning.startswith("block "):
+            name, _, number = field.meaning.removeprefix("block ").partition(":")
+            scale = float(number.split()[-1] if number else field.value)
+            scales[int(name)] = 1 / scale if "kind=fp8" in spec else scale
+    assert [*scales] == list(range(-(-x.size // block)))
+    for field in fields:
+        texts = field.meaning.split(", ")[spec.startswith("minifloat") :]
+        for element, value in enumerate(field.decoded, field.element or 0):
+            number = float(texts[element - (field.element or 0)])
+            assert value == pytest.approx(number * scales[element // block], rel=2e-5)
+
+
+def test_tables_of_levels_name_the_levels() -> None:
+    x = np.random.default_rng(0).standard_normal(211).astype(np.float32)
+    fields = dissected(gcodec.encode(x, "qsgd:s=9,code=huffman"))[1]
+    table = [f.meaning for f in fields if f.name.startswith("length of") and f.value]
+    levels = {f.value for f in fields if f.kind == "level"}
+    assert sorted(table) == sorted(f"level {level:+d}" for level in levels)
+    assert {"level +1", "level -1"} <= set(table)
+
+
+def test_symbols_of_patches_state_their_differences() -> None:
+    """A symbol with raw bits stands for a range of differences of either sign."""
+    rng = np.random.default_rng(0)
+    old = rng.uniform(1, 1.9, 900).astype(np.float16)
+    steps = np.where(rng.random(900) < 0.3, rng.integers(-40, 41, 900), 0)
+    new = (old.view(np.int16) + steps).astype(np.int16).view(np.float16)
+    fields = dissected(gcodec.encode_patch(new, base=old))[1]
+    texts = [f.meaning.removesuffix(" units") for f in fields if f.name == "symbol"]
+    for text, step in zip(texts, steps[steps != 0].tolist(), strict=True):
+        ranges = [[int(end) for end in part.split(" to ")] for part in text.split(" or ")]
+        assert any(min(ends) <= step <= max(ends) for ends in ranges), (text, step)
+        width = sum(max(ends) - min(ends) + 1 for ends in ranges)
+        assert width <= max(1, abs(step) / 2)
+
+
 def test_coefficients_of_filters() -> None:
     x = np.random.default_rng(3).normal(size=(4, 3, 2, 3)).astype(np.float32)
     frame = gcodec.encode(x, "ecsq:step=0.5,transform=dct")
