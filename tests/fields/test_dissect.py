@@ -345,6 +345,130 @@ def test_stated_numbers_times_scales_are_the_values(spec: str, block: int) -> No
             assert value == pytest.approx(number * scales[element // block], rel=2e-5)
 
 
+def test_parts_of_scales_are_named() -> None:
+    x = np.random.default_rng(0).standard_normal(32 * 300).astype(np.float32)
+    fields = dissected(gcodec.encode(x, "blockwise:kind=meanstd16,block=32"))[1]
+    named = {
+        name: {int(f.meaning.split()[1]): f.value for f in fields if f.name == name}
+        for name in ("mean", "deviation")
+    }
+    for name, values in (
+        ("mean", x.reshape(300, 32).mean(1)),
+        ("deviation", x.reshape(300, 32).std(1)),
+    ):
+        actual = [named[name][block] for block in range(300)]
+        np.testing.assert_allclose(actual, values, rtol=1e-2, atol=1e-2)
+    fields = dissected(gcodec.encode(x, "blockwise:nested=yes,block=32"))[1]
+    texts = [f.meaning for f in fields if f.name == "scale of scales"]
+    assert texts == ["scales from 0 on", "scales from 256 on"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *(f"blockwise:kind={kind},code=huffman" for kind in ("nf4", "int4")),
+        *(f"microscale:format=mxfp4,code={code}" for code in ("none", "huffman")),
+        *(f"minifloat:code={code},table=empirical" for code in ("pair", "rans")),
+    ],
+)
+def test_a_second_code_in_the_last_byte_is_refused(spec: str) -> None:
+    """Two codes share a byte, also where the tensor ends after the first."""
+    x = np.random.default_rng(0).standard_normal(200).astype(np.float32)
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec))
+    broken = replace(frame, shape=(199,)).to_bytes()
+    actual, _ = dissected(broken)
+    last = max(field.first for field in dissected(frame.to_bytes())[1] if field.decoded)
+    assert isinstance(actual.error, gcodec.Corrupt) and actual.bad == last
+    assert str(actual.error) == str(decoding_error(broken, None))
+
+
+@pytest.mark.parametrize("code", ["huffman", "rans"])
+def test_codes_beyond_the_format_are_refused(code: str) -> None:
+    x = np.random.default_rng(0).standard_normal(200).astype(np.float32)
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, f"microscale:format=mxfp8e4m3,code={code}"))
+    narrow = gcodec.parse(f"microscale:format=mxfp6e2m3,code={code}")
+    broken = replace(frame, codec=narrow, payload=frame.payload._replace(codec=narrow)).to_bytes()
+    codes = [field for field in dissected(frame.to_bytes())[1] if field.decoded]
+    first = next(field for field in codes if field.value >= 64)
+    actual, _ = dissected(broken)
+    assert isinstance(actual.error, gcodec.Corrupt) and actual.bad == first.first
+    assert str(actual.error) == str(decoding_error(broken, None))
+
+
+NAN, ZERO, LARGE = (bytes(np.float32(number).data) for number in (np.nan, 0, 3e38))
+
+
+@pytest.mark.parametrize(
+    ("spec", "at", "wrong", "bad"),
+    [
+        ("blockwise:block=32,nested=yes", 8, NAN, 8),  # a scale of scales
+        ("blockwise:block=32,nested=yes", 0, 3 * LARGE + b"\x7f\xff", 13),  # 0, and the most
+        *[("blockwise:kind=fp8,block=32", 8, ZERO, 8), ("blockwise:block=32", 8, NAN, 8)],
+        *[("blockwise:kind=meanstd16,block=32", at, ZERO, at) for at in (4 * 300, 8 * 300 - 4)],
+        ("microscale:format=nvfp4", 7, b"\xff", 7),
+        # Minus zero, and a code that the style omits; the last one in the low half of a byte.
+        *[
+            ("minifloat:format=e4m3,code=none", 5, b"\x80", 5),
+            ("minifloat:code=none", 5, b"\x80", 5),
+        ],
+        ("minifloat:format=e4m3,style=fn,code=none", 5, b"\x7f", 5),
+        ("minifloat:code=none", 5, b"\x08", 5.5),
+        *[("microscale:format=mxfp6e2m3", at, b"\xff", at) for at in (300, 307)],
+        *[("microscale:format=mxfp4,code=huffman", 0, wrong, 0) for wrong in (b"\x02", b"\xff")],
+        ("microscale:format=mxfp6e2m3,code=huffman", 0, b"\x02", 0),
+    ],
+)
+def test_errors_are_placed_at_their_bytes(spec: str, at: int, wrong: bytes, bad: float) -> None:
+    """Bytes of the payload, `bad` among them, are the first that a decoder refuses."""
+    x = np.random.default_rng(0).standard_normal(32 * 300).astype(np.float32)
+    frame = gcodec.encode(x, spec)
+    data = bytearray(gcodec.Frame.from_bytes(frame).payload.tobytes())
+    data[at : at + len(wrong)] = wrong
+    broken = repaired(frame, bytes(data))
+    actual, fields = dissected(broken.to_bytes())
+    assert actual.bad == 8 * (len(broken.header()) + bad)
+    assert all(f.first < actual.bad for f in fields if f.value is not None)
+    assert str(actual.error) == str(decoding_error(broken.to_bytes(), None))
+
+
+@pytest.mark.parametrize(("n", "method"), [(64, "as they are"), (9600, "in words")])
+def test_methods_of_scales_are_named(n: int, method: str) -> None:
+    x = np.random.default_rng(0).standard_normal(n).astype(np.float32)
+    frame = gcodec.encode(x, "microscale:format=nvfp4,code=huffman")
+    fields = dissected(frame)[1]
+    assert [f.meaning for f in fields if f.name == "scales"] == [method]
+    widths = {f.nbits for f in fields if f.kind == "scale"}
+    assert (widths == {8}) == (method == "as they are")
+    if method == "as they are":
+        data = bytearray(gcodec.Frame.from_bytes(frame).payload.tobytes())
+        data[3] = 0xFF  # the scale of block 2
+        broken = repaired(frame, bytes(data))
+        actual, _ = dissected(broken.to_bytes())
+        assert "block 2 is negative" in str(actual.error)
+        assert actual.bad == 8 * (len(broken.header()) + 3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "scale"),
+    [
+        *(("blockwise:kind=int8,block=32", LARGE), ("blockwise:kind=meanstd16", 2 * LARGE)),
+        *(("blockwise:block=32,kind=int4", LARGE), ("microscale:format=mxfp8e5m2", b"\xfe")),
+        *(("microscale:format=mxfp4", b"\xfe"), ("microscale:format=mxfp4", b"\xff")),
+        ("blockwise:kind=fp8,block=32", b"\1\0\0\0"),
+    ],
+)
+def test_values_beyond_float32_are_described(spec: str, scale: bytes) -> None:
+    x = np.random.default_rng(0).standard_normal(64).astype(np.float32)
+    frame = gcodec.encode(x, spec)
+    data = bytearray(gcodec.Frame.from_bytes(frame).payload.tobytes())
+    data[: len(scale)] = scale
+    changed = repaired(frame, bytes(data))
+    with np.errstate(all="ignore"):
+        decoded_values = changed.decode()
+    assert not np.isfinite(decoded_values).all()
+    check_dissection(changed.to_bytes())
+
+
 def test_tables_of_levels_name_the_levels() -> None:
     x = np.random.default_rng(0).standard_normal(211).astype(np.float32)
     fields = dissected(gcodec.encode(x, "qsgd:s=9,code=huffman"))[1]
