@@ -478,6 +478,32 @@ def test_tables_of_levels_name_the_levels() -> None:
     assert {"level +1", "level -1"} <= set(table)
 
 
+@pytest.mark.parametrize("block", [0, 3])
+def test_pairs_name_both_codes(block: int) -> None:
+    """Of an odd number of elements too, whose last code belongs to no block."""
+    x = np.random.default_rng(0).standard_normal(33).astype(np.float32)
+    frame = gcodec.encode(x, f"minifloat:code=pair,table=empirical,block={block}")
+    check_dissection(frame)
+    fields = dissected(frame)[1]
+    pairs = [f for f in fields if f.name == "pair"]
+    for pair in pairs:
+        codes = [int(code) for code in pair.meaning.removeprefix("codes ").split(", ")]
+        signs = [int(np.sign(code)) for code in codes]
+        assert signs[: len(pair.decoded)] == np.sign(pair.decoded).tolist()
+        if block and len(pair.decoded) > 1 and pair.element % 3 < 2:  # both in one block
+            assert np.argsort(np.abs(codes)).tolist() == np.argsort(np.abs(pair.decoded)).tolist()
+    table = [f.meaning for f in fields if f.name.startswith("length of") and f.value]
+    assert set(table) == {pair.meaning for pair in pairs}
+
+
+def test_tables_of_exponents_name_the_exponents() -> None:
+    x = np.random.default_rng(0).standard_normal(211).astype(np.float32)
+    fields = dissected(gcodec.encode(x, "minifloat:code=planes,table=empirical"))[1]
+    table = [f.meaning for f in fields if f.name.startswith("length of") and f.value]
+    exponents = {f.value for f in fields if f.name == "exponent"}
+    assert sorted(table) == sorted(f"exponent {exponent}" for exponent in exponents)
+
+
 def test_symbols_of_patches_state_their_differences() -> None:
     """A symbol with raw bits stands for a range of differences of either sign."""
     rng = np.random.default_rng(0)
@@ -491,6 +517,87 @@ def test_symbols_of_patches_state_their_differences() -> None:
         assert any(min(ends) <= step <= max(ends) for ends in ranges), (text, step)
         width = sum(max(ends) - min(ends) + 1 for ends in ranges)
         assert width <= max(1, abs(step) / 2)
+
+
+def with_bits(frame: bytes, first: int, nbits: int, value: int) -> bytes:
+    """Return a frame with other bits in its payload, and right checksums."""
+    head = len(gcodec.Frame.from_bytes(frame).header())
+    whole, shift = int.from_bytes(frame, "big"), 8 * len(frame) - first - nbits
+    whole ^= (whole >> shift & (1 << nbits) - 1 ^ value) << shift
+    data = gcodec.Frame.from_bytes(frame).payload.data.size
+    return repaired(frame, whole.to_bytes(len(frame), "big")[head : head + data]).to_bytes()
+
+
+@pytest.mark.parametrize("k", [5, 12])
+def test_negative_zeros_of_chunks_are_refused(k: int) -> None:
+    x = np.append(np.random.default_rng(0).standard_normal(16), np.ones(16)).astype(np.float32)
+    frame = gcodec.encode(x, f"dct8:chunk=16,k={k},values=sign7")
+    fields = dissected(frame)[1]
+    zero = next(f for f in fields if f.name == "magnitude" and not f.value)
+    sign = next(f for f in fields if f.name == "sign" and f.number == zero.number)
+    broken = with_bits(frame, sign.first, 1, 1)
+    actual, _ = dissected(broken)
+    assert isinstance(actual.error, gcodec.Corrupt) and "negative" in str(actual.error)
+    assert str(actual.error) == str(decoding_error(broken, None))
+    assert actual.bad == zero.first
+
+
+def test_codewords_of_chunks_are_explained() -> None:
+    """Each chunk states its code: fields of equal width, or a quotient and a remainder."""
+    rng = np.random.default_rng(0)
+    ranges = [(0, 1), (0, 7), (0, 24), (60, 128)]
+    sizes = np.stack([rng.integers(*ends, 1024) for ends in ranges])
+    sizes[:, 0] = 127
+    steps = np.arange(1024)
+    basis = np.cos(np.pi / 1024 * np.outer(steps, steps + 0.5))
+    basis[0] /= 2**0.5
+    frame = gcodec.encode((sizes @ basis).astype(np.float32), "dct8:chunk=1024,k=700,values=sign7")
+    fields = dissected(frame)[1]
+    heads = [f for f in fields if f.name == "least and code"]
+    texts = [f.meaning.partition(":") for f in heads]
+    assert [text[0] for text in texts] == [f"chunk {number}" for number in range(4)]
+    codes = set()
+    for number, (_, _, text) in enumerate(texts):
+        own = [f for f in fields if f.name == "magnitude" and f.number // 700 == number]
+        assert f"least {min(f.value for f in own)}," in text
+        code = int(text.split()[-1]) if "Rice codewords of" in text else 7
+        assert heads[number].value & 7 == code
+        codes.add(code)
+        for field in own:
+            assert field.groups == ((field.nbits - code, code) if 0 < code < 7 else ())
+    assert {0, 1, 7} < codes
+
+
+def test_positions_within_chunks_must_rise() -> None:
+    """They are refused wherever the description begins."""
+    x = np.random.default_rng(0).standard_normal(320).astype(np.float32)
+    frame = gcodec.encode(x, "dct8:chunk=32,k=4,index=fixed")
+    positions = [f for f in dissected(frame)[1] if f.name == "position"]
+    for number in (1, 7, 39):
+        wrong, before = positions[number], positions[number - 1]
+        broken = with_bits(frame, wrong.first, wrong.nbits, before.value)
+        for options in ({}, {"first": wrong.first, "most": 2}):
+            actual, _ = dissected(broken, **options)
+            assert isinstance(actual.error, gcodec.Corrupt) and actual.bad == wrong.first
+            assert str(actual.error) == str(decoding_error(broken, None))
+
+
+def test_chunks_with_another_number_of_positions_are_refused() -> None:
+    """Two positions of a long chunk are one of either half only by chance."""
+    x = np.random.default_rng(0).standard_normal(320).astype(np.float32)
+    frame = gcodec.Frame.from_bytes(
+        gcodec.encode(x, "dct8:chunk=32,k=2,values=float32,index=rice")
+    )
+    gaps = [f for f in dissected(frame.to_bytes())[1] if f.name == "gap"]
+    halves = [int(f.meaning.split()[1]) // 16 for f in gaps]
+    wrong = next(f for f, half in zip(gaps, halves, strict=True) if half != f.number % 2)
+    codec = gcodec.parse("dct8:chunk=16,k=1,values=float32,index=rice")
+    broken = replace(frame, codec=codec, payload=frame.payload._replace(codec=codec)).to_bytes()
+    actual, _ = dissected(broken)
+    assert isinstance(actual.error, gcodec.Corrupt)
+    assert str(actual.error) == str(decoding_error(broken, None))
+    # The header is as long, so the fields of both frames have the same places.
+    assert actual.bad in (wrong.first, wrong.first + wrong.nbits)
 
 
 def test_coefficients_of_filters() -> None:
