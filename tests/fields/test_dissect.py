@@ -22,6 +22,7 @@ from gcodec.analysis.dissect import UNDECODED, Dissection
 from gcodec.arrays.source import outlet
 from gcodec.codec import registry
 from gcodec.codecs.dct8 import levels
+from gcodec.codecs.lowrank.message import MOST_EXPONENT
 from gcodec.fields.walker import KINDS, FieldSpan, FieldWalker
 from gcodec.frame import crc32c
 from gcodec.wire import primitives
@@ -305,6 +306,11 @@ def test_coefficients(values: str, k: int, index: str) -> None:
     _, fields = dissected(frame)
     scales = [f.value for f in fields if f.kind == "scale"]
     assert scales == ([] if values == "float32" else symbols.scales.reshape(-1).tolist())
+    owners = [int(f.meaning.split()[-1]) for f in fields if f.kind == "scale"]
+    times = {"float32": 0, "sign7": 1, "affine8": 2}[values]
+    assert owners == [chunk for chunk in range(7) for _ in range(times)]
+    names = [f.name for f in fields if f.kind == "scale"]
+    assert names == [["scale"], ["step", "least"]][times - 1] * 7 if times else not names
     reported = [f.meaning for f in fields if f.part == "payload" and "coefficient" in f.meaning]
     actual = levels.dequantize(levels.Levels(symbols.scales, symbols.codes), values)
     if values == "float32":
@@ -600,6 +606,31 @@ def test_chunks_with_another_number_of_positions_are_refused() -> None:
     assert actual.bad in (wrong.first, wrong.first + wrong.nbits)
 
 
+@pytest.mark.parametrize("zeros", [0.0, 0.6])
+def test_bytes_of_exact_tensors_name_their_elements(zeros: float) -> None:
+    """Where zeros are left out, no byte but the first of each element has a known place."""
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(9000) < zeros, 0, rng.standard_normal(9000)).astype(np.float32)
+    fields = dissected(gcodec.encode(x, "lossless"))[1]
+    counts = {f.meaning: f.value for f in fields if f.name == "elements"}
+    groups = np.add.reduceat(x != 0, range(0, 9000, 4096)).tolist()
+    expected = {f"elements of group {k} that are not zeros": c for k, c in enumerate(groups)}
+    assert counts == (expected if zeros else {})
+    for plane in range(4):
+        elements = [f.element for f in fields if f.name == f"byte {plane}"]
+        everyone = list(range(9000))
+        assert elements == (everyone if not (zeros and plane) else [None] * sum(groups))
+
+
+def test_differences_of_bytes_are_named() -> None:
+    rows = np.random.default_rng(0).integers(0, 1 << 14, 256) + np.arange(64)[:, None]
+    fields = dissected(gcodec.encode(rows.astype(np.int32), "lossless"))[1]
+    methods = {f.name[-1]: f.meaning for f in fields if f.name.startswith("method of plane")}
+    assert "differences" in methods["3"] and "constant" in methods["0"]
+    assert {f.name for f in fields if f.name.endswith("byte 3")} == {"difference of byte 3"}
+    assert {f.value for f in fields if f.name == "byte 0"} == {None}  # the head has the byte
+
+
 def test_coefficients_of_filters() -> None:
     x = np.random.default_rng(3).normal(size=(4, 3, 2, 3)).astype(np.float32)
     frame = gcodec.encode(x, "ecsq:step=0.5,transform=dct")
@@ -620,6 +651,53 @@ def test_coefficients_of_filters() -> None:
     vector = vector[: head - 4] + crc32c(vector[: head - 4]) + vector[head:]
     actual, _ = dissected(vector)
     assert isinstance(actual.error, gcodec.Corrupt) and "transform" in str(actual.error)
+
+
+@pytest.mark.parametrize(
+    ("head", "bad"),
+    [
+        ([2, 1, 9, 1], 0),  # All dimensions of a matrix form its rows.
+        ([1, 3, 9, 1], 1),  # There are residuals 1 and 2.
+        *[([1, 1, MOST_EXPONENT + 2, 1], 2), ([1, 1, 9, 10], 3)],  # An exponent below 0.
+        ([1, 1, 1 << 40], 2),  # The payload ends within an exponent.
+    ],
+)
+def test_errors_in_heads_of_factors_are_placed(head: list[int], bad: int) -> None:
+    x = np.random.default_rng(0).standard_normal((12, 10)).astype(np.float32)
+    frame = gcodec.encode(x, "lowrank:rank=2,step=0.3")
+    rest = gcodec.Frame.from_bytes(frame).payload.tobytes()[-200:]
+    words = [f"{number:b}".rjust(2 * number.bit_length() - 1, "0") for number in head]
+    bits = "".join(words).ljust(80, "0")
+    data = bytes(int(bits[at : at + 8], 2) for at in range(0, 80, 8)) + rest
+    broken = repaired(frame, data[:8] if len(head) < 4 else data)
+    actual, _ = dissected(broken.to_bytes())
+    assert isinstance(actual.error, gcodec.FormatError)
+    assert actual.bad == 8 * len(broken.header()) + sum(map(len, words[:bad]))
+    assert type(decoding_error(broken.to_bytes(), None)) is type(actual.error)
+
+
+def test_payloads_of_factors_are_whole_bytes() -> None:
+    x = np.random.default_rng(0).standard_normal((12, 10)).astype(np.float32)
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, "lowrank:rank=2,step=0.3"))
+    data = np.append(frame.payload.data, np.uint8(0))
+    payload = frame.payload._replace(data=data, nbits=8 * data.size - 3)
+    broken = replace(frame, payload=payload)
+    actual, _ = dissected(broken.to_bytes())
+    assert "not whole bytes" in str(actual.error)
+    assert actual.bad == 8 * len(broken.header())
+
+
+def test_only_residuals_of_factors_have_elements() -> None:
+    rng = np.random.default_rng(0)
+    x = 9 * rng.standard_normal((60, 2)) @ rng.standard_normal((2, 70))
+    x += rng.standard_normal(x.shape) * np.exp2(rng.normal(0, 2, 70))
+    fields = dissected(gcodec.encode(x.astype(np.float32), "lowrank:nmse=0.005"))[1]
+    levels_of = {
+        name: [f.element for f in fields if f.name == f"level of the {name}"]
+        for name in ("right factor", "left factor", "residual")
+    }
+    assert levels_of["residual"] == list(range(x.size))
+    assert {*levels_of["right factor"], *levels_of["left factor"]} == {None}
 
 
 def test_description_ends_at_the_first_bad_field() -> None:
