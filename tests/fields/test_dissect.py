@@ -206,6 +206,7 @@ def test_fields_without_a_level_are_errors() -> None:
     actual, fields = dissected(broken)
     described = sum(len(field.decoded) for field in fields if field.kind == "level")
     assert described == 13 and isinstance(actual.error, gcodec.Corrupt)
+    assert actual.bad == 8 * (len(gcodec.Frame.from_bytes(frame).header()) + 10) + 4
     assert str(actual.error) == str(decoding_error(broken, None))
     shorter = repaired(frame, bytes(data[:10])).to_bytes()
     actual, fields = dissected(shorter)
@@ -484,6 +485,28 @@ def test_tables_of_levels_name_the_levels() -> None:
     assert {"level +1", "level -1"} <= set(table)
 
 
+def test_values_of_buckets_without_a_norm_are_refused() -> None:
+    x = np.random.default_rng(0).standard_normal(80).astype(np.float32)
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, "qsgd:s=4,bucket=8,form=sparse,norm=max"))
+    data = frame.payload.data.copy()
+    data[12:16] = 0  # the norm of bucket 3
+    broken = replace(frame, payload=frame.payload._replace(data=data)).to_bytes()
+    actual, _ = dissected(broken)
+    fields = dissected(frame.to_bytes())[1]
+    assert "norm is 0" in str(actual.error)
+    assert actual.bad in [f.first for f in fields if f.element and f.element // 8 == 3]
+    assert isinstance(decoding_error(broken, None), gcodec.Corrupt)
+
+
+def test_levels_are_numbered_by_their_elements() -> None:
+    """Buckets without a norm have no levels."""
+    x = np.random.default_rng(0).standard_normal(80).astype(np.float32)
+    x[24:40] = 0
+    fields = dissected(gcodec.encode(x, "qsgd:s=4,bucket=8,form=dense"))[1]
+    numbers = [f.number for f in fields if f.kind == "level"]
+    assert set(numbers) == {*range(24), *range(40, 80)}
+
+
 @pytest.mark.parametrize("block", [0, 3])
 def test_pairs_name_both_codes(block: int) -> None:
     """Of an odd number of elements too, whose last code belongs to no block."""
@@ -523,6 +546,42 @@ def test_symbols_of_patches_state_their_differences() -> None:
         assert any(min(ends) <= step <= max(ends) for ends in ranges), (text, step)
         width = sum(max(ends) - min(ends) + 1 for ends in ranges)
         assert width <= max(1, abs(step) / 2)
+
+
+def small_patch() -> bytes:
+    """Return a patch with several classes, positions, and raw bits of differences."""
+    rng = np.random.default_rng(0)
+    old = (rng.standard_normal(3000) * np.exp2(rng.integers(-8, 9, 3000))).astype(np.float16)
+    share = np.where(np.abs(old) < 0.1, 0.3, 0.02)
+    steps = np.where(rng.random(3000) < share, rng.integers(-60, 61, 3000), 0)
+    new = (old.view(np.int16) + steps).astype(np.int16).view(np.float16)
+    return gcodec.encode_patch(new, base=old)
+
+
+def test_positions_of_patches_name_their_classes() -> None:
+    fields = dissected(small_patch())[1]
+    changes = {f.name.split()[-1]: f.value for f in fields if f.name.startswith("changes of")}
+    assert len(changes) > 1
+    texts = [f.meaning.split(" of class ") for f in fields if " of class " in f.meaning]
+    assert {k: sum(text[1] == k for text in texts) for k in changes} == changes
+
+
+def test_samples_of_patches_count_all_bits() -> None:
+    patch = small_patch()
+    whole = dissected(patch)[0].totals
+    for first in range(300, 8 * len(patch), 8 * len(patch) // 12):
+        for most in (0, 3):
+            assert dissected(patch, most=most, first=first)[0].totals == whole
+
+
+def test_cut_patches_are_truncated() -> None:
+    patch = small_patch()
+    data = gcodec.Frame.from_bytes(patch).payload.tobytes()
+    for size in range(0, len(data), 13):
+        broken = repaired(patch, data[:size]).to_bytes()
+        actual, _ = dissected(broken)
+        assert type(actual.error) is type(decoding_error(broken, None))
+        assert actual.bad <= 8 * (len(broken) - 4)
 
 
 def with_bits(frame: bytes, first: int, nbits: int, value: int) -> bytes:
