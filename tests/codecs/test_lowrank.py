@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -295,6 +296,32 @@ def test_ranges_and_sums_equal_the_decoded_tensor() -> None:
         total = np.zeros(x.shape, np.float32)
         gcodec.decode_add(frame, total)
         assert np.array_equal(total.reshape(-1), whole)
+
+
+@pytest.mark.parametrize("parts", ["factors", "sums"])
+def test_decoded_values_beyond_float32_are_refused(parts: str) -> None:
+    """The product of factors, or its sum with a residual that is within float32, too."""
+    x = matrix_of(64, 600, noise=0.3)
+    frame = encoded(x, "lowrank:nmse=0.01")
+    codec, symbols = frame.codec, frame.codec.unpack(frame.payload, x.shape)
+    residual, products = symbols.residual, symbols._replace(residual=None)
+    top = float(np.abs(codec.dequantize(products, x.shape)).max())
+    if parts == "sums":
+        rest = float(np.abs(codec._ecsq(x.size).dequantize(residual, x.shape)).max())
+        residual = residual._replace(step=float(np.float32(3e38 / rest * residual.step)))
+        products = symbols._replace(residual=residual)
+    factor = (3e38 if parts == "sums" else 4e38) / top
+    payload = codec.pack(products._replace(step=float(np.float32(symbols.step * factor))))
+    broken = replace(frame, codec=payload.codec, payload=payload).to_bytes()
+    calls = [
+        lambda: gcodec.decode(broken),
+        lambda: payload.codec.unpack(payload, x.shape),
+        lambda: gcodec.decode_range(broken, 0, x.size),
+        lambda: gcodec.decode_add(broken, np.zeros(x.shape, np.float32)),
+    ]
+    for call in calls:
+        with pytest.raises(gcodec.Corrupt, match="exceeds float32"):
+            call()
 
 
 def test_noise_does_not_make_the_search_slow() -> None:
