@@ -306,6 +306,17 @@ def test_symbols_of_integers_are_not_read_as_floats(dtype: type) -> None:
     assert decoded.dtype == dtype and decoded.all()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "name"), [("float64", "symbols"), ("float16", "symbols"), ("int7", "symbols.dtype")]
+)
+def test_symbols_with_another_dtype_are_refused(dtype: str, name: str) -> None:
+    codec = gcodec.parse("lossless")
+    symbols = codec.quantize(np.ones(6, np.float32))._replace(dtype=dtype)  # type: ignore[attr-defined]
+    for call in (codec.pack, lambda changed: codec.dequantize(changed, 6)):
+        with pytest.raises(gcodec.ParameterError, match=f"^{name}[:=]"):
+            call(symbols)
+
+
 def test_symbols_of_float64_are_rounded_to_float32() -> None:
     x = np.array([1 / 3, -1e300, 1e-60, np.nan, -0.0])
     codec = gcodec.parse("lossless")
