@@ -420,6 +420,7 @@ NAN, ZERO, LARGE = (bytes(np.float32(number).data) for number in (np.nan, 0, 3e3
         ],
         ("minifloat:format=e4m3,style=fn,code=none", 5, b"\x7f", 5),
         ("minifloat:code=none", 5, b"\x08", 5.5),
+        ("minifloat:block=32,scale=2e37", 7, b"\xff", 7),  # a factor beyond float32
         *[("microscale:format=mxfp6e2m3", at, b"\xff", at) for at in (300, 307)],
         *[("microscale:format=mxfp4,code=huffman", 0, wrong, 0) for wrong in (b"\x02", b"\xff")],
         ("microscale:format=mxfp6e2m3,code=huffman", 0, b"\x02", 0),
