@@ -506,6 +506,8 @@ def test_levels_are_numbered_by_their_elements() -> None:
     fields = dissected(gcodec.encode(x, "qsgd:s=4,bucket=8,form=dense"))[1]
     numbers = [f.number for f in fields if f.kind == "level"]
     assert set(numbers) == {*range(24), *range(40, 80)}
+    norms = [f.meaning for f in fields if f.kind == "norm"]
+    assert norms == [f"bucket {k}" + ", not coded" * (k in (3, 4)) for k in range(10)]
 
 
 @pytest.mark.parametrize("block", [0, 3])
