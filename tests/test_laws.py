@@ -259,6 +259,8 @@ WRONG_SYMBOLS: list[tuple[str, Any]] = [
     ("sparseloco:k=2,chunk=4", lambda s: s._replace(parameters=s.parameters[:-1])),
     ("dct8:chunk=8,k=2", lambda s: s._replace(positions=s.positions[:, ::-1])),
     ("dct8:chunk=8,k=2", lambda s: s._replace(positions=s.positions + np.int32(8))),
+    ("dct8:chunk=8,k=2", lambda s: s._replace(positions=s.positions - np.int32(8))),
+    ("dct8:chunk=8,k=2", lambda s: s._replace(positions=s.positions[:, :1].repeat(2, axis=1))),
     ("dct8:chunk=8,k=2", lambda s: s._replace(positions=s.positions[:-1])),
     ("mxnet-2bit:form=sparse", lambda s: s._replace(codes=s.codes | np.uint8(1))),
     ("mxnet-2bit:form=sparse", lambda s: s._replace(n=3)),

@@ -640,3 +640,36 @@ def test_minus_zero_alone_is_not_sent(spec: str) -> None:
     """The range of a coefficient of −0 must not become a scale of −0, which decoders refuse."""
     x = np.array([-0.0, 1, -0.0], np.float32)
     assert gcodec.decode(gcodec.encode(x, spec)).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("values", ["sign7", "affine8", "float32"])
+def test_tensors_whose_largest_coefficients_exceed_float32_are_refused(values: str) -> None:
+    """The coefficients that are left out would cancel those that are sent."""
+    steps = np.arange(64)
+    basis = np.cos(np.pi / 64 * np.outer(steps, steps + 0.5)) * 32**-0.5
+    basis[0] /= 2**0.5
+    sent = np.random.default_rng(0).permutation(64) < 32
+    x = (np.where(sent, 1.25e38, -1.2e38) @ basis).astype(np.float32)
+    assert np.isfinite(x).all()
+    with pytest.raises(ParameterError, match="must not exceed float32 when it is decoded"):
+        gcodec.encode(x, f"dct8:chunk=64,k=32,values={values}")
+    gcodec.encode(x / 2, f"dct8:chunk=64,k=32,values={values}")
+
+
+def test_scales_of_other_chunks_are_refused() -> None:
+    codec = gcodec.parse("dct8:chunk=8,k=2")
+    symbols: Any = codec.quantize(np.linspace(-1, 2, 40, dtype=np.float32))
+    zero = np.zeros((1, 1), np.float32)
+    longer = symbols._replace(scales=np.concatenate([symbols.scales, zero]))
+    with pytest.raises(ParameterError, match=r"^symbols"):
+        codec.dequantize(longer, 40)
+
+
+def test_contraction_depends_on_layout_and_levels() -> None:
+    """Levels take a part of it, and with tiles, repeated elements leave no bound."""
+    exact, rounded, tiles = (
+        gcodec.parse(f"dct8:chunk=8,k=4,{end}").contraction(1000)
+        for end in ("values=float32", "values=sign7", "values=sign7,layout=tiles")
+    )
+    assert exact == pytest.approx(0.5, abs=1e-3) and tiles is None
+    assert rounded == pytest.approx(exact - 0.5 * 4 / 250**2, abs=1e-7)

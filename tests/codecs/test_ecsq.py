@@ -14,7 +14,9 @@ from sweeps import thinned
 import gcodec
 from gcodec import Corrupt, Frame, ParameterError, Truncated
 from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
-from gcodec.entropy.context.scale_model import ONES
+from gcodec.codecs.ecsq.stochastic import StochasticQuantizer
+from gcodec.codecs.ecsq.trellis import TrellisQuantizer
+from gcodec.entropy.context.scale_model import ONES, row_layouts
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.quantize.rated_levels import rated_levels, scaled_levels
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, FINE, MOST
@@ -152,6 +154,17 @@ def test_rate_control_takes_few_passes(target: str, quantized_sizes: list[int]) 
         quantized_sizes.clear()
         gcodec.encode(x, f"ecsq:{target}")
         assert quantized_sizes.count(x.size) <= limit
+
+
+@pytest.mark.parametrize("target", ["nmse=0.02", "bits=0.1"])
+def test_search_takes_few_passes_after_a_sample_of_zeros(
+    target: str, quantized_sizes: list[int]
+) -> None:
+    """Some odd rows contain all values, and the sample of rows consists of even ones."""
+    x = np.zeros((4096, 64), np.float32)
+    x[1::38] = matrix(108, 64)
+    gcodec.encode(x, f"ecsq:{target}")
+    assert quantized_sizes.count(x.size) <= 5
 
 
 @pytest.mark.parametrize("spec", ["ecsq", "ecsq:nmse=0.2", "ecsq:nmse=1e-5"])
@@ -384,6 +397,41 @@ def test_fused_scales_and_levels_equal_composition(
         results.append((symbols.tobytes(), rows.tobytes(), columns.tobytes(), errors))
     assert results[0] == results[1]
     assert results[0][3].escapes
+
+
+@pytest.mark.parametrize("kind", [DeadZoneQuantizer, TrellisQuantizer])
+def test_scales_are_held_until_they_are_released(
+    kind: type[DeadZoneQuantizer | TrellisQuantizer],
+) -> None:
+    """What was quantized with held scales is not taken for the result of a step's own scales."""
+    x, layout = matrix(40, 60).reshape(-1), row_layouts((40, 60))[0]
+    quantizer, fine, coarse = kind(), 2e-4, 2e-2
+
+    def symbols(of: DeadZoneQuantizer | TrellisQuantizer) -> bytes:
+        return of.quantize(x, coarse, layout).symbols.tobytes()
+
+    quantizer.hold_scales(x, fine, layout)
+    held = symbols(quantizer)
+    assert held != symbols(kind())
+    quantizer.release_scales()
+    assert symbols(quantizer) == symbols(kind())
+    quantizer.hold_scales(x, fine, layout)
+    assert symbols(quantizer) == held
+    quantizer.hold_scales(x, coarse, layout)
+    if kind is DeadZoneQuantizer:  # the other one refines what it held
+        assert symbols(quantizer) == symbols(kind())
+    assert symbols(quantizer) != held
+
+
+@pytest.mark.parametrize("step", [0.03, 1.0, 1e4, 1e8])
+def test_expected_error_of_random_levels(step: float) -> None:
+    """Both where values lie far apart on the scale of a step, and where all are close to 0."""
+    x = matrix(50, 60, 3.0).reshape(-1)
+    y = np.abs(x.astype(np.float64)) / step
+    expected = float(((y - np.floor(y)) * (1 - y + np.floor(y))).sum())
+    layout = row_layouts((50, 60))[0]
+    actual = StochasticQuantizer(0).squared_error(x, step, layout)
+    assert actual == pytest.approx(expected, rel=5e-3)
 
 
 def test_centroids_reduce_the_error() -> None:

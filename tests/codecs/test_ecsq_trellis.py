@@ -224,6 +224,18 @@ def test_meets_target_bits() -> None:
         assert 0.97 * target <= payload.nbits / x.size <= target
 
 
+def test_values_near_the_first_escape_have_levels_without_one() -> None:
+    """A cheap escape may be that of a value whose nearest level is small enough for a symbol."""
+    rng = np.random.default_rng(2)
+    x = (rng.uniform(64, 65, 10_000) * rng.choice([-1, 1], 10_000)).astype(np.float32)
+    x[::200] = 62.66
+    codec = gcodec.parse("ecsq:step=1,trellis=yes")
+    symbols = codec.quantize(x)
+    assert symbols.outliers.min() >= ODD
+    assert symbols.outliers.size == np.count_nonzero(symbols.symbols >= ODD)
+    assert np.abs(codec.dequantize(symbols, x.shape) - x).max() <= 1
+
+
 def test_half_steps_between_floats() -> None:
     least = np.float32(2.0**-149)
     x = np.random.default_rng(0).normal(0, 5000, 300).astype(np.float32) * least

@@ -295,6 +295,56 @@ def test_symbols_are_bit_patterns() -> None:
     assert codec.unpack(payload, x.shape).bits.tolist() == symbols.bits.tolist()
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.uint16, np.int64, np.bool_])
+def test_symbols_of_integers_are_not_read_as_floats(dtype: type) -> None:
+    codec, x = gcodec.parse("lossless"), np.ones(5, dtype)
+    symbols = codec.quantize(x)
+    with pytest.raises(gcodec.ParameterError, match="symbols"):
+        codec.dequantize(symbols, 5)
+    payload = codec.pack(symbols)
+    decoded = payload.codec.dequantize(symbols, 5)
+    assert decoded.dtype == dtype and decoded.all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [("float64", "symbols"), ("float16", "symbols"), ("int7", "symbols.dtype")]
+)
+def test_symbols_with_another_dtype_are_refused(dtype: str, name: str) -> None:
+    codec = gcodec.parse("lossless")
+    symbols = codec.quantize(np.ones(6, np.float32))._replace(dtype=dtype)  # type: ignore[attr-defined]
+    for call in (codec.pack, lambda changed: codec.dequantize(changed, 6)):
+        with pytest.raises(gcodec.ParameterError, match=f"^{name}[:=]"):
+            call(symbols)
+
+
+def test_symbols_of_float64_are_rounded_to_float32() -> None:
+    x = np.array([1 / 3, -1e300, 1e-60, np.nan, -0.0])
+    codec = gcodec.parse("lossless")
+    decoded = codec.dequantize(codec.quantize(x), x.shape)
+    expected = np.float32([1 / 3, -np.inf, 0, np.nan, -0.0])
+    assert decoded.dtype == np.float32
+    np.testing.assert_array_equal(decoded, expected)
+
+
+@pytest.mark.parametrize("mode", ["stored", "fast", "small"])
+def test_bytes_that_are_no_booleans_are_refused(mode: str) -> None:
+    x = np.zeros(5000, np.uint8)
+    x[::3], x[4000] = 1, 2
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, f"lossless:mode={mode}"))
+    assert frame.codec.mode == mode  # type: ignore[attr-defined]
+    payload = frame.payload._replace(codec=frame.codec._with_dtype("bool"))
+    broken = dataclasses.replace(frame, dtype="bool", codec=payload.codec, payload=payload)
+    data = broken.to_bytes()
+    calls = [
+        lambda: gcodec.decode(data),
+        lambda: payload.codec.unpack(payload, x.shape),
+        lambda: gcodec.decode_range(data, 3996, 4004),
+    ]
+    for call in calls:
+        with pytest.raises(gcodec.Corrupt, match="neither true nor false"):
+            call()
+
+
 def test_feedback_leaves_no_residual() -> None:
     x = np.random.default_rng(10).standard_normal((40, 50)).astype(np.float32)
     feedback = gcodec.Feedback("lossless")

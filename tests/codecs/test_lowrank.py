@@ -14,7 +14,7 @@ from bench.low_rank import shannon_bound
 from gcodec.codecs.lowrank import factorize
 from gcodec.codecs.lowrank.allocation import allocate, nbits
 from gcodec.codecs.lowrank.factorize import Factorizer, quantized
-from gcodec.codecs.lowrank.message import exponents_of, scales
+from gcodec.codecs.lowrank.message import MOST_EXPONENT, MOST_SPLIT, exponents_of, scales
 from gcodec.codecs.lowrank.subspace import Matrix, Subspace, gram_of
 from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.reduce import fold
@@ -175,6 +175,34 @@ def test_symbols_with_other_centroids_are_refused() -> None:
                 call(wrong)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"split": split} for split in (0, -1, MOST_SPLIT + 1)),
+        *({"exponents": np.array(e)} for e in ([20, 21], [5, -1], [MOST_EXPONENT + 1, 9])),
+        *({"left": None}, {"right": None}),
+    ],
+    ids=str,
+)
+def test_symbols_that_are_no_factors_are_refused(changes: dict[str, object]) -> None:
+    codec, x = gcodec.parse("lowrank:rank=2,step=0.3"), matrix_of(12, 10)
+    wrong = codec.quantize(x)._replace(**changes)  # type: ignore[attr-defined]
+    for call in (codec.pack, lambda symbols: codec.dequantize(symbols, x.shape)):
+        with pytest.raises(gcodec.ParameterError, match=r"^symbols"):
+            call(wrong)
+
+
+def test_factors_of_another_matrix_are_refused() -> None:
+    codec = gcodec.parse("lowrank:rank=2,step=0.3")
+    symbols = codec.quantize(matrix_of(12, 10))
+    for shape in ((10, 12), (12, 11), (120,), (6, 20)):
+        with pytest.raises(gcodec.ParameterError, match=r"^symbols"):
+            codec.dequantize(symbols, shape)
+    lone = symbols._replace(exponents=np.array([20]))  # type: ignore[attr-defined]
+    with pytest.raises(gcodec.ParameterError, match=r"^symbols"):
+        codec.dequantize(lone, (12, 10))
+
+
 def test_payloads_with_other_centroids_are_refused() -> None:
     codec = gcodec.parse("lowrank:nmse=0.02")
     payload = codec.encode(np.linspace(-1, 1, 9, dtype=np.float32))
@@ -196,8 +224,9 @@ def test_factors_with_as_many_values_as_the_matrix_are_refused(shape: tuple[int,
 def test_nonfinite_values_are_refused(value: float) -> None:
     x = matrix_of(20, 30)
     x[3, 4] = value
-    with pytest.raises(gcodec.ParameterError, match="the first at flat index 94"):
-        gcodec.encode(x, "lowrank")
+    for targets in ("rank=2,step=0.1", "nmse=0.02", "bits=1", "step=0.1"):
+        with pytest.raises(gcodec.ParameterError, match="the first at flat index 94"):
+            gcodec.encode(x, f"lowrank:{targets}")
     residual = np.ones((20, 30), np.float32)
     with pytest.raises(gcodec.ParameterError):
         gcodec.parse("lowrank").quantize_residual(x, residual)
@@ -287,6 +316,7 @@ def test_ranges_and_sums_equal_the_decoded_tensor() -> None:
         (matrix_of(30, 41), "lowrank"),
         (matrix_of(64, 600, noise=0.3), "lowrank:nmse=0.01"),
         (matrix_of(6 * 8, 50).reshape(6, 8, 50), "lowrank"),
+        (matrix_of(30, 41).astype(np.float16), "lowrank"),  # sums are those of rounded values
     ):
         frame = gcodec.encode(x, spec)
         whole = gcodec.decode(frame).reshape(-1)

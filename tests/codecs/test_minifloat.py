@@ -20,6 +20,7 @@ from sweeps import LONG
 
 import gcodec
 from gcodec import Corrupt, ParameterError, Truncated
+from gcodec.arrays.sampling import MANY
 from gcodec.arrays.source import inspect
 from gcodec.codec import Codec
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
@@ -563,6 +564,26 @@ def test_automatic_scales(fmt: MiniFloat, rule: str) -> None:
     zeros = codec.encode(np.zeros(9, np.float32))
     assert zeros.scalars["scale"] == 0
     assert not codec.decode(zeros, 9).any()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_scale_of_a_sparse_tensor_is_that_of_all_values(dtype: type) -> None:
+    """A sample of a large tensor may lack the few values that are not 0, in feedback too."""
+    rng, n = np.random.default_rng(0), 3 * MANY
+    x, at = np.zeros(n, dtype), rng.permutation(n)[:1000]
+    x[at] = rng.laplace(size=1000)
+    x[at[:3]] *= 40
+    codec: Any = gcodec.parse("minifloat:code=none")
+    nonzero = codec.quantize(x[at].astype(np.float32)).scale
+    assert codec.quantize(x.astype(np.float32)).scale == pytest.approx(nonzero, rel=0.02)
+    feedback = gcodec.Feedback(codec)
+    feedback.compress("w", x)
+    residual = feedback.residual("w")
+    assert residual is not None
+    total = np.roll(x, 5).astype(np.float32) + residual
+    frame = gcodec.Frame.from_bytes(feedback.compress("w", np.roll(x, 5)))
+    expected = codec.quantize(total[total != 0]).scale
+    assert frame.payload.scalars["scale"] == pytest.approx(expected, rel=0.02)
 
 
 def test_conflicting_parameters_are_refused() -> None:

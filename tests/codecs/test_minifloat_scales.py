@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import struct
 from typing import Any
 
@@ -14,6 +16,7 @@ from reference.universal import Corrupt, Truncated
 
 import gcodec
 from gcodec.codecs.minifloat import codebooks
+from gcodec.codecs.minifloat.scale_search import scaled_exactly
 from gcodec.kernels.quantize import block_scales
 from gcodec.kernels.quantize.float_format import FORMATS, MiniFloat
 
@@ -191,3 +194,25 @@ def test_seek_tables() -> None:
             with_seek = gcodec.Frame.from_bytes(frame).with_seek(log2).to_bytes()
             reference_frame.parse(with_seek)
             assert bits(gcodec.decode(with_seek)) == bits(gcodec.decode(frame))
+
+
+@pytest.mark.parametrize("fmt", [MiniFloat("e2m1", "full"), MiniFloat("e5m2", "ieee")], ids=str)
+def test_scales_take_over_factors_only_without_rounding(fmt: MiniFloat) -> None:
+    """Codes times the product of scale and factor are the values times the factor."""
+    magnitudes, taken = fmt.magnitudes().astype(np.float32), set()
+    octaves = [*range(-149, -100, 4), *range(-20, 20, 7), *range(90, 110, 3)]
+    factors = np.float32([0.5, 1, 2, 0.75, -2, 0, 2.0**-60, 2.0**60, np.inf])
+    for octave, more, factor in itertools.product(octaves, (1, 1.3), factors):
+        one = np.float32(2.0**octave * more)
+        with np.errstate(all="ignore"):
+            values = one * magnitudes
+            products = factor * values
+            ends = np.concatenate([values[1:], products[1:]])
+            is_normal = np.isfinite(ends).all() and (ends >= 2.0**-126).all()
+        scale = scaled_exactly(float(one), factor, fmt)
+        is_octave = np.isfinite(factor) and math.frexp(factor)[0] == 0.5
+        assert (scale is not None) == bool(is_octave and is_normal)
+        taken.add(scale is not None)
+        if scale is not None:
+            assert (scale * magnitudes == products).all()
+    assert taken == {True, False}

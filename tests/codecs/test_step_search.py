@@ -35,10 +35,11 @@ def test_linear_function_converges_fast(slope: float, first: float) -> None:
 
 
 @pytest.mark.parametrize("first", [-20.0, -4.0, 3.0, 30.0])
-def test_curved_function_converges(first: float) -> None:
-    """The function is flat far below its root, and steep far above it."""
-    excess, evaluated = recorded(lambda at: math.exp(at / 5) - 1.5)
-    met = search(excess, first, 1.0, WINDOW, (-40.0, 40.0), 1e-3)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_curved_function_converges(first: float, sign: int) -> None:
+    """The function is flat far below its root, and steep far above it; or the other way round."""
+    excess, evaluated = recorded(lambda at: sign * (math.exp(sign * at / 5) - 1.5))
+    met = search(excess, sign * first, 1.0, WINDOW, (-40.0, 40.0), 1e-3)
     assert met is not None
     assert -0.015 <= met.excess <= 0
     assert len(evaluated) <= 20

@@ -22,6 +22,7 @@ from gcodec.analysis.dissect import UNDECODED, Dissection
 from gcodec.arrays.source import outlet
 from gcodec.codec import registry
 from gcodec.codecs.dct8 import levels
+from gcodec.codecs.lowrank.message import MOST_EXPONENT
 from gcodec.fields.walker import KINDS, FieldSpan, FieldWalker
 from gcodec.frame import crc32c
 from gcodec.wire import primitives
@@ -205,6 +206,7 @@ def test_fields_without_a_level_are_errors() -> None:
     actual, fields = dissected(broken)
     described = sum(len(field.decoded) for field in fields if field.kind == "level")
     assert described == 13 and isinstance(actual.error, gcodec.Corrupt)
+    assert actual.bad == 8 * (len(gcodec.Frame.from_bytes(frame).header()) + 10) + 4
     assert str(actual.error) == str(decoding_error(broken, None))
     shorter = repaired(frame, bytes(data[:10])).to_bytes()
     actual, fields = dissected(shorter)
@@ -305,6 +307,11 @@ def test_coefficients(values: str, k: int, index: str) -> None:
     _, fields = dissected(frame)
     scales = [f.value for f in fields if f.kind == "scale"]
     assert scales == ([] if values == "float32" else symbols.scales.reshape(-1).tolist())
+    owners = [int(f.meaning.split()[-1]) for f in fields if f.kind == "scale"]
+    times = {"float32": 0, "sign7": 1, "affine8": 2}[values]
+    assert owners == [chunk for chunk in range(7) for _ in range(times)]
+    names = [f.name for f in fields if f.kind == "scale"]
+    assert names == [["scale"], ["step", "least"]][times - 1] * 7 if times else not names
     reported = [f.meaning for f in fields if f.part == "payload" and "coefficient" in f.meaning]
     actual = levels.dequantize(levels.Levels(symbols.scales, symbols.codes), values)
     if values == "float32":
@@ -316,6 +323,374 @@ def test_coefficients(values: str, k: int, index: str) -> None:
     if k < 16:
         text = [str(f.value) if f.name == "position" else f.meaning.split()[1] for f in positions]
         assert text == [str(position) for position in symbols.positions.reshape(-1).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("spec", "block"),
+    [
+        *[(f"blockwise:kind={kind},block=32", 32) for kind in ("int8", "int4", "nf4", "fp8")],
+        *[("blockwise:kind=fp4,code=huffman,block=32", 32), ("microscale:format=mxfp4", 32)],
+        *[("microscale:format=mxfp8e4m3,code=context", 32), ("microscale:format=nvfp4", 16)],
+        *[(f"minifloat:format=e4m3,block=32,code={code}", 32) for code in ("none", "context")],
+    ],
+)
+def test_stated_numbers_times_scales_are_the_values(spec: str, block: int) -> None:
+    """The field of a scale names its block; that of an element states its number in the format."""
+    x = np.random.default_rng(0).standard_normal(211).astype(np.float32)
+    fields = dissected(gcodec.encode(x, spec))[1]
+    scales: dict[int, float] = {}
+    for field in fields:
+        if field.meaning.startswith("block "):
+            name, _, number = field.meaning.removeprefix("block ").partition(":")
+            scale = float(number.split()[-1] if number else field.value)
+            scales[int(name)] = 1 / scale if "kind=fp8" in spec else scale
+    assert [*scales] == list(range(-(-x.size // block)))
+    for field in fields:
+        texts = field.meaning.split(", ")[spec.startswith("minifloat") :]
+        for element, value in enumerate(field.decoded, field.element or 0):
+            number = float(texts[element - (field.element or 0)])
+            assert value == pytest.approx(number * scales[element // block], rel=2e-5)
+
+
+def test_parts_of_scales_are_named() -> None:
+    x = np.random.default_rng(0).standard_normal(32 * 300).astype(np.float32)
+    fields = dissected(gcodec.encode(x, "blockwise:kind=meanstd16,block=32"))[1]
+    named = {
+        name: {int(f.meaning.split()[1]): f.value for f in fields if f.name == name}
+        for name in ("mean", "deviation")
+    }
+    for name, values in (
+        ("mean", x.reshape(300, 32).mean(1)),
+        ("deviation", x.reshape(300, 32).std(1)),
+    ):
+        actual = [named[name][block] for block in range(300)]
+        np.testing.assert_allclose(actual, values, rtol=1e-2, atol=1e-2)
+    fields = dissected(gcodec.encode(x, "blockwise:nested=yes,block=32"))[1]
+    texts = [f.meaning for f in fields if f.name == "scale of scales"]
+    assert texts == ["scales from 0 on", "scales from 256 on"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *(f"blockwise:kind={kind},code=huffman" for kind in ("nf4", "int4")),
+        *(f"microscale:format=mxfp4,code={code}" for code in ("none", "huffman")),
+        *(f"minifloat:code={code},table=empirical" for code in ("pair", "rans")),
+    ],
+)
+def test_a_second_code_in_the_last_byte_is_refused(spec: str) -> None:
+    """Two codes share a byte, also where the tensor ends after the first."""
+    x = np.random.default_rng(0).standard_normal(200).astype(np.float32)
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec))
+    broken = replace(frame, shape=(199,)).to_bytes()
+    actual, _ = dissected(broken)
+    last = max(field.first for field in dissected(frame.to_bytes())[1] if field.decoded)
+    assert isinstance(actual.error, gcodec.Corrupt) and actual.bad == last
+    assert str(actual.error) == str(decoding_error(broken, None))
+
+
+@pytest.mark.parametrize("code", ["huffman", "rans"])
+def test_codes_beyond_the_format_are_refused(code: str) -> None:
+    x = np.random.default_rng(0).standard_normal(200).astype(np.float32)
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, f"microscale:format=mxfp8e4m3,code={code}"))
+    narrow = gcodec.parse(f"microscale:format=mxfp6e2m3,code={code}")
+    broken = replace(frame, codec=narrow, payload=frame.payload._replace(codec=narrow)).to_bytes()
+    codes = [field for field in dissected(frame.to_bytes())[1] if field.decoded]
+    first = next(field for field in codes if field.value >= 64)
+    actual, _ = dissected(broken)
+    assert isinstance(actual.error, gcodec.Corrupt) and actual.bad == first.first
+    assert str(actual.error) == str(decoding_error(broken, None))
+
+
+NAN, ZERO, LARGE = (bytes(np.float32(number).data) for number in (np.nan, 0, 3e38))
+
+
+@pytest.mark.parametrize(
+    ("spec", "at", "wrong", "bad"),
+    [
+        ("blockwise:block=32,nested=yes", 8, NAN, 8),  # a scale of scales
+        ("blockwise:block=32,nested=yes", 0, 3 * LARGE + b"\x7f\xff", 13),  # 0, and the most
+        *[("blockwise:kind=fp8,block=32", 8, ZERO, 8), ("blockwise:block=32", 8, NAN, 8)],
+        *[("blockwise:kind=meanstd16,block=32", at, ZERO, at) for at in (4 * 300, 8 * 300 - 4)],
+        ("microscale:format=nvfp4", 7, b"\xff", 7),
+        # Minus zero, and a code that the style omits; the last one in the low half of a byte.
+        *[
+            ("minifloat:format=e4m3,code=none", 5, b"\x80", 5),
+            ("minifloat:code=none", 5, b"\x80", 5),
+        ],
+        ("minifloat:format=e4m3,style=fn,code=none", 5, b"\x7f", 5),
+        ("minifloat:code=none", 5, b"\x08", 5.5),
+        ("minifloat:block=32,scale=2e37", 7, b"\xff", 7),  # a factor beyond float32
+        *[("microscale:format=mxfp6e2m3", at, b"\xff", at) for at in (300, 307)],
+        *[("microscale:format=mxfp4,code=huffman", 0, wrong, 0) for wrong in (b"\x02", b"\xff")],
+        ("microscale:format=mxfp6e2m3,code=huffman", 0, b"\x02", 0),
+    ],
+)
+def test_errors_are_placed_at_their_bytes(spec: str, at: int, wrong: bytes, bad: float) -> None:
+    """Bytes of the payload, `bad` among them, are the first that a decoder refuses."""
+    x = np.random.default_rng(0).standard_normal(32 * 300).astype(np.float32)
+    frame = gcodec.encode(x, spec)
+    data = bytearray(gcodec.Frame.from_bytes(frame).payload.tobytes())
+    data[at : at + len(wrong)] = wrong
+    broken = repaired(frame, bytes(data))
+    actual, fields = dissected(broken.to_bytes())
+    assert actual.bad == 8 * (len(broken.header()) + bad)
+    assert all(f.first < actual.bad for f in fields if f.value is not None)
+    assert str(actual.error) == str(decoding_error(broken.to_bytes(), None))
+
+
+@pytest.mark.parametrize(("n", "method"), [(64, "as they are"), (9600, "in words")])
+def test_methods_of_scales_are_named(n: int, method: str) -> None:
+    x = np.random.default_rng(0).standard_normal(n).astype(np.float32)
+    frame = gcodec.encode(x, "microscale:format=nvfp4,code=huffman")
+    fields = dissected(frame)[1]
+    assert [f.meaning for f in fields if f.name == "scales"] == [method]
+    widths = {f.nbits for f in fields if f.kind == "scale"}
+    assert (widths == {8}) == (method == "as they are")
+    if method == "as they are":
+        data = bytearray(gcodec.Frame.from_bytes(frame).payload.tobytes())
+        data[3] = 0xFF  # the scale of block 2
+        broken = repaired(frame, bytes(data))
+        actual, _ = dissected(broken.to_bytes())
+        assert "block 2 is negative" in str(actual.error)
+        assert actual.bad == 8 * (len(broken.header()) + 3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "scale"),
+    [
+        *(("blockwise:kind=int8,block=32", LARGE), ("blockwise:kind=meanstd16", 2 * LARGE)),
+        *(("blockwise:block=32,kind=int4", LARGE), ("microscale:format=mxfp8e5m2", b"\xfe")),
+        *(("microscale:format=mxfp4", b"\xfe"), ("microscale:format=mxfp4", b"\xff")),
+        ("blockwise:kind=fp8,block=32", b"\1\0\0\0"),
+    ],
+)
+def test_values_beyond_float32_are_described(spec: str, scale: bytes) -> None:
+    x = np.random.default_rng(0).standard_normal(64).astype(np.float32)
+    frame = gcodec.encode(x, spec)
+    data = bytearray(gcodec.Frame.from_bytes(frame).payload.tobytes())
+    data[: len(scale)] = scale
+    changed = repaired(frame, bytes(data))
+    with np.errstate(all="ignore"):
+        decoded_values = changed.decode()
+    assert not np.isfinite(decoded_values).all()
+    check_dissection(changed.to_bytes())
+
+
+def test_tables_of_levels_name_the_levels() -> None:
+    x = np.random.default_rng(0).standard_normal(211).astype(np.float32)
+    fields = dissected(gcodec.encode(x, "qsgd:s=9,code=huffman"))[1]
+    table = [f.meaning for f in fields if f.name.startswith("length of") and f.value]
+    levels = {f.value for f in fields if f.kind == "level"}
+    assert sorted(table) == sorted(f"level {level:+d}" for level in levels)
+    assert {"level +1", "level -1"} <= set(table)
+
+
+def test_values_of_buckets_without_a_norm_are_refused() -> None:
+    x = np.random.default_rng(0).standard_normal(80).astype(np.float32)
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, "qsgd:s=4,bucket=8,form=sparse,norm=max"))
+    data = frame.payload.data.copy()
+    data[12:16] = 0  # the norm of bucket 3
+    broken = replace(frame, payload=frame.payload._replace(data=data)).to_bytes()
+    actual, _ = dissected(broken)
+    fields = dissected(frame.to_bytes())[1]
+    assert "norm is 0" in str(actual.error)
+    assert actual.bad in [f.first for f in fields if f.element and f.element // 8 == 3]
+    assert isinstance(decoding_error(broken, None), gcodec.Corrupt)
+
+
+def test_levels_are_numbered_by_their_elements() -> None:
+    """Buckets without a norm have no levels."""
+    x = np.random.default_rng(0).standard_normal(80).astype(np.float32)
+    x[24:40] = 0
+    fields = dissected(gcodec.encode(x, "qsgd:s=4,bucket=8,form=dense"))[1]
+    numbers = [f.number for f in fields if f.kind == "level"]
+    assert set(numbers) == {*range(24), *range(40, 80)}
+    norms = [f.meaning for f in fields if f.kind == "norm"]
+    assert norms == [f"bucket {k}" + ", not coded" * (k in (3, 4)) for k in range(10)]
+
+
+@pytest.mark.parametrize("block", [0, 3])
+def test_pairs_name_both_codes(block: int) -> None:
+    """Of an odd number of elements too, whose last code belongs to no block."""
+    x = np.random.default_rng(0).standard_normal(33).astype(np.float32)
+    frame = gcodec.encode(x, f"minifloat:code=pair,table=empirical,block={block}")
+    check_dissection(frame)
+    fields = dissected(frame)[1]
+    pairs = [f for f in fields if f.name == "pair"]
+    for pair in pairs:
+        codes = [int(code) for code in pair.meaning.removeprefix("codes ").split(", ")]
+        signs = [int(np.sign(code)) for code in codes]
+        assert signs[: len(pair.decoded)] == np.sign(pair.decoded).tolist()
+        if block and len(pair.decoded) > 1 and pair.element % 3 < 2:  # both in one block
+            assert np.argsort(np.abs(codes)).tolist() == np.argsort(np.abs(pair.decoded)).tolist()
+    table = [f.meaning for f in fields if f.name.startswith("length of") and f.value]
+    assert set(table) == {pair.meaning for pair in pairs}
+
+
+def test_tables_of_exponents_name_the_exponents() -> None:
+    x = np.random.default_rng(0).standard_normal(211).astype(np.float32)
+    fields = dissected(gcodec.encode(x, "minifloat:code=planes,table=empirical"))[1]
+    table = [f.meaning for f in fields if f.name.startswith("length of") and f.value]
+    exponents = {f.value for f in fields if f.name == "exponent"}
+    assert sorted(table) == sorted(f"exponent {exponent}" for exponent in exponents)
+
+
+def test_symbols_of_patches_state_their_differences() -> None:
+    """A symbol with raw bits stands for a range of differences of either sign."""
+    rng = np.random.default_rng(0)
+    old = rng.uniform(1, 1.9, 900).astype(np.float16)
+    steps = np.where(rng.random(900) < 0.3, rng.integers(-40, 41, 900), 0)
+    new = (old.view(np.int16) + steps).astype(np.int16).view(np.float16)
+    fields = dissected(gcodec.encode_patch(new, base=old))[1]
+    texts = [f.meaning.removesuffix(" units") for f in fields if f.name == "symbol"]
+    for text, step in zip(texts, steps[steps != 0].tolist(), strict=True):
+        ranges = [[int(end) for end in part.split(" to ")] for part in text.split(" or ")]
+        assert any(min(ends) <= step <= max(ends) for ends in ranges), (text, step)
+        width = sum(max(ends) - min(ends) + 1 for ends in ranges)
+        assert width <= max(1, abs(step) / 2)
+
+
+def small_patch() -> bytes:
+    """Return a patch with several classes, positions, and raw bits of differences."""
+    rng = np.random.default_rng(0)
+    old = (rng.standard_normal(3000) * np.exp2(rng.integers(-8, 9, 3000))).astype(np.float16)
+    share = np.where(np.abs(old) < 0.1, 0.3, 0.02)
+    steps = np.where(rng.random(3000) < share, rng.integers(-60, 61, 3000), 0)
+    new = (old.view(np.int16) + steps).astype(np.int16).view(np.float16)
+    return gcodec.encode_patch(new, base=old)
+
+
+def test_positions_of_patches_name_their_classes() -> None:
+    fields = dissected(small_patch())[1]
+    changes = {f.name.split()[-1]: f.value for f in fields if f.name.startswith("changes of")}
+    assert len(changes) > 1
+    texts = [f.meaning.split(" of class ") for f in fields if " of class " in f.meaning]
+    assert {k: sum(text[1] == k for text in texts) for k in changes} == changes
+
+
+def test_samples_of_patches_count_all_bits() -> None:
+    patch = small_patch()
+    whole = dissected(patch)[0].totals
+    for first in range(300, 8 * len(patch), 8 * len(patch) // 12):
+        for most in (0, 3):
+            assert dissected(patch, most=most, first=first)[0].totals == whole
+
+
+def test_cut_patches_are_truncated() -> None:
+    patch = small_patch()
+    data = gcodec.Frame.from_bytes(patch).payload.tobytes()
+    for size in range(0, len(data), 13):
+        broken = repaired(patch, data[:size]).to_bytes()
+        actual, _ = dissected(broken)
+        assert type(actual.error) is type(decoding_error(broken, None))
+        assert actual.bad <= 8 * (len(broken) - 4)
+
+
+def with_bits(frame: bytes, first: int, nbits: int, value: int) -> bytes:
+    """Return a frame with other bits in its payload, and right checksums."""
+    head = len(gcodec.Frame.from_bytes(frame).header())
+    whole, shift = int.from_bytes(frame, "big"), 8 * len(frame) - first - nbits
+    whole ^= (whole >> shift & (1 << nbits) - 1 ^ value) << shift
+    data = gcodec.Frame.from_bytes(frame).payload.data.size
+    return repaired(frame, whole.to_bytes(len(frame), "big")[head : head + data]).to_bytes()
+
+
+@pytest.mark.parametrize("k", [5, 12])
+def test_negative_zeros_of_chunks_are_refused(k: int) -> None:
+    x = np.append(np.random.default_rng(0).standard_normal(16), np.ones(16)).astype(np.float32)
+    frame = gcodec.encode(x, f"dct8:chunk=16,k={k},values=sign7")
+    fields = dissected(frame)[1]
+    zero = next(f for f in fields if f.name == "magnitude" and not f.value)
+    sign = next(f for f in fields if f.name == "sign" and f.number == zero.number)
+    broken = with_bits(frame, sign.first, 1, 1)
+    actual, _ = dissected(broken)
+    assert isinstance(actual.error, gcodec.Corrupt) and "negative" in str(actual.error)
+    assert str(actual.error) == str(decoding_error(broken, None))
+    assert actual.bad == zero.first
+
+
+def test_codewords_of_chunks_are_explained() -> None:
+    """Each chunk states its code: fields of equal width, or a quotient and a remainder."""
+    rng = np.random.default_rng(0)
+    ranges = [(0, 1), (0, 7), (0, 24), (60, 128)]
+    sizes = np.stack([rng.integers(*ends, 1024) for ends in ranges])
+    sizes[:, 0] = 127
+    steps = np.arange(1024)
+    basis = np.cos(np.pi / 1024 * np.outer(steps, steps + 0.5))
+    basis[0] /= 2**0.5
+    frame = gcodec.encode((sizes @ basis).astype(np.float32), "dct8:chunk=1024,k=700,values=sign7")
+    fields = dissected(frame)[1]
+    heads = [f for f in fields if f.name == "least and code"]
+    texts = [f.meaning.partition(":") for f in heads]
+    assert [text[0] for text in texts] == [f"chunk {number}" for number in range(4)]
+    codes = set()
+    for number, (_, _, text) in enumerate(texts):
+        own = [f for f in fields if f.name == "magnitude" and f.number // 700 == number]
+        assert f"least {min(f.value for f in own)}," in text
+        code = int(text.split()[-1]) if "Rice codewords of" in text else 7
+        assert heads[number].value & 7 == code
+        codes.add(code)
+        for field in own:
+            assert field.groups == ((field.nbits - code, code) if 0 < code < 7 else ())
+    assert {0, 1, 7} < codes
+
+
+def test_positions_within_chunks_must_rise() -> None:
+    """They are refused wherever the description begins."""
+    x = np.random.default_rng(0).standard_normal(320).astype(np.float32)
+    frame = gcodec.encode(x, "dct8:chunk=32,k=4,index=fixed")
+    positions = [f for f in dissected(frame)[1] if f.name == "position"]
+    for number in (1, 7, 39):
+        wrong, before = positions[number], positions[number - 1]
+        broken = with_bits(frame, wrong.first, wrong.nbits, before.value)
+        for options in ({}, {"first": wrong.first, "most": 2}):
+            actual, _ = dissected(broken, **options)
+            assert isinstance(actual.error, gcodec.Corrupt) and actual.bad == wrong.first
+            assert str(actual.error) == str(decoding_error(broken, None))
+
+
+def test_chunks_with_another_number_of_positions_are_refused() -> None:
+    """Two positions of a long chunk are one of either half only by chance."""
+    x = np.random.default_rng(0).standard_normal(320).astype(np.float32)
+    frame = gcodec.Frame.from_bytes(
+        gcodec.encode(x, "dct8:chunk=32,k=2,values=float32,index=rice")
+    )
+    gaps = [f for f in dissected(frame.to_bytes())[1] if f.name == "gap"]
+    halves = [int(f.meaning.split()[1]) // 16 for f in gaps]
+    wrong = next(f for f, half in zip(gaps, halves, strict=True) if half != f.number % 2)
+    codec = gcodec.parse("dct8:chunk=16,k=1,values=float32,index=rice")
+    broken = replace(frame, codec=codec, payload=frame.payload._replace(codec=codec)).to_bytes()
+    actual, _ = dissected(broken)
+    assert isinstance(actual.error, gcodec.Corrupt)
+    assert str(actual.error) == str(decoding_error(broken, None))
+    # The header is as long, so the fields of both frames have the same places.
+    assert actual.bad in (wrong.first, wrong.first + wrong.nbits)
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.6])
+def test_bytes_of_exact_tensors_name_their_elements(zeros: float) -> None:
+    """Where zeros are left out, no byte but the first of each element has a known place."""
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(9000) < zeros, 0, rng.standard_normal(9000)).astype(np.float32)
+    fields = dissected(gcodec.encode(x, "lossless"))[1]
+    counts = {f.meaning: f.value for f in fields if f.name == "elements"}
+    groups = np.add.reduceat(x != 0, range(0, 9000, 4096)).tolist()
+    expected = {f"elements of group {k} that are not zeros": c for k, c in enumerate(groups)}
+    assert counts == (expected if zeros else {})
+    for plane in range(4):
+        elements = [f.element for f in fields if f.name == f"byte {plane}"]
+        everyone = list(range(9000))
+        assert elements == (everyone if not (zeros and plane) else [None] * sum(groups))
+
+
+def test_differences_of_bytes_are_named() -> None:
+    rows = np.random.default_rng(0).integers(0, 1 << 14, 256) + np.arange(64)[:, None]
+    fields = dissected(gcodec.encode(rows.astype(np.int32), "lossless"))[1]
+    methods = {f.name[-1]: f.meaning for f in fields if f.name.startswith("method of plane")}
+    assert "differences" in methods["3"] and "constant" in methods["0"]
+    assert {f.name for f in fields if f.name.endswith("byte 3")} == {"difference of byte 3"}
+    assert {f.value for f in fields if f.name == "byte 0"} == {None}  # the head has the byte
 
 
 def test_coefficients_of_filters() -> None:
@@ -338,6 +713,53 @@ def test_coefficients_of_filters() -> None:
     vector = vector[: head - 4] + crc32c(vector[: head - 4]) + vector[head:]
     actual, _ = dissected(vector)
     assert isinstance(actual.error, gcodec.Corrupt) and "transform" in str(actual.error)
+
+
+@pytest.mark.parametrize(
+    ("head", "bad"),
+    [
+        ([2, 1, 9, 1], 0),  # All dimensions of a matrix form its rows.
+        ([1, 3, 9, 1], 1),  # There are residuals 1 and 2.
+        *[([1, 1, MOST_EXPONENT + 2, 1], 2), ([1, 1, 9, 10], 3)],  # An exponent below 0.
+        ([1, 1, 1 << 40], 2),  # The payload ends within an exponent.
+    ],
+)
+def test_errors_in_heads_of_factors_are_placed(head: list[int], bad: int) -> None:
+    x = np.random.default_rng(0).standard_normal((12, 10)).astype(np.float32)
+    frame = gcodec.encode(x, "lowrank:rank=2,step=0.3")
+    rest = gcodec.Frame.from_bytes(frame).payload.tobytes()[-200:]
+    words = [f"{number:b}".rjust(2 * number.bit_length() - 1, "0") for number in head]
+    bits = "".join(words).ljust(80, "0")
+    data = bytes(int(bits[at : at + 8], 2) for at in range(0, 80, 8)) + rest
+    broken = repaired(frame, data[:8] if len(head) < 4 else data)
+    actual, _ = dissected(broken.to_bytes())
+    assert isinstance(actual.error, gcodec.FormatError)
+    assert actual.bad == 8 * len(broken.header()) + sum(map(len, words[:bad]))
+    assert type(decoding_error(broken.to_bytes(), None)) is type(actual.error)
+
+
+def test_payloads_of_factors_are_whole_bytes() -> None:
+    x = np.random.default_rng(0).standard_normal((12, 10)).astype(np.float32)
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x, "lowrank:rank=2,step=0.3"))
+    data = np.append(frame.payload.data, np.uint8(0))
+    payload = frame.payload._replace(data=data, nbits=8 * data.size - 3)
+    broken = replace(frame, payload=payload)
+    actual, _ = dissected(broken.to_bytes())
+    assert "not whole bytes" in str(actual.error)
+    assert actual.bad == 8 * len(broken.header())
+
+
+def test_only_residuals_of_factors_have_elements() -> None:
+    rng = np.random.default_rng(0)
+    x = 9 * rng.standard_normal((60, 2)) @ rng.standard_normal((2, 70))
+    x += rng.standard_normal(x.shape) * np.exp2(rng.normal(0, 2, 70))
+    fields = dissected(gcodec.encode(x.astype(np.float32), "lowrank:nmse=0.005"))[1]
+    levels_of = {
+        name: [f.element for f in fields if f.name == f"level of the {name}"]
+        for name in ("right factor", "left factor", "residual")
+    }
+    assert levels_of["residual"] == list(range(x.size))
+    assert {*levels_of["right factor"], *levels_of["left factor"]} == {None}
 
 
 def test_description_ends_at_the_first_bad_field() -> None:

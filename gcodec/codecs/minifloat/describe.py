@@ -113,7 +113,8 @@ class _Values:
             magnitude = code & self._sign - 1
             if magnitude > self._fmt.top or code == self._sign:
                 raise code_error(element, code)
-            meaning = f"code {self._text(code)}, {self._magnitudes[magnitude]:g}"
+            number = self._magnitudes[magnitude] * (-1 if code & self._sign else 1)
+            meaning = f"code {self._text(code)}, {number:g}"
             yield FieldValue(symbol, meaning, element=element, decoded=(value,))
 
     def folded(self, at: int, symbols: np.ndarray) -> Iterator[FieldValue]:

@@ -108,14 +108,17 @@ def _values(walk: FieldWalker, head: ClassHead) -> Iterator[FieldSpan]:
 
 
 def _meaning(symbol: int) -> str:
-    """Return the differences of a symbol as text."""
+    """Return the differences of a symbol as text: those above 0, and those below."""
     if symbol == 0:
         return "unchanged"
     raw = int(_RAW_NBITS[symbol])
-    smallest = symbol - 4 * raw << raw
-    if raw:
-        return f"{smallest} to {smallest + (1 << raw) - 1}"
-    return f"{-(smallest + 1) // 2 if smallest % 2 else smallest // 2:+d} units"
+    first = symbol - 4 * raw << raw
+    if not raw:
+        return f"{-(first + 1) // 2 if first % 2 else first // 2:+d} units"
+    least, most = first // 2, (first + (1 << raw)) // 2 - 1
+    above, below = [f"{least:+d}", f"{most:+d}"], [f"{-least - 1:+d}", f"{-most - 1:+d}"]
+    count = min(raw, 2)  # with one raw bit there is one difference of each sign
+    return f"{' to '.join(above[:count])} or {' to '.join(below[:count])} units"
 
 
 _describe = describe_each(lambda symbol, index: FieldValue(symbol, _meaning(symbol)))
