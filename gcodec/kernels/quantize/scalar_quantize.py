@@ -240,10 +240,11 @@ def _plain_block(e: Emitter) -> None:
 
 @kernel(f"{TERMS}, boolean, out float32[], out uint32[], float32, out uint8[]")
 def _sum_plainly(terms, streaming, sums, tops, factor, out):
-    # The terms have out.size elements, and the backup has as many or none. sums and tops have
+    # The terms have n == out.size elements, and the backup has as many or none. sums and tops have
     # BLOCK elements; those of tops are 0. Returns the bits of the largest magnitude.
-    for i in range(0, out.size, BLOCK):
-        part = sums[: min(BLOCK, out.size - i)]
+    n = terms[0].size
+    for i in range(0, n, BLOCK):
+        part = sums[: min(BLOCK, n - i)]
         add_tile(terms, i, part.size, part, streaming, AHEAD)
         if part.size == BLOCK:
             _plain_block(sums, 0, tops, factor, out, i)

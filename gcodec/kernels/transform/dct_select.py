@@ -39,7 +39,7 @@ def largest(y: np.ndarray, k: int, places: np.ndarray, values: np.ndarray) -> bo
     values : (m, k) float32 array
         Set to the selected coefficients.
     """
-    terms = *NO_TERMS, NO_TERMS[0], False
+    terms = NO_TERMS[0], *NO_TERMS, False
     return _select(y.reshape(-1), y.shape[1], terms, k, places, values)
 
 
@@ -53,7 +53,7 @@ def largest_of_sums(
     size = x.shape[1]
     streaming = size % BLOCK == 0 and streams(update.separate_output)
     sums = np.empty(size, np.float32)
-    terms = *update.terms(x.reshape(-1)), sums, streaming
+    terms = sums, *update.terms(x.reshape(-1)), streaming
     is_finite = _select(sums, size, terms, k, places, values)
     update.mark_replaced()
     return is_finite
@@ -148,11 +148,11 @@ def _bound_of(keys, size, k, more, low, high):
 
 
 @kernel(
-    f"in int32[], {TERMS}, out float32[], boolean, int64, int64, int64, out int32[], "
+    f"in int32[], out float32[], {TERMS}, boolean, int64, int64, int64, out int32[], "
     "out uint32[], out int32[], out int32[], out int32[], out int32[]"
 )
 def _select_largest(
-    x, terms, sums, streaming, size, k, shift, tops, mask, at, keys, places, values
+    x, sums, terms, streaming, size, k, shift, tops, mask, at, keys, places, values
 ):
     # If the terms are empty, x are the bits of all chunks. Otherwise, they are those of `sums`,
     # which has room for one chunk; all terms have the same size, but the backup may have none.
