@@ -45,11 +45,6 @@ def redirected(call: Callable[[Kernel, tuple[Any, ...]], Any]) -> Iterator[None]
         Kernel.__call__ = own  # type: ignore[method-assign]
 
 
-def argument_types(kernel: Kernel) -> list[str]:
-    """Return the types of a kernel's arguments, such as ``out float32[]``."""
-    return kernel.signature.split(", ")
-
-
 def recorded(golden: Golden) -> list[Call]:
     """Decode a frame; return the calls of kernels that received bytes of its payload."""
     data = np.frombuffer(golden.data, np.uint8)
@@ -60,7 +55,7 @@ def recorded(golden: Golden) -> list[Call]:
         for i, value in enumerate(args):
             if isinstance(value, np.ndarray) and value.size:
                 inside = first <= value.ctypes.data < first + data.size
-                if inside and argument_types(kernel)[i].startswith("in "):
+                if inside and kernel.types[i].startswith("in "):
                     copies = (a.copy() if isinstance(a, np.ndarray) else a for a in args)
                     calls.append(Call(golden.codec, kernel, tuple(copies), i))
         return kernel.run(*args)

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fuzz.calls import argument_types, redirected
+from fuzz.calls import redirected
 from fuzz.fork import fork
-from gcodec.runtime.jit import Kernel
+from gcodec.runtime.jit import Kernel, grouped
 from gcodec.runtime.lanes import STREAM
 
 _PAGE = mmap.PAGESIZE
@@ -88,7 +88,7 @@ class Guard:
         taken: list[Region] = []
         guarded, back = [], []
         aligned = _streams(kernel, args)
-        for value, word in zip(args, argument_types(kernel), strict=True):
+        for value, word in zip(args, kernel.types, strict=True):
             if isinstance(value, np.ndarray) and not _overlaps(value, args):
                 place = value.ctypes.data, value.nbytes
                 if place not in held or not value.nbytes:
@@ -116,7 +116,7 @@ class Guard:
 def _streams(kernel: Kernel, args: tuple[Any, ...]) -> bool:
     """Test whether a kernel stores past the cache, which its variant or an argument decides."""
     names = kernel.function.__code__.co_varnames
-    values = dict(zip(names, args, strict=False))
+    values = dict(zip(names, grouped(kernel.signature, args), strict=False))
     return (
         "stream" in kernel.variant
         or values.get("store") == STREAM

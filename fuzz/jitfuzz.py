@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fuzz.calls import Call, argument_types
-from gcodec.runtime.jit import Kernel, inline, kernel
+from fuzz.calls import Call
+from gcodec.runtime.jit import Kernel, grouped, inline, kernel
 
 CANARY = 0xA5
 MARGIN = 64  # canary elements on each side of an array
@@ -70,9 +70,12 @@ def _mutate(data, source, number):
 @functools.cache
 def _loop(fuzzed: Kernel) -> Kernel:
     """Make the loop that calls a kernel on mutants; it returns 1 if a canary differs, else 0."""
-    words = argument_types(fuzzed)
+    words = fuzzed.types
     written = [i for i, word in enumerate(words) if word.startswith("out ")]
-    args = ", ".join(f"a{i}" for i in range(len(words)))
+    groups = grouped(fuzzed.signature, [f"a{i}" for i in range(len(words))])
+    args = ", ".join(
+        f"({', '.join(each)})" if isinstance(each, tuple) else each for each in groups
+    )
     # An array that the kernel writes is a part of a block.
     passed = [f"block{i}, fresh{i}" if i in written else f"a{i}" for i in range(len(words))]
     lines = [
@@ -130,7 +133,7 @@ class Fuzzed:
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        words = argument_types(call.kernel)
+        words = call.kernel.types
         self._loop = _loop(call.kernel)
         self._progress = np.zeros(1, np.int64)
         payload = call.args[call.hostile]

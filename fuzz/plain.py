@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.calls import argument_types
-from gcodec.runtime.jit import Intrinsic, Kernel, _Lazy
+from gcodec.runtime.jit import Intrinsic, Kernel, _Lazy, grouped
 
 ALL = (1 << 64) - 1
 HURRYING = ("look_ahead", "read_groups")
@@ -271,7 +270,7 @@ def call(kernel: Kernel, args: tuple[Any, ...]) -> Any:
     if not supported(kernel):
         return kernel.run(*args)
     copies = []
-    for value, word in zip(args, argument_types(kernel), strict=True):
+    for value, word in zip(args, kernel.types, strict=True):
         if isinstance(value, np.ndarray):
             copies.append(Checked(value))
         elif word.startswith("float"):
@@ -279,4 +278,4 @@ def call(kernel: Kernel, args: tuple[Any, ...]) -> Any:
         else:
             copies.append(U64(value) if word == "uint64" else int(value))
     with np.errstate(all="ignore"):
-        return plain(kernel)(*copies)
+        return plain(kernel)(*grouped(kernel.signature, copies))

@@ -48,6 +48,7 @@ from numba.np import linalg
 
 from gcodec.runtime import loader
 from gcodec.runtime import processor as processors
+from gcodec.runtime.jit import grouped, types_of
 from gcodec.runtime.processor import Processor
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def loop_code(kernel: Kernel, processor: Processor, checked: bool) -> tuple[str,
 
 
 def _loop_code(kernel: Kernel, target: _Target) -> tuple[str, bytes]:
-    kinds = tuple(numba_type(word) for word in kernel.signature.split(", "))
+    kinds = parameter_types(kernel.signature)
     compiled = target.compiled(kernel.bound(), kinds, symbol=kernel.symbol)
     module = target.context.create_module(kernel.name)
     _emit_slots(module, target.context, compiled.description)
@@ -101,8 +102,13 @@ def _loop_code(kernel: Kernel, target: _Target) -> tuple[str, bytes]:
     return " ".join(map(str, results)), compiled.library.object_code(exported, kernel.vectorized)
 
 
-def numba_type(word: str) -> Any:
-    """Return the type of a parameter, given as in the signature of a kernel."""
+def parameter_types(signature: str) -> tuple[Any, ...]:
+    """Return the types of the parameters of a kernel."""
+    kinds = grouped(signature, map(_numba_type, types_of(signature)))
+    return tuple(types.Tuple(kind) if isinstance(kind, tuple) else kind for kind in kinds)
+
+
+def _numba_type(word: str) -> Any:
     direction, _, name = word.rpartition(" ")
     if not direction:
         return getattr(types, name)
@@ -117,14 +123,16 @@ def _emit_slots(module: Any, context: Any, description: Any) -> None:
     function = ir.Function(module, kind, loader.LOOP_SYMBOL)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     places = (builder.gep(function.args[0], [word(k)]) for k in range(loader.SLOTS))
-    values = []
-    for each in description.argtypes:
+
+    def argument(kind: Any) -> Any:
+        if isinstance(kind, types.BaseTuple):
+            return context.make_tuple(builder, kind, [argument(each) for each in kind])
         value = builder.load(next(places))
-        if isinstance(each, types.Array):
-            value = _array(context, builder, each, value, builder.load(next(places)))
-        else:
-            value = _from_slot(builder, value, context.get_value_type(each))
-        values.append(value)
+        if isinstance(kind, types.Array):
+            return _array(context, builder, kind, value, builder.load(next(places)))
+        return _from_slot(builder, value, context.get_value_type(kind))
+
+    values = [argument(each) for each in description.argtypes]
     returned, convention = description.restype, context.call_conv
     inner = convention.get_function_type(returned, description.argtypes)
     loop = ir.Function(module, inner, description.llvm_func_name)
@@ -332,7 +340,7 @@ class _External(FunctionDescriptor):
             calltypes=None,
             args=list(inspect.signature(kernel.function).parameters),
             kws=None,
-            argtypes=tuple(numba_type(word) for word in kernel.signature.split(", ")),
+            argtypes=parameter_types(kernel.signature),
             mangler=_mangler(kernel.symbol),
         )
 

@@ -13,6 +13,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import re
 import threading
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -129,6 +130,7 @@ class Kernel(_Lazy):
         assert variant or not function.__closure__, "kernels of a factory need a variant"
         assert signature.count(" ") < 64, "an array takes two of the 64 slots"
         self.signature = signature
+        self.types = types_of(signature)
         self.variant = variant
         self.vectorized = vectorized
         self._run: Callable[..., Any] | None = None
@@ -197,7 +199,8 @@ def kernel(
     ----------
     signature : str
         Types of the parameters, separated by ``", "``: a scalar type such as ``float32``, or
-        ``in float32[]`` (read-only array) or ``out float32[]`` (array that is written).
+        ``in float32[]`` (read-only array) or ``out float32[]`` (array that is written). Types in
+        parentheses are those of one parameter, a tuple, to which callers pass each element.
     variant : str
         Constants of a kernel that a factory makes. They distinguish it from its siblings.
     vectorized : bool
@@ -205,6 +208,20 @@ def kernel(
         loops over at most a few thousand numbers, and loops that are written with vectors.
     """
     return lambda function: Kernel(function, signature, variant, vectorized)
+
+
+def types_of(signature: str) -> list[str]:
+    """Return the types of the values that callers pass for a signature; see `kernel`."""
+    return signature.translate({ord("("): None, ord(")"): None}).split(", ")
+
+
+def grouped(signature: str, values: Iterable[Any]) -> list[Any]:
+    """Return values, one for each of `types_of`, in tuples as a signature has parentheses."""
+    rest = iter(values)
+    return [
+        tuple(next(rest) for _ in word.split(",")) if word[0] == "(" else next(rest)
+        for word in re.findall(r"\([^)]*\)|[^,]+", signature.replace(", ", ","))
+    ]
 
 
 def factory(
@@ -284,9 +301,9 @@ def calling(signature: str) -> Intrinsic:
     def call(typing_context: Any, *arguments: Any) -> Any:
         from numba.core import cgutils, types
 
-        from gcodec.runtime.compiler import numba_type
+        from gcodec.runtime.compiler import parameter_types
 
-        kinds = [numba_type(word) for word in signature.split(", ")]
+        kinds = parameter_types(signature)
 
         def code(context: Any, builder: Any, typed: Any, values: Any) -> Any:
             convention = context.call_conv
@@ -299,5 +316,6 @@ def calling(signature: str) -> Intrinsic:
 
         return types.void(types.uint64, *kinds), code
 
-    names = (f"argument{k}" for k in range(signature.count(",") + 1))
+    count = len(grouped(signature, types_of(signature)))
+    names = (f"argument{k}" for k in range(count))
     return named_intrinsic(call, ("address", *names))

@@ -190,9 +190,8 @@ def function(kernel: Kernel) -> Callable[..., Any]:
     code = code_of(kernel)
     _loaded.append(kernel)
     failure = IndexError if checked() else RuntimeError
-    signature = kernel.signature.split(", ")
     return _loader().function(
-        code.loop, kernel.name, kernel.symbol, signature, code.results.split(), failure
+        code.loop, kernel.name, kernel.symbol, kernel.types, code.results.split(), failure
     )
 
 

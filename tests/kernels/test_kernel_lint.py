@@ -71,6 +71,17 @@ def stored(function: ast.FunctionDef) -> set[str]:
     }
 
 
+def members(function: ast.FunctionDef) -> dict[str, list[str]]:
+    """Return the names to which a function assigns the elements of each tuple."""
+    return {
+        node.value.id: [name.id for name in target.elts if isinstance(name, ast.Name)]
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)
+        for target in node.targets
+        if isinstance(target, ast.Tuple)
+    }
+
+
 def test_compiled_functions_have_unique_names() -> None:
     names = [node.name for source in SOURCES for node in compiled_functions(source)]
     assert len(names) == len(set(names)) >= 15, sorted(names)
@@ -140,6 +151,9 @@ def test_the_rules_detect_violations() -> None:
     (function,) = ast.parse(source).body
     assert isinstance(function, ast.FunctionDef)
     assert stored(function) == {"a", "b"}
+    (function,) = ast.parse("def f(pair, k):\n    first, second = pair\n    a, b = k, 1").body
+    assert isinstance(function, ast.FunctionDef)
+    assert members(function) == {"pair": ["first", "second"]}
 
 
 def test_constant_shifts_are_below_64() -> None:
@@ -170,11 +184,17 @@ def test_kernels_do_not_write_to_read_only_arrays() -> None:
     kernels = jit.kernels()
     assert len(kernels) > 100
     for kernel in kernels:
-        words = kernel.signature.split(", ")
         code = kernel.function.__code__
         names = code.co_varnames[: code.co_argcount]
+        words = jit.grouped(kernel.signature, kernel.types)
         assert len(words) == len(names), kernel.name
-        read_only = {n for n, word in zip(names, words, strict=True) if word.startswith("in ")}
+        own = members(functions[code.co_name])
+        read_only = set[str]()
+        for name, word in zip(names, words, strict=True):
+            pairs = [(name, word)]
+            if isinstance(word, tuple):
+                pairs = list(zip(own.get(name, word), word, strict=True))
+            read_only |= {name for name, kind in pairs if kind.startswith("in ")}
         assert not read_only & stored(functions[code.co_name]), kernel.name
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from gcodec.errors import Unsupported
 from gcodec.runtime import kernel_cache, loader
-from gcodec.runtime.jit import Kernel, calling, checked, kernel
+from gcodec.runtime.jit import Kernel, calling, checked, grouped, kernel, subroutine
 
 INTEGERS = [
     *(np.int8, np.int16, np.int32, np.int64, np.intc, np.int_, np.longlong, np.intp),
@@ -100,6 +100,24 @@ def doubled(address, x):
 def apart(address, x, out):
     call_part(address, x[1:], out)
     return out[0]
+
+
+@subroutine
+def total(pair):
+    x, factor = pair
+    return factor * (x[0] + x[1])
+
+
+@kernel("int64, (in float32[], float32), (out float32[], int64)")
+def grouping(a, pair, target):
+    out, b = target
+    out[0] = total(pair)
+    return a + b
+
+
+@kernel("int64, in float32[], out float32[]")
+def passing(a, x, out):
+    return grouping(a, (x[1:], np.float32(a)), (out, 2 * a))
 
 
 def adder(dtype: str) -> Kernel:
@@ -502,6 +520,16 @@ def test_kernels_call_others_by_address() -> None:
     with pytest.raises(FAILURE):
         doubled(refuse.address, -1)
     assert apart(sized.address, np.zeros(5, np.float32), np.empty(1, np.int64)) == 4
+
+
+def test_parentheses_make_one_parameter() -> None:
+    x, out = np.arange(4, dtype=np.float32), np.empty(1, np.float32)
+    assert grouping.types == ["int64", "in float32[]", "float32", "out float32[]", "int64"]
+    assert grouped(grouping.signature, "abcde") == ["a", ("b", "c"), ("d", "e")]
+    assert (grouping(7, x, 3, out, 1), out[0]) == (8, 3)
+    assert (passing(5, x, out), out[0]) == (15, 15)
+    with pytest.raises(TypeError):
+        grouping(7, (x, 3), (out, 1))
 
 
 def test_functions_outlive_the_loader() -> None:

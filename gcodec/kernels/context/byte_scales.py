@@ -46,6 +46,8 @@ _LAST, _BYTE = np.uint8(CLASSES - 1), 255
 _COUNTED = 1 << 18  # bytes of a task that counts them
 _PART = 64  # bytes of a loop whose fixed length needs no other loop for its rest
 NO_SCALES: ScaleArrays = (np.empty(0, np.uint8), np.empty(0, np.uint8), 1)
+FORM = "(uint8, in uint8[], in uint8[], int64, int64)"
+"""Types of `PlaneForm.arguments`, one parameter of kernels."""
 
 
 class PlaneForm(NamedTuple):
@@ -70,7 +72,7 @@ class PlaneForm(NamedTuple):
 
     @property
     def arguments(self) -> tuple[int, np.ndarray, np.ndarray, int, int]:
-        """Arguments of kernels: escape, scales of rows and columns, width, and unit."""
+        """What kernels get: escape, scales of rows and columns, width, and unit."""
         return self.escape, *(self.scales or NO_SCALES), self.unit
 
 
@@ -149,7 +151,7 @@ def fitted_scales(
     work = np.empty(2 * scales.size + SCRATCH, np.int64)
     narrow, room = np.zeros(height, np.int32), np.empty(TILE, np.uint8)
     counts, sizes = np.zeros(256, np.int64), np.empty(3, np.int64)
-    arrays = narrow, work, count_tables(), scales, room, counts, sizes
+    arrays = narrow, work, count_tables(), room, scales, counts, sizes
     _fit_scales(symbols, width, group, *rounding(quantum, unit), one, unit, logs, *arrays)
     nbits, of_rows, of_columns = sizes.tolist()
     rows, columns = scales[:count], scales[count : count + height]
@@ -232,12 +234,11 @@ def join_planes(
     Corrupt
         If a group does not have as many coded elements as its number says.
     """
-    escape, *scales, unit = form.arguments
     streaming = streaming and out.ctypes.data % STREAMED == 0
     counts, planes = group_arguments(out.itemsize, coded)
-    room, groups = np.empty(TILE, np.uint8), (counts, escape, orders()[1], planes)
+    room, groups = np.empty(TILE, np.uint8), (counts, orders()[1], planes)
     valid = _joined(out.itemsize, form.shift)(
-        *(first, others, stride, *scales, unit, start, room, *groups, streaming, out)
+        *(first, others, stride, *form.arguments, start, room, *groups, streaming, out)
     )
     if valid < counts.size:
         raise wrong_group(start // TILE + valid)
@@ -300,7 +301,7 @@ def _moving(move: Any) -> Subroutine:
         if columns.size == 0:
             move_rows(source, rows, width, start, np.uint16(unit), out)
             return
-        fill_classes(rows, columns, width, start, out)
+        fill_classes((rows, columns, width), start, out)
         if unit == 1:
             for i in range(out.size):
                 out[i] = move(source[i], _whole_octaves(out[i]))
@@ -316,47 +317,31 @@ _lower_part, _raise_part = _moving(_lowered), _moving(_raised)
 
 
 @kernel(
-    "in uint8[], int64, int64, float64, int64, int64, int64, int64, in int64[], out int32[], "
-    "out int64[], out int64[], out uint8[], out uint8[], out int64[], out int64[]"
+    "in uint8[], int64, int64, (float64, int64, int64), int64, int64, in int64[], "
+    "(out int32[], out int64[], out int64[], out uint8[]), out uint8[], out int64[], out int64[]"
 )
-def _fit_scales(
-    symbols,
-    width,
-    group,
-    factor,
-    quantum,
-    most,
-    one,
-    unit,
-    logs,
-    narrow,
-    work,
-    tables,
-    scales,
-    room,
-    counts,
-    sizes,
-):
+def _fit_scales(symbols, width, group, rounding, one, unit, logs, arrays, scales, counts, sizes):
     # With k rows and g groups: narrow.size is `width`, or 0 if `group` is 0; scales.size == k +
     # narrow.size + g, and work.size twice that and SCRATCH. room.size == TILE, counts.size == 256,
     # sizes.size == 3; see `count_part` for `tables`. `narrow` and `counts` are 0 before.
+    narrow, work, tables, room = arrays
     height = narrow.size
     count = (symbols.size + width - 1) // width
     groups = scales.size - height - count
-    sums, numbers = work[:count], work[count : 2 * count]
+    sums = work[:count], work[count : 2 * count]
     columns = work[2 * count : 2 * (count + height)]
     grouped, scratch = work[2 * (count + height) : 2 * scales.size], work[2 * scales.size :]
     rows, by_column = scales[:count], scales[count : count + height]
     by_group = scales[count + height :]
     columns[:] = 0
     grouped[:] = 0
-    add_byte_rows(symbols, width, narrow, sums, numbers, columns)
-    round_scales(sums, numbers, sums, numbers, factor, quantum, most, one, rows)
+    add_byte_rows(symbols, width, narrow, *sums, columns)
+    round_scales(sums, sums, rounding, one, rows)
     for j in range(height):
         grouped[j // group] += columns[j]
         grouped[groups + j // group] += columns[height + j]
-    own, own_numbers = grouped[:groups], grouped[groups:]
-    round_scales(own, own_numbers, own, own_numbers, factor, quantum, most, CENTER, by_group)
+    own = grouped[:groups], grouped[groups:]
+    round_scales(own, own, rounding, CENTER, by_group)
     for j in range(height):
         by_column[j] = by_group[j // group]
     tables[:] = 0
@@ -377,9 +362,10 @@ def taking_part(itemsize: int, shift: int) -> Subroutine:
     take_first = taking_first(itemsize, shift)
 
     @subroutine
-    def take_part(bits, escape, rows, columns, width, unit, start, part, room):
+    def take_part(bits, form, start, part, room):
         # part.size bits from `start` on; room.size == TILE. rows.size is 0 if no byte is lowered;
         # else see `_moving` for the scales.
+        escape, rows, columns, width, unit = form
         source = bits[start : start + part.size]
         if rows.size == 0:
             take_first(source, escape, part)
@@ -396,16 +382,15 @@ def _taking(itemsize: int, shift: int) -> Kernel:
     take = taking_part(itemsize, shift)
 
     @kernel(
-        f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, int64, int64, "
-        "int64, out uint8[], out uint8[]",
+        f"in uint{8 * itemsize}[], {FORM}, int64, int64, int64, out uint8[], out uint8[]",
         variant=f"{itemsize} {shift}",
     )
-    def take_runs(bits, escape, rows, columns, width, unit, start, run, period, room, out):
+    def take_runs(bits, form, start, run, period, room, out):
         # The runs lie in `bits`; see `taking_part` for the other arrays.
         for first in range(0, out.size, TILE):
             at = start + first // run * period + first % run
             part = out[first : first + TILE]
-            take(bits, escape, rows, columns, width, unit, at, part, room)
+            take(bits, form, at, part, room)
 
     return take_runs
 
@@ -415,19 +400,17 @@ def _counted(itemsize: int, shift: int) -> Kernel:
     take = taking_part(itemsize, shift)
 
     @kernel(
-        f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, int64, int64, "
-        "int64, int64, out uint8[], out int64[], out int64[]",
+        f"in uint{8 * itemsize}[], {FORM}, int64, int64, int64, int64, out uint8[], out int64[], "
+        "out int64[]",
         variant=f"{itemsize} {shift}",
     )
-    def count_runs(
-        bits, escape, rows, columns, width, unit, start, count, run, period, room, tables, counts
-    ):
+    def count_runs(bits, form, start, count, run, period, room, tables, counts):
         # room.size == 2 * TILE; counts.size == 256; see `_taking` and `count_part` for the others.
         tables[:] = 0
         for first in range(0, count, TILE):
             at = start + first // run * period + first % run
             part = room[: min(TILE, count - first)]
-            take(bits, escape, rows, columns, width, unit, at, part, room[TILE:])
+            take(bits, form, at, part, room[TILE:])
             count_part(part, tables)
         add_tables(tables, counts)
 
@@ -439,32 +422,19 @@ def _joined(itemsize: int, shift: int) -> Kernel:
     join, join_coded = joining(itemsize, shift), joining_coded(itemsize, shift)
 
     @kernel(
-        "in uint8[], in uint8[], int64, in uint8[], in uint8[], int64, int64, int64, out uint8[], "
-        f"in uint16[], uint8, in uint64[], out uint8[], boolean, out uint{8 * itemsize}[]",
+        f"in uint8[], in uint8[], int64, {FORM}, int64, out uint8[], in uint16[], in uint64[], "
+        f"out uint8[], boolean, out uint{8 * itemsize}[]",
         variant=f"{itemsize} {shift}",
     )
     def join_planes(
-        first,
-        others,
-        stride,
-        rows,
-        columns,
-        width,
-        unit,
-        start,
-        room,
-        counts,
-        escape,
-        orders,
-        planes,
-        streaming,
-        out,
+        first, others, stride, form, start, room, counts, orders, planes, streaming, out
     ):
         # first.size == out.size; room.size is TILE, the size of a group. rows.size is 0 if no byte
         # is lowered, and counts.size is 0 if no element is left out, or the number of groups. The
         # other planes have as many elements as `first`, or as the sum of the counts: others.size
         # >= (itemsize - 2) * stride + their size. See `join_coded` for the other arrays. Returns
         # the number of groups up to the first one whose count is wrong.
+        escape, rows, columns, width, unit = form
         valid, place, is_whole = np.int64(0), 0, rows.size == 0 and counts.size == 0
         if is_whole:
             join(first, others, stride, out, streaming)

@@ -26,6 +26,8 @@ _FLUSH = 1 << 10  # rows whose sums and counts fit into a narrow counter, with i
 
 Sums = tuple[np.ndarray, np.ndarray]
 """Sums of bytes, and numbers of the bytes that are not 0, of each row or column."""
+SUMS = "(in int64[], in int64[])"
+"""Types of `Sums`, one parameter of kernels."""
 
 
 class LineSums:
@@ -162,11 +164,12 @@ def rounding(quantum: int, unit: int) -> tuple[float, int, int]:
     return _PER_OCTAVE / (unit * quantum), quantum, MOST & -quantum
 
 
-@kernel(
-    "in int64[], in int64[], in int64[], in int64[], float64, int64, int64, int64, out uint8[]"
-)
-def round_scales(sums, counts, all_sums, all_counts, factor, quantum, most, one, out):
+@kernel(f"{SUMS}, {SUMS}, (float64, int64, int64), int64, out uint8[]")
+def round_scales(lines, average, rounding, one, out):
     """Write the scales of lines; see `rounded_scales`."""
+    sums, counts = lines
+    all_sums, all_counts = average
+    factor, quantum, most = rounding
     # sums.size == counts.size == out.size, and all_sums.size == all_counts.size. The total is
     # below 2^53, so its quotient is rounded only once.
     total, number = np.int64(0), np.int64(0)

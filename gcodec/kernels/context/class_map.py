@@ -29,6 +29,10 @@ COUNTS = CLASSES * 256  # size of a table of counts: of each symbol in each clas
 TILE = 1 << 12  # elements that kernels classify at once
 
 ScaleArrays = tuple[np.ndarray, np.ndarray, int]  # scales of rows and columns, width of a row
+SCALES = "(in uint8[], in uint8[], int64)"
+"""Types of `ScaleArrays`, one parameter of kernels."""
+TALLY = "(out uint8[], out uint16[], out int32[])"
+"""Types of the arrays in which `tally` counts, one parameter of kernels."""
 
 _LAST, _CENTER = np.uint8(CLASSES - 1), np.uint8(CENTER)
 _NARROW = 24  # largest width of rows that are filled by vectors
@@ -244,9 +248,10 @@ def _store_row(e: Emitter) -> None:
     e.store(classes, e.address("out", "at"), 1)
 
 
-@kernel("in uint8[], in uint8[], int64, int64, out uint8[]")
-def fill_classes(rows, columns, width, start, out):
-    """Write classes; see `map_classes`. `rows` covers start + out.size elements."""
+@kernel(f"{SCALES}, int64, out uint8[]")
+def fill_classes(scales, start, out):
+    """Write classes; see `map_classes`. The scales of rows cover start + out.size elements."""
+    rows, columns, width = scales
     row = start // width
     column = start - row * width
     if columns.size == 0 or width > _NARROW:
@@ -311,13 +316,13 @@ def join_classes(symbols, classes, out):
         out[i] = np.uint16(classes[i]) << _CLASS | np.uint16(symbols[i])
 
 
-@kernel("in uint8[], in uint8[], in uint8[], int64, int64, in int64[], out uint8[], out uint16[]")
-def _join_symbols(symbols, rows, columns, width, start, unknown, classes, out):
+@kernel(f"in uint8[], {SCALES}, int64, in int64[], out uint8[], out uint16[]")
+def _join_symbols(symbols, scales, start, unknown, classes, out):
     # classes.size == TILE; out.size == symbols.size, which exceeds every element of `unknown`.
     for first in range(0, out.size, TILE):
         part, target = symbols[first : first + TILE], out[first : first + TILE]
         own = classes[: target.size]
-        fill_classes(rows, columns, width, start + first, own)
+        fill_classes(scales, start + first, own)
         for i in range(target.size):
             target[i] = np.uint16(own[i]) << _CLASS | np.uint16(part[i])
     for i in range(unknown.size):
@@ -328,19 +333,20 @@ def _join_symbols(symbols, rows, columns, width, start, unknown, classes, out):
 
 
 @subroutine
-def tally(symbols, rows, columns, width, start, step, classes, joined, tables):
+def tally(symbols, scales, start, step, room):
     """Count symbols by class in `tables`; return the least and largest class, and the top symbol.
 
-    classes.size == joined.size == TILE. `tables` holds several tables of zeros, whose sum will be
-    the counts; `take_counts` adds them up. There are fewer than 2^31 symbols.
+    The room is classes and joined, of size TILE, and `tables`: several tables of zeros, whose sum
+    will be the counts; `take_counts` adds them up. There are fewer than 2^31 symbols.
     """
+    classes, joined, tables = room
     low, high, top = np.uint8(CLASSES - 1), np.uint8(0), np.uint8(0)
     for first in range(0, symbols.size, TILE):
         if (start + first) // TILE % step:
             continue
         part = symbols[first : first + TILE]
         own, words = classes[: part.size], joined[: part.size]
-        fill_classes(rows, columns, width, start + first, own)
+        fill_classes(scales, start + first, own)
         for i in range(part.size):
             low, high = min(low, own[i]), max(high, own[i])
             top = max(top, part[i])
@@ -379,17 +385,12 @@ def take_counts(tables, model, top, counts):
     return np.int64(last)
 
 
-@kernel(
-    "in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out uint16[], "
-    "out int32[], out int32[], out int64[]"
-)
-def _count_classes(
-    symbols, rows, columns, width, start, step, classes, joined, tables, row, counts
-):
-    # See `tally`; `tables` is zero again in the end; row.size == 256, counts.size == COUNTS.
-    low, high, top = tally(symbols, rows, columns, width, start, step, classes, joined, tables)
+@kernel(f"in uint8[], {SCALES}, int64, int64, {TALLY}, out int32[], out int64[]")
+def _count_classes(symbols, scales, start, step, room, row, counts):
+    # See `tally`; its tables are zero again in the end; row.size == 256, counts.size == COUNTS.
+    low, high, top = tally(symbols, scales, start, step, room)
     for model in range(low, high + 1):
-        take_counts(tables, model, top, row)
+        take_counts(room[2], model, top, row)
         out = counts[model << 8 : (model << 8) + top + 1]
         for k in range(out.size):
             out[k] += row[k]
@@ -423,17 +424,14 @@ def _find_above(e: Emitter) -> None:
     e.store(mask, e.args["above"], 8)
 
 
-@kernel(
-    "in uint8[], in uint8[], in uint8[], int64, int64, in uint8[], out uint8[], out uint64[], "
-    "out int64[]"
-)
-def _find_unknown(symbols, rows, columns, width, start, tops, classes, above, places):
+@kernel(f"in uint8[], {SCALES}, int64, in uint8[], out uint8[], out uint64[], out int64[]")
+def _find_unknown(symbols, scales, start, tops, classes, above, places):
     # classes.size == TILE; tops.size == CLASSES; above.size == 1. See `listed_positions`.
     count = 0
     for first in range(0, symbols.size, TILE):
         part = symbols[first : first + TILE]
         own = classes[: part.size]
-        fill_classes(rows, columns, width, start + first, own)
+        fill_classes(scales, start + first, own)
         for at in range(0, own.size, 64):
             if at + 64 <= own.size:
                 _find_above(part, own, at, tops, above)

@@ -12,6 +12,8 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.class_map import (
     CLASSES,
+    SCALES,
+    TALLY,
     TILE,
     ScaleArrays,
     count_tables,
@@ -222,34 +224,19 @@ def _add_counts(counts, costs, sums):
 
 
 @kernel(
-    "in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out uint16[], "
-    "out int32[], out int32[], out int32[], in int64[], out int64[], out uint8[]"
+    f"in uint8[], {SCALES}, int64, int64, {TALLY}, out int32[], out int32[], in int64[], "
+    "out int64[], out uint8[]"
 )
-def add_symbols(
-    symbols,
-    rows,
-    columns,
-    width,
-    start,
-    step,
-    classes,
-    joined,
-    tables,
-    counts,
-    total,
-    costs,
-    sums,
-    reach,
-):
+def add_symbols(symbols, scales, start, step, room, counts, total, costs, sums, reach):
     """Add the costs of symbols with each table to `sums`, in halves, and write their reach.
 
-    `class_map.tally` describes the scratch arrays. counts.size == 256, 2 * costs.size == COUNTS *
+    `class_map.tally` describes the room. counts.size == 256, 2 * costs.size == COUNTS *
     sums.size; `reach` has CLASSES elements, or none. `total`, of 256 elements or none, is raised
     by the counts of all classes.
     """
-    low, high, top = tally(symbols, rows, columns, width, start, step, classes, joined, tables)
+    low, high, top = tally(symbols, scales, start, step, room)
     for row in range(low, high + 1):
-        last = take_counts(tables, row, top, counts)
+        last = take_counts(room[2], row, top, counts)
         add_of_class(counts[: max(last + 1, 0)], row, costs, sums)
         for k in range(last + 1 if total.size > 0 else 0):
             total[k] = np.int32(total[k] + counts[k])

@@ -67,10 +67,10 @@ def matrix_sizes(
     """
     order, table, columns, narrowest = _in_order(tuple(matrices))
     rows = -(-symbols.size // narrowest)
-    (row_one, column_one), costs, logs = prices
+    ones, costs, logs = prices
     out = np.empty((len(order), 3), np.int64)
     _find_sizes(
-        *(symbols, table, row_one, column_one, step, costs.reshape(-1), logs),
+        *(symbols, table, *ones, step, costs.reshape(-1), logs),
         *(np.empty(TILE + 2 * (rows + columns), np.uint8), np.empty(TILE, np.uint16)),
         *(np.zeros(columns + 512, np.int32), count_tables(), np.empty(rows + columns, np.int64)),
         *(np.empty(SCRATCH + 2 * costs.shape[1], np.int64), out.reshape(-1)),
@@ -104,30 +104,16 @@ def _in_order(
 
 
 @kernel(
-    "in uint8[], in int64[], int64, int64, int64, in int64[], in int64[], out uint8[], "
-    "out uint16[], out int32[], out int32[], out int64[], out int64[], out int64[]",
+    "in uint8[], in int64[], (int64, int64), int64, in int64[], in int64[], "
+    "(out uint8[], out uint16[], out int32[], out int32[], out int64[], out int64[]), out int64[]",
     vectorized=False,
 )
-def _find_sizes(
-    symbols,
-    table,
-    row_one,
-    column_one,
-    step,
-    costs,
-    logs,
-    bytes_,
-    joined,
-    narrow,
-    tables,
-    sums,
-    scratch,
-    out,
-):
+def _find_sizes(symbols, table, ones, step, costs, logs, room, out):
     # table.size == out.size: 3 numbers of each matrix. With R and C as the largest numbers of
     # rows and of columns, sums.size >= R + C, narrow.size >= 512 + C, bytes_.size >= TILE + 2 (R +
     # C); joined.size == TILE. `tables` and `narrow` are zeros; scratch.size is SCRATCH and twice
     # the number of tables.
+    bytes_, joined, narrow, tables, sums, scratch = room
     n, before, had_columns = symbols.size, np.int64(0), False
     list_scratch, halves = scratch[:SCRATCH], scratch[SCRATCH:]
     counts, total, narrow = narrow[:256], narrow[256:512], narrow[512:]
@@ -141,16 +127,14 @@ def _find_sizes(
         before, had_columns = width, height > 0
         tile, down = bytes_[:TILE], bytes_[TILE : TILE + count]
         across = bytes_[TILE + count : TILE + count + height]
-        find_scales(rows, columns, n, width, group, quantum, row_one, column_one, down, across)
+        find_scales(rows, columns, n, (width, group, quantum), ones, down, across)
         halves[:] = 0
         if at > 0 and count == 1 and height == 0:  # a single class
             add_of_class(total, min(np.int64(down[0]), CLASSES - 1), costs, halves)
         else:
             first = total[: 256 if at == 0 else 0]
-            add_symbols(
-                *(symbols, down, across, width, 0, step, tile, joined, tables, counts, first),
-                *(costs, halves, tile[:0]),
-            )
+            scales, own = (down, across, width), (tile, joined, tables)
+            add_symbols(symbols, scales, 0, step, own, counts, first, costs, halves, tile[:0])
         size, least = halves.size // 2, np.int64(0)
         for t in range(size):
             # The low halves have 16 bits.

@@ -13,9 +13,9 @@ from gcodec.kernels.bits.byte_planes import (
     taking_coded,
     taking_others,
 )
-from gcodec.kernels.context.byte_scales import PlaneForm, taking_part
+from gcodec.kernels.context.byte_scales import FORM, PlaneForm, taking_part
 from gcodec.kernels.context.class_map import TILE
-from gcodec.kernels.prefix.prefix_write import table_arguments, write_table_words
+from gcodec.kernels.prefix.prefix_write import TABLES, table_arguments, write_table_words
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.runtime.jit import Kernel, factory, kernel
 
@@ -62,11 +62,12 @@ def append(
     stride = others.size // max(bits.itemsize - 1, 1)
     part, progress = np.empty(2 * TILE, np.uint8), np.zeros(7, np.int64)
     ends = np.empty(-(-(bits.size - start) // TILE), np.int64)
-    planes = *form.arguments, part, start, counts[tiles], orders()[0], room, place, stride, others
-    table = table_arguments(code, bits.size - start)
+    planes = part, start, counts[tiles], orders()[0], room, place, stride, others
+    tables = table_arguments(code, bits.size - start)
     loop = _appending(bits.itemsize, form.shift)
     while True:
-        loop(bits, *planes, *table, string.data, string.state, ends, progress)
+        target = string.data, string.state, ends, progress
+        loop(bits, *form.arguments, *planes, *tables, *target)
         if progress[1] == ends.size:
             return ends
         if progress[2]:
@@ -80,40 +81,13 @@ def _appending(itemsize: int, shift: int) -> Kernel:
     take_coded = taking_coded(itemsize, shift)
 
     @kernel(
-        f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, out uint8[], "
-        "int64, in uint16[], in uint64[], out uint8[], int64, int64, out uint8[], in uint64[], "
-        "in uint64[], out uint8[], int64, int64, int64, in uint64[], out uint16[], out int64[], "
-        "out uint8[], out uint64[], out int64[], out int64[]",
+        f"in uint{8 * itemsize}[], {FORM}, out uint8[], int64, "
+        "(in uint16[], in uint64[], out uint8[]), int64, int64, out uint8[], "
+        f"{TABLES}, out uint8[], out uint64[], out int64[], out int64[]",
         variant=f"{itemsize} {shift}",
     )
     def append_planes(
-        bits,
-        escape,
-        rows,
-        columns,
-        width,
-        unit,
-        room,
-        start,
-        counts,
-        orders,
-        planes,
-        place,
-        stride,
-        others,
-        singles,
-        groups,
-        digits,
-        together,
-        base,
-        span,
-        pairs,
-        places,
-        kept,
-        out,
-        state,
-        ends,
-        progress,
+        bits, form, room, start, coded, place, stride, others, tables, out, state, ends, progress
     ):
         # room.size == 2 * TILE; others.size >= (itemsize - 1) * stride; ends.size is the number of
         # tiles, which are groups, from element `start` on; see `taking_part` for the scales.
@@ -122,14 +96,14 @@ def _appending(itemsize: int, shift: int) -> Kernel:
         # `take_coded` for `orders` and `planes`. The first three fields of `progress` are the ones
         # of `write_table_words`; the next three are those of a tile, whose size is the last field.
         # See there for the other arrays.
-        own, bound = progress[3:6], progress[6:]
+        (counts, orders, planes), own, bound = coded, progress[3:6], progress[6:]
         for group in range(min(progress[1], counts.size)):
             place += np.int64(counts[group])
         for tile in range(progress[1], ends.size):
             first = start + tile * TILE
             source = bits[first : first + TILE]
             part = room[: source.size]
-            take_first(bits, escape, rows, columns, width, unit, first, part, room[TILE:])
+            take_first(bits, form, first, part, room[TILE:])
             if counts.size == 0:
                 take_others(source, stride, others[first:])
             else:
@@ -137,8 +111,7 @@ def _appending(itemsize: int, shift: int) -> Kernel:
                 take_coded(source, part, count, stride, orders, planes, others[place:])
                 place += count
             own[0], own[1], own[2], bound[0] = progress[0] - tile * TILE, 0, 0, part.size
-            table = singles, groups, digits, together, base, span, pairs, places, kept
-            write_table_words(part, *table, bound, out, state, ends[tile : tile + 1], own)
+            write_table_words(part, tables, bound, out, state, ends[tile : tile + 1], own)
             progress[0], progress[1], progress[2] = tile * TILE + own[0], tile + own[1], own[2]
             if own[1] == 0:
                 break

@@ -47,10 +47,10 @@ def scales_of_sums(
     rows : (ceil(n / width),) uint8 array
     columns : (width,) uint8 array, or an empty one
     """
-    width, group, quantum = matrix
+    width, group, _ = matrix
     row_scales = np.empty(rows.size, np.uint8)
     column_scales = np.empty(width if group else 0, np.uint8)
-    find_scales(rows, columns, n, width, group, quantum, *ones, row_scales, column_scales)
+    find_scales(rows, columns, n, *matrix, *ones, row_scales, column_scales)
     return row_scales, column_scales
 
 
@@ -67,15 +67,16 @@ def _scale(mean, one, quantum):
 
 
 @kernel(
-    "in int64[], in int64[], int64, int64, int64, int64, int64, int64, out uint8[], out uint8[]",
+    "in int64[], in int64[], int64, (int64, int64, int64), (int64, int64), out uint8[], "
+    "out uint8[]",
     vectorized=False,
 )
-def find_scales(
-    rows, columns, n, width, group, quantum, row_one, column_one, row_scales, column_scales
-):
+def find_scales(rows, columns, n, matrix, ones, row_scales, column_scales):
     """Write scales; see `scales_of_sums`."""
     # row_scales.size == rows.size == ceil(n / width); column_scales.size == columns.size == width,
     # or column_scales is empty.
+    width, group, quantum = matrix
+    row_one, column_one = ones
     total, last = np.int64(0), n - (rows.size - 1) * width  # `last` is the size of the last row
     for i in range(rows.size):
         total += rows[i]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,10 @@ from gcodec.runtime.reuse import scratch
 
 _NONE = np.empty(0, np.float32)
 _PART = 1 << 16  # elements whose range is found together, where no buckets are requested
+TERMS = "(in float32[], in float32[], float32, out float32[], out float32[])"
+"""Types of what `ResidualUpdate.terms` returns, one parameter of kernels."""
+NO_TERMS = _NONE, _NONE, np.float32(0), _NONE, _NONE
+"""Terms of a kernel that adds no residual."""
 
 
 class ResidualUpdate(NamedTuple):
@@ -81,6 +85,10 @@ class ResidualUpdate(NamedTuple):
         residual, new_residual = self.residual[own], self.new_residual[own]
         backup = self.backup[own]
         return self._replace(residual=residual, new_residual=new_residual, backup=backup)
+
+    def terms(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.float32, Any, Any]:
+        """Return what kernels get: x, the residual, its decay, the new residual, the backup."""
+        return x, self.residual, self.decay, self.new_residual, self.backup
 
     def saving(self) -> ResidualUpdate:
         """Return an update in place that saves the residual, so that `restore` can undo it."""
@@ -192,7 +200,7 @@ def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> ValueSta
     def task(i: int, j: int) -> int:
         part, own = slice(i // TILE, -(-j // TILE)), update.part(i, j)
         scratch = np.empty(2 * LANES), np.zeros(COLUMN, np.uint32)
-        terms = x[i:j], own.residual, own.decay, own.new_residual, own.backup
+        terms = own.terms(x[i:j])
         top = int(_correct_with_moments(*terms, *scratch, sums[part], squares[part]))
         own.mark_replaced()
         return top
@@ -218,8 +226,7 @@ def _past_cache(x: np.ndarray, update: ResidualUpdate, bucket: int) -> np.ndarra
     def task(i: int, j: int) -> None:
         own = update.part(i, j)
         own_keys = keys[i // bucket : -(-j // bucket)].reshape(-1)
-        terms = x[i:j], own.residual, own.decay, own.new_residual, own.backup
-        _correct_past_cache(*terms, bucket, own_keys)
+        _correct_past_cache(*own.terms(x[i:j]), bucket, own_keys)
         own.mark_replaced()
 
     pool.run(task, x.size, bucket, x)
@@ -295,12 +302,10 @@ def _emit_stores(e: Emitter, total: Value, target: Value, former: Value, backup:
 add_range, _stream_range = _sums_block(False), _sums_block(True)
 
 
-@kernel(
-    "in float32[], in float32[], float32, out float32[], out float32[], int64, out int32[]",
-    variant="stream",
-)
-def _correct_past_cache(x, residual, decay, new_residual, backup, bucket, keys):
+@kernel(f"{TERMS}, int64, out int32[]", variant="stream")
+def _correct_past_cache(terms, bucket, keys):
     # bucket is a multiple of BLOCK; keys.size == 2 * ceil(new_residual.size / bucket)
+    x, residual, decay, new_residual, backup = terms
     saves = backup.size > 0
     for b in range(keys.size // 2):
         start = b * bucket
@@ -358,16 +363,18 @@ def _sum_block(e: Emitter) -> None:
 
 
 @inline
-def add_block(x, residual, i, decay, sums, j, backup, streaming):
-    """Save 32 elements of the residual; write x + decay·residual to `sums`, from j on."""
+def add_block(terms, i, sums, j, streaming):
+    """Save 32 elements of the residual from i on; write the sums of terms to `sums`, from j on."""
+    x, residual, decay, _, backup = terms
     if backup.size:
         copy_block(residual, i, backup, i, streaming)
     _sum_block(x, residual, i, decay, sums, j)
 
 
 @inline
-def store_errors(errors, j, new_residual, i, backup, streaming):
+def store_errors(errors, j, terms, i, streaming):
     """Write 32 errors, from j on, to the new residual, from element i on."""
+    new_residual, backup = terms[3], terms[4]
     copy_block(errors, j, new_residual, i, streaming and backup.size == 0)
 
 
@@ -379,17 +386,18 @@ def fetch_terms(e: Emitter) -> None:
 
 
 @inline
-def add_tile(x, residual, start, size, decay, sums, new_residual, backup, streaming, ahead):
+def add_tile(terms, start, size, sums, streaming, ahead):
     """Save the residual of `size` elements from `start` on, and write their sums.
 
     The sums go to `sums`, from its first element on, and to `new_residual`. The terms of the sums
     that lie `ahead` elements further on are prefetched.
     """
+    x, residual, decay, new_residual, backup = terms
     whole = size - size % BLOCK
     for j in range(0, whole, BLOCK):
         i = start + j
-        add_block(x, residual, i, decay, sums, j, backup, streaming)
-        store_errors(sums, j, new_residual, i, backup, streaming)
+        add_block(terms, i, sums, j, streaming)
+        store_errors(sums, j, terms, i, streaming)
         fetch_terms(x, residual, i + ahead)
     for j in range(whole, size):
         i = start + j
@@ -428,13 +436,10 @@ def _column_sums(e: Emitter) -> None:
     emit_moments(e, total)
 
 
-@kernel(
-    "in float32[], in float32[], float32, out float32[], out float32[], out float64[], "
-    "out uint32[], out float64[], out float64[]",
-    variant="stream",
-)
-def _correct_with_moments(x, residual, decay, new_residual, backup, scratch, top, sums, squares):
-    # See reduce._tile_moments for the arguments after `backup`.
+@kernel(f"{TERMS}, out float64[], out uint32[], out float64[], out float64[]", variant="stream")
+def _correct_with_moments(terms, scratch, top, sums, squares):
+    # See reduce._tile_moments for the arguments after `terms`.
+    x, residual, decay, new_residual, backup = terms
     saves = backup.size > 0
     lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
     for i in range(x.size - x.size % TILE, x.size):
@@ -445,8 +450,8 @@ def _correct_with_moments(x, residual, decay, new_residual, backup, scratch, top
     for tile in range(x.size // TILE):
         for t in range(0, LANES, COLUMN):  # a column ends inside its tile
             at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
-            terms = x, residual, at, ahead, decay, new_residual, backup, saves
-            _column_sums(*terms, lanes_1, lanes_2, t, top)
+            column = x, residual, at, ahead, decay, new_residual, backup, saves
+            _column_sums(*column, lanes_1, lanes_2, t, top)
         sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
     fence()
     return finish_moments(new_residual, scratch, top, sums, squares)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_tile
+from gcodec.kernels.numeric.arithmetic import TERMS, ResidualUpdate, add_tile
 from gcodec.kernels.numeric.convert import is_converted
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.numeric.words import load_word
@@ -75,8 +75,8 @@ def add_residual_with_histogram(x: np.ndarray, update: ResidualUpdate) -> tuple[
         for at in range(start, stop, step):
             end = min(at + step, stop)
             own = update.part(at, end)
-            terms = x[at:end], own.residual, own.decay, own.new_residual, own.backup, streaming
-            largest = _count_sums(*terms, sums, sums.view(np.uint8), tables, counts)
+            terms = own.terms(x[at:end])
+            largest = _count_sums(*terms, streaming, sums, sums.view(np.uint8), tables, counts)
             own.mark_replaced()
             top = max(top, int(largest))
         return top, counts
@@ -134,19 +134,17 @@ def _count_magnitudes(data, tables, counts):
     _add_tables(tables, counts)
 
 
-@kernel(
-    "in float32[], in float32[], float32, out float32[], out float32[], boolean, out float32[], "
-    "in uint8[], out uint32[], out int64[]"
-)
-def _count_sums(x, residual, decay, new_residual, backup, streaming, sums, data, tables, counts):
+@kernel(f"{TERMS}, boolean, out float32[], in uint8[], out uint32[], out int64[]")
+def _count_sums(terms, streaming, sums, data, tables, counts):
     # x.size is at most _PART; residual and new_residual are as long, and backup is or has no
     # elements. sums.size == _TILE, and data are its bytes. See _count_bins and _add_tables.
     # Returns the largest magnitude.
     tables[:] = np.uint32(0)
     top = np.uint32(0)
-    for tile in range(0, x.size, _TILE):
-        size = min(x.size - tile, _TILE)
-        add_tile(x, residual, tile, size, decay, sums, new_residual, backup, streaming, _TILE)
+    n = terms[0].size
+    for tile in range(0, n, _TILE):
+        size = min(n - tile, _TILE)
+        add_tile(terms, tile, size, sums, streaming, _TILE)
         for j in range(size):
             top = max(top, magnitude_bits(sums[j]))
         _count_bins(data[: 4 * size], tables)

@@ -272,8 +272,15 @@ def _writer(family: Family) -> Kernel:
     return write_words
 
 
+TABLES = (
+    "(in uint64[], in uint64[], out uint8[], int64, int64, int64, in uint64[], out uint16[], "
+    "out int64[])"
+)
+"""Types of what `table_arguments` returns, one parameter of kernels."""
+
+
 def table_arguments(code: TableCode, n: int) -> tuple[Any, ...]:
-    """Return the arguments of `write_table_words` for a code and n symbols."""
+    """Return the tables of `write_table_words` for a code and n symbols."""
     tables, pairs, kept = byte_tables(code), _NO_PAIRS, np.empty(3, np.int64)
     if tables.digit == 8 and n >= _LEAST_PAIRED:
         pairs = pair_table(code)
@@ -423,32 +430,13 @@ def _join_pairs(small, i, whole, base, span, pairs, places, out, state, kept):
     return 2 * kept[0]
 
 
-@kernel(
-    "in uint8[], in uint64[], in uint64[], out uint8[], int64, int64, int64, in uint64[], "
-    "out uint16[], out int64[], in int64[], "
-    "out uint8[], out uint64[], out int64[], out int64[]"
-)
-def write_table_words(
-    small,
-    singles,
-    groups,
-    digits,
-    together,
-    base,
-    span,
-    pairs,
-    places,
-    kept,
-    bounds,
-    out,
-    state,
-    ends,
-    progress,
-):
+@kernel(f"in uint8[], {TABLES}, in int64[], out uint8[], out uint64[], out int64[], out int64[]")
+def write_table_words(small, tables, bounds, out, state, ends, progress):
     """Append the words of symbols of a `TableCode` to a string; see `write_symbols`."""
     # digits.size == _TILE; ends.size == bounds.size, and no bound passes small.size. If `span` is
     # above 0, so is places.size: _TILE / 2. `progress` counts the symbols and the blocks that are
     # written, then whether the next symbol has no word.
+    singles, groups, digits, together, base, span, pairs, places, kept = tables
     limit = out.size - SLACK  # four words of digits take at most 24 bytes
     i, b = progress[0], progress[1]
     too_large = np.uint64(0)

@@ -75,8 +75,10 @@ _read_symbol = reading(LEVELS)
 
 
 @subroutine
-def _read_pair(data, at, end, near, singles, gap_code, code, gaps, levels, far, wide, i):
+def _read_pair(data, at, end, tables, pairs, i):
     """Read the pair at bit `at` to place i; return the next bit, or an error."""
+    _, near, singles, gap_code, code = tables
+    gaps, levels, far, wide = pairs
     entry = np.int64(near[peek(data, at) >> _GAP_LOOK])
     gap = np.uint64(entry >> 6)
     if entry and at + (entry & 63) <= end:
@@ -101,31 +103,16 @@ def _read_pair(data, at, end, near, singles, gap_code, code, gaps, levels, far, 
 
 
 @kernel(
-    "in uint8[], in int64[], in int64[], boolean, int64, in uint64[], in uint32[], "
-    "in uint32[], in uint64[], in uint64[], out int64[], out uint8[], out uint8[], "
-    "out uint64[], out uint64[], out int64[]",
+    "in uint8[], in int64[], in int64[], boolean, int64, "
+    "(in uint64[], in uint32[], in uint32[], in uint64[], in uint64[]), out int64[], "
+    "(out uint8[], out uint8[], out uint64[], out uint64[]), out int64[]",
     vectorized=False,
 )
-def _read_pairs(
-    data,
-    starts,
-    bounds,
-    chained,
-    end,
-    runs,
-    near,
-    singles,
-    gap_code,
-    code,
-    heads,
-    gaps,
-    levels,
-    far,
-    wide,
-    status,
-):
+def _read_pairs(data, starts, bounds, chained, end, tables, heads, pairs, status):
     # No bound passes gaps.size == levels.size. `near` and `singles` are tables of gaps and of
     # symbols, `gap_code` and `code` the numbers of their codes.
+    runs, near, singles, _, _ = tables
+    gaps, levels, far, _ = pairs
     count = bounds.size
     for first in range(0, count, _TOGETHER):
         blocks = min(_TOGETHER, count - first)
@@ -160,9 +147,7 @@ def _read_pairs(
                     if gap >> 6 >= FAR:
                         far[i] = np.uint64(gap >> 6)
                 else:
-                    after = _read_pair(
-                        data, at, end, near, singles, gap_code, code, gaps, levels, far, wide, i
-                    )
+                    after = _read_pair(data, at, end, tables, pairs, i)
                     if after < 0:
                         status[0], status[1] = after, at
                         return
@@ -182,9 +167,7 @@ def _read_pairs(
                         at += np.int64((run >> _BITS) & _BYTE)
                         i += np.int64(run >> _COUNT)
                         continue
-                after = _read_pair(
-                    data, at, end, near, singles, gap_code, code, gaps, levels, far, wide, i
-                )
+                after = _read_pair(data, at, end, tables, pairs, i)
                 if after < 0:
                     status[0], status[1] = after, at
                     return

@@ -72,32 +72,19 @@ _spell = spelling(LEVELS)
 
 
 @kernel(
-    "in uint8[], in uint64[], int64, int64, in uint64[], in uint64[], in uint64[], "
-    "in uint64[], in uint64[], out uint32[], out uint8[], out uint64[], out int64[], "
-    "out int64[], out int64[]",
+    "in uint8[], in uint64[], int64, int64, "
+    "(in uint64[], in uint64[], in uint64[], in uint64[], in uint64[]), "
+    "out uint32[], out uint8[], out uint64[], out int64[], out int64[], out int64[]",
 )
 def _write_pairs(
-    small,
-    wide,
-    base,
-    block_size,
-    gaps,
-    singles,
-    groups,
-    gap_code,
-    code,
-    places,
-    out,
-    state,
-    bits,
-    positions,
-    progress,
+    small, wide, base, block_size, tables, places, out, state, bits, positions, progress
 ):
     # small.size == wide.size, unless no symbol is WIDE; gaps.size == NEAR. `progress` holds
     # the number of written symbols, the position of the last pair, counted from `base`, and
     # the number of written pairs. `bits` and `positions` have an element for each block of
     # pairs. at, acc, have: see `numeric.words._putting`. The loop over groups of four is not a
     # helper, because LLVM then makes slower code of the whole loop.
+    gaps, singles, groups, gap_code, code = tables
     at, acc, have = np.int64(state[0]), state[1], state[2]
     i, last, number = progress[0], progress[1], progress[2]
     limit = out.size - SLACK

@@ -101,9 +101,10 @@ def read(
         buf = np.empty((2, _SPARE + group), np.uint8)
         places = np.empty((group + LINE) // LINE, np.int32)
         factors = np.empty(LINE * ((group + LINE) // bucket + 2), np.float32)
+        room = state(), buf.ravel(), _NONE, places, factors
         _read_values(
-            *(data, starts, block_size, end, numbers, *tables, state(), buf.ravel(), _NONE),
-            *(norms, phase, bucket, s, head, places, factors, streaming, part, status),
+            *(data, starts, block_size, end, numbers, *tables, *room),
+            *(norms, phase, bucket, s, head, streaming, part, status),
         )
         check(status, True)
 
@@ -131,8 +132,9 @@ _scale_by = factoring(False)
 
 
 @inline
-def _write_few(buf, source, norms, phase, bucket, s, out, start, stop):
+def _write_few(buf, source, scale, out, start, stop):
     """Write values `start` to `stop` - 1, whose levels begin at buf[source]."""
+    norms, phase, bucket, s = scale
     for k in range(start, stop):
         level = np.float32(np.int8(buf[source + k - start]))
         out[k] = level * _scale_by(norms[(k + phase) // bucket], s)
@@ -182,38 +184,20 @@ def _write_line(e: Emitter) -> None:
 
 
 @kernel(
-    "in uint8[], in int64[], int64, int64, in uint64[], in uint64[], in uint32[], out int64[], "
-    "out uint8[], out uint64[], in float32[], int64, int64, uint32, int64, out int32[], "
-    "out float32[], boolean, out float32[], out int64[]",
+    "in uint8[], in int64[], int64, int64, (in uint64[], in uint64[], in uint32[]), "
+    "(out int64[], out uint8[], out uint64[], out int32[], out float32[]), "
+    "(in float32[], int64, int64, uint32), int64, boolean, out float32[], out int64[]",
     vectorized=False,
 )
-def _read_values(
-    data,
-    starts,
-    block_size,
-    end,
-    code,
-    runs,
-    singles,
-    heads,
-    buf,
-    wide,
-    norms,
-    phase,
-    bucket,
-    s,
-    head,
-    places,
-    factors,
-    streaming,
-    out,
-    status,
-):
+def _read_values(data, starts, block_size, end, tables, room, scale, head, streaming, out, status):
     # Blocks of `block_size` elements cover out, and starts has one more element; the first
     # bucket begins `phase` elements before out, and none has fewer than LINE elements. buf
     # has two halves, each of _SPARE bytes and those of a group; places and factors suffice for
     # a group. Lines begin at `head`, which is below LINE, and so in the first group: out and a
     # group have at least LINE elements. status[0] == 0.
+    code, runs, singles = tables
+    heads, buf, wide, places, factors = room
+    norms, phase, bucket, s = scale
     n, half, group = out.size, buf.size >> 1, ENTRIES * block_size
     last_at = min(end - TAKEN, 8 * (data.size - 8))
     # The preceding group has `lines` lines, which begin at symbol `source` and element `target`,
@@ -254,7 +238,7 @@ def _read_values(
         for step in range(heads[STEP], lines):
             _write_line(step, *line)
         if first == 0:
-            _write_few(buf, base, norms, phase, bucket, s, out, 0, head)
+            _write_few(buf, base, scale, out, 0, head)
             source, target = base + head, head
         else:
             source, target = base - over, first - over
@@ -272,6 +256,6 @@ def _read_values(
             placed, before = lines, begun
     for step in range(lines):
         _write_line(step, buf, source, places, factors, out, target, streaming)
-    _write_few(buf, base - over, norms, phase, bucket, s, out, n - over, n)
+    _write_few(buf, base - over, scale, out, n - over, n)
     if streaming:
         fence()

@@ -11,7 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, store_errors
+from gcodec.kernels.numeric.arithmetic import (
+    NO_TERMS,
+    TERMS,
+    ResidualUpdate,
+    add_block,
+    fetch_terms,
+    store_errors,
+)
 from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.numeric.reduce import largest_bits
 from gcodec.kernels.quantize.block_format import BlockFormat
@@ -173,16 +180,14 @@ def _run(
 ) -> None:
     scratch = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
     cells = table.cells.first, table.cells.per_sign
-    none = np.empty(0, np.float32)
-    terms, flags = (x, none, np.float32(0), none, none), (False, 0)
+    terms, flags = (x, *NO_TERMS[1:]), (False, 0)
     if update is not None:
-        terms = x, update.residual, update.decay, update.new_residual, update.backup
-        x = update.new_residual
+        terms, x = update.terms(x), update.new_residual
         flags = False, update.rounded_to
         if block_size <= _CACHED:
             x = np.empty(min(block_size, x.size), np.float32)
             flags = block_size % BLOCK == 0 and streams(update.separate_output), update.rounded_to
-    numbers = table.placed() if update is not None else none
+    numbers = table.placed() if update is not None else NO_TERMS[0]
     loop = _quantizer(table.method, update is not None)
     rule_of = *rule, shift, table.entries, *cells
     rules = tops, factors, *rule_of, *scratch
@@ -495,44 +500,24 @@ def _quantizer(method: str, leaves_errors: bool) -> Kernel:
         return factor if divides else np.float32(one / factor)
 
     @kernel(
-        f"{'out' if leaves_errors else 'in'} float32[], in float32[], in float32[], float32, "
-        "out float32[], out float32[], boolean, int64, int64, int64, out float32[], "
-        "out float32[], float32, float32, boolean, float32, in uint32[], int64, int64, "
-        "out float32[], out uint8[], in float32[], out uint8[]",
+        f"{'out' if leaves_errors else 'in'} float32[], {TERMS}, boolean, int64, int64, int64, "
+        "(out float32[], out float32[], float32, float32, boolean), "
+        "(float32, in uint32[], int64, int64), out float32[], out uint8[], in float32[], "
+        "out uint8[]",
         variant=f"{method} {leaves_errors}",
     )
     def blockwise_codes(
-        x,
-        gradient,
-        residual,
-        decay,
-        new_residual,
-        backup,
-        streaming,
-        rounded_to,
-        first,
-        block_size,
-        tops,
-        factors,
-        numerator,
-        least,
-        resets,
-        shift,
-        entries,
-        lowest,
-        count,
-        padded,
-        last,
-        values,
-        out,
+        x, terms, streaming, rounded_to, first, block_size, rules, cells, padded, last, values, out
     ):
         # gradient begins with element `first`, whose byte is the first of `out`, and factors has
         # the factors of all blocks from 0 on, or gets them where numerator is not 0, like tops.
-        # out.size == ceil(gradient.size / per_byte); entries are those of the table; padded and
+        # out.size == ceil(gradient.size / per_byte); cells are those of the table; padded and
         # last have BLOCK elements. Blocks are even where per_byte is 2. With `leaves_errors`,
         # residual and new_residual are as long, and backup is or has no elements; x is
         # new_residual or has room for the sums of a block, and values are the numbers of codes, or
         # of places in a tree. Else x is the gradient.
+        gradient, residual, decay, new_residual, backup = terms
+        tops, factors, numerator, least, resets = rules
         start = 0
         while start < gradient.size:
             b, stop = _block_at(start, first, gradient.size, block_size)
@@ -540,7 +525,7 @@ def _quantizer(method: str, leaves_errors: bool) -> Kernel:
             whole = stop - (stop - start) % BLOCK
             if leaves_errors:
                 for i in range(start, whole, BLOCK):
-                    add_block(gradient, residual, i, decay, x, i - base, backup, streaming)
+                    add_block(terms, i, x, i - base, streaming)
                 rest = x[whole - base : stop - base]
                 for k in range(rest.size):
                     if backup.size:
@@ -550,21 +535,21 @@ def _quantizer(method: str, leaves_errors: bool) -> Kernel:
                 part = x[start - base : stop - base]
                 tops[b] = bits_float(largest_bits(part, np.uint32(0)))
                 factors[b] = _factor(tops[b], numerator, least, resets)
-            numbers = factors[b], shift, entries, lowest, count
-            block_scale = scale_of(tops[b], factors[b]) if leaves_errors else one
+            factor = factors[b]
+            block_scale = scale_of(tops[b], factor) if leaves_errors else one
             ahead = max(stop - start, AHEAD)
             for i in range(start, whole, BLOCK):
                 at = i // per_byte
-                one_block(x, i - base, *numbers, block_scale, values, rounded_to, out, at)
+                one_block(x, i - base, factor, *cells, block_scale, values, rounded_to, out, at)
                 if is_apart:
                     error_block(out, i, block_scale, values, rounded_to, ADD, minus, x, i - base)
                 if leaves_errors:
-                    store_errors(x, i - base, new_residual, i, backup, streaming)
+                    store_errors(x, i - base, terms, i, streaming)
                     fetch_terms(gradient, residual, i + ahead)  # while this block is coded
             if whole < stop:
                 for k in range(BLOCK):
                     padded[k] = x[whole + k - base] if k < stop - whole else np.float32(0)
-                one_block(padded, 0, *numbers, block_scale, values, rounded_to, last, 0)
+                one_block(padded, 0, factor, *cells, block_scale, values, rounded_to, last, 0)
                 if is_apart:
                     error_block(last, 0, block_scale, values, rounded_to, ADD, minus, padded, 0)
                 for k in range((stop - whole + per_byte - 1) // per_byte):

@@ -9,7 +9,14 @@ import itertools
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, correct, fetch_terms
+from gcodec.kernels.numeric.arithmetic import (
+    NO_TERMS,
+    TERMS,
+    ResidualUpdate,
+    add_block,
+    correct,
+    fetch_terms,
+)
 from gcodec.kernels.numeric.norms import Norm, norms
 from gcodec.kernels.numeric.philox import COUNTER_SPAN
 from gcodec.kernels.numeric.reduce import TILE, bucket_squares
@@ -55,10 +62,9 @@ def quantize(
     update : ResidualUpdate, optional
         Residual that is added to x; the new one is the sum minus its decoded value.
     """
-    bucket, leaves_errors, none = scale.bucket, update is not None, np.empty(0, np.float32)
-    terms, gradient = (none, none, np.float32(0), none), x
+    bucket, leaves_errors, terms, gradient = scale.bucket, update is not None, NO_TERMS, x
     if update is not None:
-        terms, x = (x, update.residual, update.decay, update.backup), update.new_residual
+        terms, x = update.terms(x), update.new_residual
     at, whole = first // bucket, x.size - x.size % bucket
     own_norms = scale.norms[at : at + -(-x.size // bucket)]
     numbers = np.uint64(seed), np.uint64(first), np.uint32(scale.s)
@@ -87,37 +93,22 @@ def _quantizer(bucket: int, leaves_errors: bool) -> Kernel:
 
     @kernel(
         f"{'out' if leaves_errors else 'in'} float32[], uint64, uint64, uint32, out float64[], "
-        "in float32[], in float32[], float32, out float32[], boolean, int64, out float32[], "
-        "out uint8[]",
+        f"{TERMS}, boolean, int64, out float32[], out uint8[]",
         variant=f"{bucket} {leaves_errors}",
         vectorized=False,
     )
-    def quantize_buckets(
-        x,
-        seed,
-        first,
-        s,
-        square,
-        gradient,
-        residual,
-        decay,
-        backup,
-        streaming,
-        rounded_to,
-        norms,
-        out,
-    ):
+    def quantize_buckets(x, seed, first, s, square, terms, streaming, rounded_to, norms, out):
         # x.size is a multiple of the bucket, `first` one of _PAIR; x.size // bucket <= norms.size,
         # x.size <= out.size; square.size == 1. Returns whether any norm is tiny; elements of such
         # buckets get level 0. With `leaves_errors`, x gets the sum of gradient and residual, which
         # are as long, and then the quantization errors; x may be the residual if the backup is as
         # long.
-        any_tiny = False
+        gradient, residual, any_tiny = terms[0], terms[1], False
         for b in range(x.size // bucket):
             start = b * bucket
             if leaves_errors:
                 for i in range(start, start + bucket, BLOCK):
-                    add_block(gradient, residual, i, decay, x, i, backup, streaming)
+                    add_block(terms, i, x, i, streaming)
             squares(x, start, square)
             norm = np.float32(np.sqrt(square[0]))
             norms[b] = norm

@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, store_errors
+from gcodec.kernels.numeric.arithmetic import (
+    TERMS,
+    ResidualUpdate,
+    add_block,
+    fetch_terms,
+    store_errors,
+)
 from gcodec.kernels.numeric.convert import add_rounded
 from gcodec.kernels.numeric.philox import emit_words, words
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, float_of_bits
@@ -115,8 +121,9 @@ def quantize(
     if update is not None:
         streaming = streams(update.separate_output)
         leaves_errors, rounded_to = True, update.rounded_to
-    loop, numbers = _quantizer(fmt.name, seed is not None, leaves_errors), _numbers(quantization)
+    loop, modes = _quantizer(fmt.name, seed is not None, leaves_errors), (streaming, rounded_to)
     keys = np.uint64(seed or 0), np.uint64(scale_finder(fmt.block).address)
+    constants = *keys, *_numbers(quantization)
     per_byte, blocks = fmt.per_byte, _TILE // fmt.block
 
     def task(start: int, stop: int) -> int:
@@ -126,8 +133,8 @@ def quantize(
         sums = part[:whole]
         if update is not None:
             update_part, sums = update.part(start, stop), np.empty(_TILE, np.float32)
-        residual, decay, new_residual, backup = update_part[:4]
-        scratch = (
+        numbers = (
+            *constants,
             np.zeros(GROUPS * _TILE // BLOCK, np.int32),
             np.zeros(blocks, np.int32),
             largest,
@@ -137,24 +144,23 @@ def quantize(
         own = scales[start // fmt.block : fmt.blocks(stop)]
         data = out[start // per_byte : fmt.data_nbytes(stop)]
         count = whole // fmt.block
-        arrays = new_residual[:whole], backup[:whole], has_update, streaming, rounded_to
-        terms = part[:whole], residual[:whole], decay, *arrays
-        loop(sums, *terms, np.uint64(start), *keys, *numbers, *scratch, own[:count], data)
+        terms = *update_part.part(0, whole).terms(part[:whole]), has_update, *modes
+        loop(sums, *terms, np.uint64(start), *numbers, own[:count], data)
         if whole < part.size:  # the remaining elements, in a block of zeros
             ends, last = np.empty(BLOCK // fmt.block, np.uint8), np.empty(BLOCK, np.uint8)
-            padded = np.zeros((3, BLOCK), np.float32)
+            padded, rest = np.zeros((3, BLOCK), np.float32), update_part.part(whole, part.size)
             padded[0, : part.size - whole] = part[whole:]
             if has_update:
-                rest = update_part.part(whole, part.size)
                 padded[1, : part.size - whole] = rest.save()
             sums = sums if has_update else padded[0]
-            terms = padded[0], padded[1], decay, padded[2], none, has_update, False, rounded_to
-            loop(sums, *terms, np.uint64(start + whole), *keys, *numbers, *scratch, ends, last)
+            terms = *padded[:2], rest.decay, padded[2], none, has_update, False, rounded_to
+            loop(sums, *terms, np.uint64(start + whole), *numbers, ends, last)
             own[count:] = ends[: own.size - count]
             data[whole // per_byte :] = last[: data.size - whole // per_byte]
             if leaves_errors:
-                errors, target = (padded[2], new_residual) if has_update else (padded[0], part)
-                target[whole:] = errors[: part.size - whole]
+                errors = padded[2] if has_update else padded[0]
+                target = rest.new_residual if has_update else part[whole:]
+                target[:] = errors[: part.size - whole]
         update_part.mark_replaced()
         return int(largest.max())
 
@@ -450,37 +456,13 @@ def _quantizer(name: str, stochastic: bool, leaves_errors: bool) -> Kernel:
     per_byte, per_scale = fmt.per_byte, fmt.block
 
     @kernel(
-        f"{'out' if leaves_errors else 'in'} float32[], in float32[], in float32[], float32, "
-        "out float32[], out float32[], boolean, boolean, int64, uint64, uint64, uint64, "
-        f"{RULE}, {ROOM}, out uint8[], out uint8[]",
+        f"{'out' if leaves_errors else 'in'} float32[], {TERMS}, boolean, boolean, int64, uint64, "
+        f"uint64, uint64, {RULE}, {ROOM}, out uint8[], out uint8[]",
         variant=f"{name} {stochastic} {leaves_errors}",
         vectorized=False,
     )
     def microscale_codes(
-        x,
-        gradient,
-        residual,
-        decay,
-        new_residual,
-        backup,
-        updates,
-        streaming,
-        rounded_to,
-        first,
-        seed,
-        find,
-        divisor,
-        reciprocal,
-        adds,
-        least,
-        parts,
-        tops,
-        largest,
-        factors,
-        sizes,
-        room,
-        scales,
-        out,
+        x, terms, updates, streaming, rounded_to, first, seed, find, rule, arrays, scales, out
     ):
         # gradient.size is a multiple of BLOCK, and gradient begins with element `first`, another
         # multiple. If it `updates`, residual and new_residual are as long, backup is or has no
@@ -489,24 +471,24 @@ def _quantizer(name: str, stochastic: bool, leaves_errors: bool) -> Kernel:
         # of a kernel of `scale_finder`; adds has 256 elements or 1 where scales are powers of two.
         # tops, factors, sizes and room have an element for each block of a tile, a multiple of 32;
         # parts has GROUPS for 32 elements, and largest has 32.
+        gradient, residual = terms[0], terms[1]
+        _, tops, _, factors, sizes, _ = arrays
         for tile in range(0, gradient.size, _TILE):
             stop = min(gradient.size, tile + _TILE)
             base = tile if updates else 0  # element of the gradient for which x[0] is
             if leaves_errors and updates:
                 for i in range(tile, stop, BLOCK):
-                    add_block(gradient, residual, i, decay, x, i - base, backup, streaming)
+                    add_block(terms, i, x, i - base, streaming)
             before = tile // per_scale
             count = stop // per_scale - before
-            rule = divisor, reciprocal, adds, least
-            own = parts, tops, largest, factors, sizes, room
-            find_scales(find, x, tile - base, count, *rule, *own, before, scales)
+            find_scales(find, x, tile - base, count, rule, arrays, before, scales)
             for i in range(tile, stop, BLOCK):
                 start, b = first + np.uint64(i), i // per_scale - before
                 at = i - base
                 numbers = tops, factors, sizes, b, rounded_to
                 code_block(x, at, seed, start, *numbers, out, i // per_byte)
                 if leaves_errors and updates:
-                    store_errors(x, at, new_residual, i, backup, streaming)
+                    store_errors(x, at, terms, i, streaming)
                     fetch_terms(gradient, residual, i + _TILE)
                 elif leaves_errors:
                     fetch_terms(x, x, i + _TILE)

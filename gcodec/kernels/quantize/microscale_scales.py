@@ -211,10 +211,10 @@ def _copy_block(e: Emitter) -> None:
     e.store(e.load(e.address("bytes", "b"), lanes(8), align=1), e.address("out", "at"), align=1)
 
 
-RULE = "float32, float32, in int32[], float32"
-"""Types of the arguments that depend on the rule and the scale of the tensor."""
-ROOM = "out int32[], out int32[], out int32[], out float32[], out float32[], out uint8[]"
-"""Types of the arrays that a kernel of `scale_finder` uses; see `microscale`."""
+RULE = "(float32, float32, in int32[], float32)"
+"""Types of the numbers that depend on the rule and the scale of the tensor, one parameter."""
+ROOM = "(out int32[], out int32[], out int32[], out float32[], out float32[], out uint8[])"
+"""Types of the arrays that a kernel of `scale_finder` uses, one parameter; see `microscale`."""
 find_scales = calling(f"in float32[], int64, int64, {RULE}, {ROOM}, int64, out uint8[]")
 
 
@@ -230,33 +230,17 @@ def scale_finder(size: int) -> Kernel:
         variant=str(size),
         vectorized=False,
     )
-    def find_block_scales(
-        x,
-        first,
-        count,
-        divisor,
-        reciprocal,
-        adds,
-        least,
-        parts,
-        tops,
-        largest,
-        factors,
-        sizes,
-        room,
-        at,
-        scales,
-    ):
+    def find_block_scales(x, first, count, rule, arrays, at, scales):
         # x has `count` blocks from element `first` on, whose scales are those from `at` on, and
         # first + count * size is a multiple of BLOCK; for the others, see `microscale`.
+        adds, (parts, tops, largest, factors, sizes, room) = rule[2], arrays
         for i in range(0, count * size, BLOCK):
             tops_block(x, first + i, parts, i // size)
         for b in range(0, count, BLOCK):
-            numbers = divisor, reciprocal, adds, least, parts, tops, b
             if has_powers and adds.size == 1:
-                uniform_block(*numbers, largest, room, factors, sizes)
+                uniform_block(*rule, parts, tops, b, largest, room, factors, sizes)
             else:
-                scale_block(*numbers, largest, room, factors, sizes)
+                scale_block(*rule, parts, tops, b, largest, room, factors, sizes)
         whole = count - count % BLOCK
         for b in range(0, whole, BLOCK):
             _copy_block(room, b, scales, at + b)

@@ -20,7 +20,13 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, copy_block, store_errors
+from gcodec.kernels.numeric.arithmetic import (
+    NO_TERMS,
+    TERMS,
+    ResidualUpdate,
+    copy_block,
+    store_errors,
+)
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.byte_lanes import (
     HALF,
@@ -52,7 +58,6 @@ from gcodec.runtime.memory import aligned_empty
 
 MOST_STEPS = 7  # codes that comparisons find; for more, a division takes less time
 
-_NONE = np.empty(0, np.float32)
 _PART = 1 << 18  # codes that are checked at a time
 _STEPS = tuple(f"step{code}" for code in range(1, MOST_STEPS + 1))
 
@@ -175,22 +180,23 @@ def quantize(
     """
     loop, whole = _quantizer(_shared(fmt), update is not None), x.size - x.size % BLOCK
     numbers = scale, *_numbers(scale, fmt), np.zeros(2 * HALF, np.uint32)
-    terms: tuple[Any, ...] = (_NONE, np.float32(0), _NONE, _NONE, False, 0, _NONE)
+    terms: tuple[Any, ...] = (x[:whole], *NO_TERMS[1:], False, 0, NO_TERMS[0])
     if update is not None:
-        residual, decay, new_residual, backup = update[:4]
         modes = update.rounded_to, np.empty(BLOCK, np.float32)
-        terms = residual[:whole], decay, new_residual[:whole], backup[:whole], stream, *modes
-    top = loop(x[:whole], *terms, *numbers, out[: codes_nbytes(whole, fmt)])
+        terms = *update.part(0, whole).terms(x[:whole]), stream, *modes
+    top = loop(*terms, *numbers, out[: codes_nbytes(whole, fmt)])
     if whole < x.size:
         padded, last = np.zeros(BLOCK, np.float32), np.empty(codes_nbytes(BLOCK, fmt), np.uint8)
         padded[: x.size - whole] = x[whole:]
+        terms = padded, *terms[1:]
         if update is not None:
             rest, former = update.part(whole, x.size), np.zeros(BLOCK, np.float32)
             former[: x.size - whole] = rest.save()
-            terms = former, decay, former, _NONE, False, *modes
-        top = max(top, loop(padded, *terms, *numbers, last))
+            own = ResidualUpdate(former, update.decay, former)
+            terms = *own.terms(padded), False, *modes
+        top = max(top, loop(*terms, *numbers, last))
         if update is not None:
-            new_residual[whole:] = former[: x.size - whole]
+            update.new_residual[whole:] = former[: x.size - whole]
         out[codes_nbytes(whole, fmt) :] = last[: codes_nbytes(x.size - whole, fmt)]
     if update is not None:
         update.mark_replaced()
@@ -456,31 +462,19 @@ def _quantizer(fmt: MiniFloat, leaves_errors: bool) -> Kernel:
     pair = per_byte(fmt)
 
     @kernel(
-        "in float32[], in float32[], float32, out float32[], out float32[], boolean, int64, "
-        "out float32[], float32, float32, int32, in int32[], out uint32[], out uint8[]",
+        f"{TERMS}, boolean, int64, out float32[], float32, float32, int32, in int32[], "
+        "out uint32[], out uint8[]",
         variant=f"{fmt} {leaves_errors}",
         vectorized=False,
     )
     def minifloat_codes(
-        x,
-        residual,
-        decay,
-        new_residual,
-        backup,
-        streaming,
-        rounded_to,
-        errors,
-        delta,
-        divisor,
-        last,
-        steps,
-        tops,
-        out,
+        terms, streaming, rounded_to, errors, delta, divisor, last, steps, tops, out
     ):
         # x.size is a multiple of BLOCK, out.size == x.size // pair; `last` is the last code;
         # steps.size == MOST_STEPS, tops is 2 * HALF zeros. With `leaves_errors`, residual and
         # new_residual are as long as x, backup is or has no elements, and errors.size == BLOCK.
         # Returns the largest magnitude's bits.
+        x, residual, decay, _, backup = terms
         a, b, c, d = steps[0], steps[1], steps[2], steps[3]
         f, g, h = steps[4], steps[5], steps[6]
         numbers = delta, divisor, last, a, b, c, d, f, g, h
@@ -492,7 +486,7 @@ def _quantizer(fmt: MiniFloat, leaves_errors: bool) -> Kernel:
             modes = rounded_to, errors
             one_block(x, residual, i, decay, *modes, *numbers, tops, slot, out, i // pair)
             if leaves_errors:
-                store_errors(errors, 0, new_residual, i, backup, streaming)
+                store_errors(errors, 0, terms, i, streaming)
         if leaves_errors and streaming:
             fence()
         top = np.uint32(0)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.context.class_map import ScaleArrays, fill_classes, magnitude_sums
+from gcodec.kernels.context.class_map import SCALES, ScaleArrays, fill_classes, magnitude_sums
 from gcodec.kernels.context.scale_logs import find_scales, scales_of_sums
 from gcodec.kernels.numeric.arithmetic import fetch_block
 from gcodec.kernels.numeric.magnitudes import add_magnitudes
@@ -147,36 +147,31 @@ def rated_magnitudes(x: np.ndarray, step: np.float32, classes: np.ndarray) -> np
 
 
 @kernel(
-    "in float32[], float32, boolean, int64, int64, int64, int64, int64, out int32[], out int64[], "
-    "out uint8[], out uint8[]"
+    "in float32[], float32, boolean, (int64, int64, int64), (int64, int64), out int32[], "
+    "out int64[], out uint8[], out uint8[]"
 )
-def _scaled_levels(
-    x, factor, is_plain, width, group, quantum, row_one, column_one, wide, sums, scales, out
-):
+def _scaled_levels(x, factor, is_plain, matrix, ones, wide, sums, scales, out):
     # x.size == out.size > 0, and `out` has the plain levels if `is_plain`. `scales` holds those of
     # rows, then those of columns; `sums` has _SUMS elements, then one for each scale; `wide` has
     # _TILE, then one for each column scale. All of sums and wide are 0.
-    n = x.size
+    n, width = x.size, matrix[0]
     count = (n + width - 1) // width
     rows, columns = sums[_SUMS : _SUMS + count], sums[_SUMS + count :]
     down, across = scales[:count], scales[count:]
     if not is_plain:
         quantize_plainly(x, factor, out)
     add_magnitudes(out, width, wide[_TILE:], rows, columns)
-    find_scales(rows, columns, n, width, group, quantum, row_one, column_one, down, across)
-    _rate(x, factor, down, across, width, 0, wide[:_TILE], out, sums[:_SUMS])
+    find_scales(rows, columns, n, matrix, ones, down, across)
+    _rate(x, factor, (down, across, width), 0, wide[:_TILE], out, sums[:_SUMS])
 
 
-@kernel(
-    "in float32[], float32, in uint8[], in uint8[], int64, int64, out int32[], out uint8[], "
-    "out int64[]"
-)
-def _rate(x, factor, rows, columns, width, start, wide, out, sums):
+@kernel(f"in float32[], float32, {SCALES}, int64, out int32[], out uint8[], out int64[]")
+def _rate(x, factor, scales, start, wide, out, sums):
     # Writes the symbols of x.size == out.size elements from `start` on, and adds to the sums of
     # `Errors`. wide.size == _TILE, sums.size == _SUMS.
     for first in range(0, out.size, _TILE):
         part, target = x[first : first + _TILE], out[first : first + _TILE]
-        fill_classes(rows, columns, width, start + first, target)  # symbols replace the classes
+        fill_classes(scales, start + first, target)  # symbols replace the classes
         for i in range(first + _TILE, first + 2 * _TILE, BLOCK):
             fetch_block(x, i)
         one = two = nonzero = top = _ZERO

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_tile, fetch_block
+from gcodec.kernels.numeric.arithmetic import TERMS, ResidualUpdate, add_tile, fetch_block
 from gcodec.kernels.numeric.magnitudes import add_magnitudes
 from gcodec.kernels.numeric.reduce import fold, tile_sums
 from gcodec.runtime import pool
@@ -100,7 +100,7 @@ def add_residual_plainly(
 
     def task(start: int, stop: int) -> int:
         own = update.part(start, stop)
-        terms = x[start:stop], own.residual, own.decay, own.new_residual, own.backup, streaming
+        terms = *own.terms(x[start:stop]), streaming
         scratch = np.empty(BLOCK, np.float32), np.zeros(BLOCK, np.uint32)
         top = _sum_plainly(*terms, *scratch, factor, out[start:stop])
         own.mark_replaced()
@@ -238,17 +238,14 @@ def _plain_block(e: Emitter) -> None:
     e.store(symbols, e.address("out", "i"), 1)
 
 
-@kernel(
-    "in float32[], in float32[], float32, out float32[], out float32[], boolean, "
-    "out float32[], out uint32[], float32, out uint8[]"
-)
-def _sum_plainly(x, residual, decay, new_residual, backup, streaming, sums, tops, factor, out):
-    # residual.size == new_residual.size == out.size == x.size, and backup has as many elements or
-    # none. sums and tops have BLOCK elements; those of tops are 0. Returns the bits of the largest
-    # magnitude.
-    for i in range(0, x.size, BLOCK):
-        part = sums[: min(BLOCK, x.size - i)]
-        add_tile(x, residual, i, part.size, decay, part, new_residual, backup, streaming, AHEAD)
+@kernel(f"{TERMS}, boolean, out float32[], out uint32[], float32, out uint8[]")
+def _sum_plainly(terms, streaming, sums, tops, factor, out):
+    # The terms have n == out.size elements, and the backup has as many or none. sums and tops have
+    # BLOCK elements; those of tops are 0. Returns the bits of the largest magnitude.
+    n = terms[0].size
+    for i in range(0, n, BLOCK):
+        part = sums[: min(BLOCK, n - i)]
+        add_tile(terms, i, part.size, part, streaming, AHEAD)
         if part.size == BLOCK:
             _plain_block(sums, 0, tops, factor, out, i)
         else:

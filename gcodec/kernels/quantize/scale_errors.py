@@ -30,8 +30,8 @@ ROUNDS = 3
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _TINY = float(np.finfo(np.float64).tiny)
-# Types of the parameters of `_measured`, apart from the scale.
-_DISTRIBUTION = "in float64[], int64, float64, in float64[], in float64[], in float64[]"
+# Types of a distribution and the steps of a ladder, one parameter of kernels.
+_DISTRIBUTION = "(in float64[], int64, float64, in float64[], in float64[], in float64[])"
 
 
 class Ladder(NamedTuple):
@@ -312,12 +312,13 @@ def _bin_arrays(bins):
 
 
 @subroutine
-def _measured(bins, first, squares_of_all, middles, rises, squares, scale):
+def _measured(distribution, scale):
     """Return the squared error of a scale, and the best scale for the levels that it gives.
 
     middles.size == rises.size == squares.size. The scale is not negative. All elements are above
     a threshold that is below the first bin.
     """
+    bins, first, squares_of_all, middles, rises, squares = distribution
     lows, highs, above, totals = _bin_arrays(bins)
     product, norm = 0.0, 0.0
     for j in range(middles.size):
@@ -345,10 +346,10 @@ def _measured(bins, first, squares_of_all, middles, rises, squares, scale):
 
 
 @kernel(f"{_DISTRIBUTION}, in float64[], out float64[], out float64[]", vectorized=False)
-def _measure(bins, first, total, middles, rises, squares, scales, errors, fitted):
+def _measure(distribution, scales, errors, fitted):
     # scales.size == errors.size == fitted.size; see _measured.
     for k in range(scales.size):
-        error, best = _measured(bins, first, total, middles, rises, squares, scales[k])
+        error, best = _measured(distribution, scales[k])
         errors[k], fitted[k] = error, best
 
 
@@ -391,38 +392,23 @@ def _list_largest(errors, limit, chosen):
 
 
 @kernel(
-    f"{_DISTRIBUTION}, float64, in float64[], float64, float64, float64, float64, out float64[], "
-    "out float64[], out int64[], out float64[], out float64[]",
+    f"{_DISTRIBUTION}, float64, in float64[], (float64, float64, float64), float64, "
+    "out float64[], out float64[], out int64[], out float64[], out float64[]",
     vectorized=False,
 )
 def _find_candidates(
-    bins,
-    first,
-    total,
-    middles,
-    rises,
-    squares,
-    start,
-    fractions,
-    unit,
-    least,
-    most,
-    wanted,
-    scales,
-    errors,
-    chosen,
-    tried,
-    tried_errors,
+    distribution, start, fractions, rounding, wanted, scales, errors, chosen, tried, tried_errors
 ):
     # scales.size == errors.size, a multiple of fractions.size; chosen.size == LOCAL + LARGE;
     # tried.size == tried_errors.size == 1 + (1 + ROUNDS) * chosen.size; see _measured. `wanted` is
     # the first candidate. Returns the number of candidates.
+    unit, least, most = rounding
     octave, lowest = start, np.inf
     for k in range(scales.size):
         if k > 0 and k % fractions.size == 0:
             octave *= 2.0
         scales[k] = octave * fractions[k % fractions.size]
-        error, _ = _measured(bins, first, total, middles, rises, squares, scales[k])
+        error, _ = _measured(distribution, scales[k])
         errors[k], lowest = error, min(lowest, error)
     number = _list_minima(errors, chosen)
     number += _list_largest(errors, (1.0 + TOLERANCE) * lowest, chosen[number:])
@@ -431,13 +417,13 @@ def _find_candidates(
         tried[1 + j] = scales[chosen[j]]
     # Each round of least squares starts from the scales of the preceding round.
     for j in range(1, 1 + ROUNDS * number):
-        _, best = _measured(bins, first, total, middles, rises, squares, tried[j])
+        _, best = _measured(distribution, tried[j])
         tried[j + number] = best
     number = 1 + (1 + ROUNDS) * number
     for j in range(number):
         inside = min(max(tried[j] * unit, least), most)
         tried[j] = np.float64(np.float32(inside)) / unit
-        error, _ = _measured(bins, first, total, middles, rises, squares, tried[j])
+        error, _ = _measured(distribution, tried[j])
         tried_errors[j] = error
     return number
 

@@ -16,6 +16,8 @@ import numpy as np
 
 from gcodec.kernels.bits.pack import packer, unpacker
 from gcodec.kernels.numeric.arithmetic import (
+    NO_TERMS,
+    TERMS,
     ResidualUpdate,
     add_range,
     copy_block,
@@ -77,12 +79,12 @@ def quantize(
         With `leaves_errors`, the index in `ROUNDED` of the dtype to which x̂ is rounded before it
         is subtracted.
     """
-    loop, none = _quantizer(seed is not None, leaves_errors), np.empty(0, np.float32)
+    loop = _quantizer(seed is not None, leaves_errors)
     numbers = ranges.reshape(-1), bucket, bits, np.uint64(seed or 0), _address(packer, bits)
 
     def task(start: int, stop: int) -> None:
         part = x[start:stop]
-        terms, keys = (part, part, none, np.float32(0), none, none), np.empty(0, np.int32)
+        terms, keys = (part, part, *NO_TERMS[1:]), np.empty(0, np.int32)
         codes = out[start * bits // 8 : -(-stop * bits // 8)]
         own = np.uint64(start), *numbers, *_scratch(), np.empty(3 * BLOCK)
         loop(*terms, False, rounded_to, keys, *own, codes)
@@ -122,7 +124,7 @@ def quantize_sum(
 
     def task(start: int, stop: int) -> int:
         sums, own = np.empty(_TILE, np.float32), update.part(start, stop)
-        terms = sums, x[start:stop], own.residual, own.decay, own.new_residual, own.backup
+        terms = sums, *own.terms(x[start:stop])
         codes = out[start * bits // 8 : -(-stop * bits // 8)]
         numbers = np.uint64(start), *buckets, *_scratch(), np.empty(3 * BLOCK)
         flags = streaming, update.rounded_to
@@ -356,24 +358,11 @@ def _quantizer(stochastic: bool, leaves_errors: bool) -> Kernel:
     output = "out" if leaves_errors else "in"
 
     @subroutine
-    def code_blocks(
-        x,
-        gradient,
-        residual,
-        first,
-        limit,
-        rounded_to,
-        seed,
-        ranges,
-        bucket,
-        levels,
-        ends,
-        numbers,
-        codes,
-    ):
+    def code_blocks(x, gradient, residual, first, limit, buckets, codes):
         # x begins with element `first`; x.size is a multiple of BLOCK, and at most codes.size.
         # The numbers hold for the elements before `limit`; return the new limit. gradient and
         # residual begin with the terms of x, and are empty if x is no sum.
+        rounded_to, seed, ranges, bucket, levels, ends, numbers = buckets
         for i in range(0, x.size, BLOCK):
             if leaves_errors and residual.size != 0:
                 fetch_terms(gradient, residual, i + _TILE)  # while this block is coded
@@ -386,33 +375,14 @@ def _quantizer(stochastic: bool, leaves_errors: bool) -> Kernel:
         return limit
 
     @kernel(
-        f"{output} float32[], in float32[], in float32[], float32, out float32[], out float32[], "
-        f"boolean, int64, out int32[], uint64, {output} float32[], int64, int64, uint64, "
-        "uint64, out uint8[], out float32[], out float64[], out float64[], out uint8[]",
+        f"{output} float32[], {TERMS}, boolean, int64, out int32[], uint64, {output} float32[], "
+        "int64, int64, uint64, uint64, "
+        "(out uint8[], out float32[], out float64[], out float64[]), out uint8[]",
         variant=f"{stochastic} {leaves_errors}",
         vectorized=False,
     )
     def quantize_tiles(
-        x,
-        gradient,
-        residual,
-        decay,
-        new_residual,
-        backup,
-        streaming,
-        rounded_to,
-        keys,
-        first,
-        ranges,
-        bucket,
-        bits,
-        seed,
-        pack,
-        codes,
-        padded,
-        ends,
-        numbers,
-        out,
+        x, terms, streaming, rounded_to, keys, first, ranges, bucket, bits, seed, pack, room, out
     ):
         # gradient begins with element `first`, a multiple of _TILE; out.size == ceil(gradient.size
         # * bits / 8). `pack` is the address of a kernel of `packer`. codes.size == _TILE + BLOCK;
@@ -422,6 +392,8 @@ def _quantizer(stochastic: bool, leaves_errors: bool) -> Kernel:
         # gradient, backup is or has no elements, and keys.size == 2. The ranges are those of all
         # buckets, and get those of the sums. Return the bit pattern of the largest magnitude of
         # the sums; after one that is not finite, no codes are written.
+        gradient, residual, decay, new_residual, backup = terms
+        codes, padded, ends, numbers = room
         limit, levels, top = np.int64(first), np.float64((1 << bits) - 1), np.int32(0)
         buckets = rounded_to, seed, ranges, bucket, levels, ends, numbers
         for tile in range(0, gradient.size, _TILE):
@@ -433,22 +405,22 @@ def _quantizer(stochastic: bool, leaves_errors: bool) -> Kernel:
                 own_ranges = ranges[2 * (start // bucket) :][
                     : 2 * ((end - tile - 1) // bucket + 1)
                 ]
-                terms = gradient[tile:end], residual[tile:end], decay
+                own_terms = gradient[tile:end], residual[tile:end], decay
                 outputs = values, saved, streaming, bucket, keys, own_ranges
-                top = max(top, _sum_tile(*terms, *outputs))
+                top = max(top, _sum_tile(*own_terms, *outputs))
                 if top >= np.int32(INFINITY_BITS):
                     continue
             part = out[tile * bits // 8 : (tile + _TILE) * bits // 8]
             target = codes if bits < 8 else part  # codes of 8 bits need no packing
             whole = values.size - values.size % BLOCK
             own = values[:whole], gradient[tile:], residual[tile:], start, limit
-            limit = code_blocks(*own, *buckets, target)
+            limit = code_blocks(*own, buckets, target)
             if whole < values.size:
                 start, last = start + whole, codes[_TILE:]
                 for k in range(values.size - whole):  # fewer than BLOCK
                     padded[k] = values[whole + k]
                 none = residual[:0]
-                code_blocks(padded, none, none, start, 0, *buckets, last)
+                code_blocks(padded, none, none, start, 0, buckets, last)
                 for k in range(values.size - whole):
                     target[whole + k] = last[k]
                     if leaves_errors:
@@ -457,7 +429,7 @@ def _quantizer(stochastic: bool, leaves_errors: bool) -> Kernel:
                 _pack(pack, codes[: values.size], part)
             if leaves_errors and residual.size != 0:
                 for i in range(0, whole, BLOCK):
-                    store_errors(values, i, new_residual, tile + i, backup, streaming)
+                    store_errors(values, i, terms, tile + i, streaming)
                 for i in range(whole, values.size):
                     new_residual[tile + i] = values[i]
         if leaves_errors and streaming:

@@ -264,29 +264,14 @@ def _reader(
         read_groups = _reading_groups(classed, trellis, compact, ways, width)
 
     @kernel(
-        "in uint8[], int64, in int64[], int64, int64, uint64, in uint32[], in uint8[], "
-        "in uint32[], in uint8[], out uint32[], out uint32[], out int64[], in uint8[], "
-        "out uint8[], out int64[], out uint32[]",
+        "in uint8[], int64, in int64[], int64, int64, uint64, "
+        "(in uint32[], in uint8[], in uint32[], in uint8[]), "
+        "(out uint32[], out uint32[], out int64[]), in uint8[], out uint8[], out int64[], "
+        "out uint32[]",
         variant=f"{classed} {compact} {ways} {lanes} {trellis} {width}",
     )
     def read_blocks(
-        data,
-        end,
-        starts,
-        run_size,
-        row,
-        shift,
-        entries,
-        slots,
-        pairs,
-        order,
-        states,
-        paths,
-        cursors,
-        classes,
-        out,
-        ends,
-        snapshots,
+        data, end, starts, run_size, row, shift, tables, room, classes, out, ends, snapshots
     ):
         # 0 <= starts[way] <= end <= data.size. Each of `ways` has out.size / ways symbols, `lanes`
         # states, CURSOR of `cursors`, and for each of its runs an end and `lanes` snapshots, from
@@ -294,6 +279,8 @@ def _reader(
         # there are out.size classes, each with its part of the tables, or there is one model. With
         # a trellis there are CLASSES of them for each quantizer, and of RUN and `run_size` one is
         # a multiple of the other. `shift` is the logarithm of the number of slots of a table.
+        entries, slots, pairs, order = tables
+        states, paths, cursors = room
         n = out.size // ways
         count = (n + run_size - 1) // run_size
         length = min(run_size, RUN) if trellis else run_size

@@ -152,27 +152,15 @@ def _writer(classed: bool, lanes: int, width: int) -> Kernel:
         return np.int64(place)
 
     @kernel(
-        f"in {kind}[], int64, int64, uint64, in uint64[], in uint64[], in uint32[], in uint8[], "
+        f"in {kind}[], int64, int64, uint64, (in uint64[], in uint64[], in uint32[], in uint8[]), "
         "out int64[], out uint16[], out int64[], out uint32[]",
         variant=variant,
     )
-    def write_block(
-        symbols,
-        run_size,
-        row,
-        shift,
-        entries,
-        reciprocals,
-        pairs,
-        order,
-        cursor,
-        out,
-        words,
-        snapshots,
-    ):
+    def write_block(symbols, run_size, row, shift, tables, cursor, out, words, snapshots):
         # A symbol takes at most one word: out.size >= symbols.size + LANES + 2 * lanes. Symbols
         # are below the tables' sizes; `words` and `snapshots` have the rows of all runs, of 1 and
         # of `lanes`. `shift` is the logarithm of the number of slots.
+        entries, reciprocals, pairs, order = tables
         count = (symbols.size + run_size - 1) // run_size
         at, i = out.size, symbols.size
         states = snapshots[(row + count - 1) * lanes : (row + count) * lanes]

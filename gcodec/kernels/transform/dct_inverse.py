@@ -297,41 +297,23 @@ def _sum_rows(rows, length, used, count, basis, n, mirrored, factors, signs, out
 
 
 @kernel(
-    "in int64[], in int32[], in float32[], int64, int64, int64, in float32[], in float32[], "
-    "in float32[], boolean, out int64[], out float32[], out int64[], out float32[], "
-    "out float32[], out float32[], out float32[], int64, int64, int64, int64, int64, "
-    "float32, out float32[]"
+    "in int64[], in int32[], in float32[], (int64, int64, int64), "
+    "(in float32[], in float32[], in float32[]), boolean, "
+    "(out int64[], out float32[], out int64[], "
+    "out float32[], out float32[], out float32[], out float32[]), "
+    "(int64, int64, int64), int64, int64, float32, out float32[]"
 )
 def _inverse(
-    starts,
-    places,
-    values,
-    a,
-    b,
-    c,
-    first,
-    middle,
-    last,
-    mirrored,
-    lines,
-    rows,
-    layers,
-    planes,
-    factors,
-    signs,
-    chunk,
-    columns,
-    height,
-    width,
-    number,
-    store,
-    scale,
-    out,
+    starts, places, values, sizes, bases, mirrored, room, layout, number, store, scale, out
 ):
     # The layout has height * width == a * b * c, and chunks up to number + starts.size - 2; starts
     # rises up to places.size == values.size, 0 <= places < a * b * c; lines.size == b,
     # rows.size == b * c, layers.size == a, planes.size == a * b * c if a > 1,
     # chunk.size == a * b * c; the bases have a, b and c points.
+    a, b, c = sizes
+    first, middle, last = bases
+    lines, rows, layers, planes, factors, signs, chunk = room
+    columns, height, width = layout
     scratch = mirrored, factors, signs
     for m in range(starts.size - 1):
         k, stop = starts[m], starts[m + 1]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_tile
+from gcodec.kernels.numeric.arithmetic import NO_TERMS, TERMS, ResidualUpdate, add_tile
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.numeric.words import trailing_zeros
 from gcodec.runtime.cover import streams
@@ -39,8 +39,7 @@ def largest(y: np.ndarray, k: int, places: np.ndarray, values: np.ndarray) -> bo
     values : (m, k) float32 array
         Set to the selected coefficients.
     """
-    none = np.empty(0, np.float32)
-    terms = none, none, np.float32(0), none, none, none, False
+    terms = NO_TERMS[0], *NO_TERMS, False
     return _select(y.reshape(-1), y.shape[1], terms, k, places, values)
 
 
@@ -53,9 +52,8 @@ def largest_of_sums(
     """
     size = x.shape[1]
     streaming = size % BLOCK == 0 and streams(update.separate_output)
-    residual, decay, new_residual, backup = update[:4]
     sums = np.empty(size, np.float32)
-    terms = x.reshape(-1), residual, decay, sums, new_residual, backup, streaming
+    terms = sums, *update.terms(x.reshape(-1)), streaming
     is_finite = _select(sums, size, terms, k, places, values)
     update.mark_replaced()
     return is_finite
@@ -150,40 +148,22 @@ def _bound_of(keys, size, k, more, low, high):
 
 
 @kernel(
-    "in int32[], in float32[], in float32[], float32, out float32[], out float32[], "
-    "out float32[], boolean, int64, int64, int64, out int32[], out uint32[], out int32[], "
-    "out int32[], out int32[], out int32[]"
+    f"in int32[], out float32[], {TERMS}, boolean, int64, int64, int64, out int32[], "
+    "out uint32[], out int32[], out int32[], out int32[], out int32[]"
 )
 def _select_largest(
-    x,
-    gradient,
-    residual,
-    decay,
-    sums,
-    new_residual,
-    backup,
-    streaming,
-    size,
-    k,
-    shift,
-    tops,
-    mask,
-    at,
-    keys,
-    places,
-    values,
+    x, sums, terms, streaming, size, k, shift, tops, mask, at, keys, places, values
 ):
-    # If the gradient is empty, x are the bits of all chunks. Otherwise, they are those of `sums`,
-    # which has room for one chunk, residual.size == new_residual.size == gradient.size, and backup
-    # has as many elements or none. places.size == values.size == k * (elements / size); tops.size
-    # == ceil(size / 2**shift) >= k, and `shift` is in _SHIFTS; at.size == keys.size == size.
+    # If the terms are empty, x are the bits of all chunks. Otherwise, they are those of `sums`,
+    # which has room for one chunk; all terms have the same size, but the backup may have none.
+    # places.size == values.size == k * (elements / size); tops.size == ceil(size / 2**shift) >= k,
+    # and `shift` is in _SHIFTS; at.size == keys.size == size.
     whole, sparse = size - size % BLOCK, shift == _SHIFTS[0]
     is_finite = True
     for chunk in range(places.size // k):
         base = chunk * size
-        if gradient.size > 0:
-            terms = gradient, residual, base, size, decay, sums, new_residual, backup
-            add_tile(*terms, streaming, max(size, AHEAD))
+        if terms[0].size > 0:
+            add_tile(terms, base, size, sums, streaming, max(size, AHEAD))
             base = 0
         if sparse:
             for g in range(whole // BLOCK):
