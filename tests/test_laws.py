@@ -692,6 +692,21 @@ def test_quantize_residual_leaves_refused_residuals(codec: Codec) -> None:
     assert np.all(kept == 0.25)
 
 
+@each_codec
+@pytest.mark.parametrize("dtype", ("float32", "float64"))
+def test_gradients_up_to_the_bound_of_a_codec_leave_finite_residuals(
+    codec: Codec, dtype: str
+) -> None:
+    if codec.name == "raw":
+        return  # It refuses what exceeds the range of its own dtype.
+    bound = min(codec.takes_up_to, float(np.finfo(np.float32).max))
+    for n in (1, 7, 300):
+        signs = np.random.default_rng(n).choice((-1, 1), n)
+        x, residual = (signs * bound).astype(dtype), np.zeros(n, np.float32)
+        codec.quantize_residual(x, residual, seed=3)
+        assert np.isfinite(residual).all()
+
+
 def test_automatic_threshold_refuses_before_the_residual_changes() -> None:
     codec = gcodec.parse("mxnet-2bit:threshold=auto")
     x, residual = np.full(64, np.nan, np.float32), np.full(64, 0.25, np.float32)

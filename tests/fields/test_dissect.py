@@ -239,6 +239,19 @@ def test_padding_that_is_not_zero_is_refused_where_it_begins(spec: str) -> None:
         assert isinstance(decoding_error(broken, None), gcodec.Corrupt)
 
 
+@pytest.mark.parametrize("spec", ["qsgd:s=7,code=rans,form=dense", "ecsq:step=0.5"])
+def test_blocks_of_rans_that_end_in_other_states_are_refused(spec: str) -> None:
+    x = np.random.default_rng(0).standard_normal(5000, np.float32)
+    frame = gcodec.encode(x, spec)
+    data = bytearray(gcodec.Frame.from_bytes(frame).payload.tobytes())
+    data[-1] ^= 1  # in the last word, after which only few symbols follow
+    broken = repaired(frame, bytes(data)).to_bytes()
+    for first in (0, 8 * len(broken) - 64):  # all symbols, and the last ones
+        actual, _ = dissected(broken, first=first)
+        assert isinstance(actual.error, gcodec.Corrupt) and "states" in str(actual.error)
+        assert str(actual.error) == str(decoding_error(broken, None))
+
+
 def test_positions_within_a_string_are_those_of_the_whole() -> None:
     """A dissection that begins within the upper bits of Elias-Fano finds their low bits."""
     x = np.random.default_rng(0).standard_normal(5000, np.float32)
