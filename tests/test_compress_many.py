@@ -72,6 +72,24 @@ def test_small_tensors_share_a_frame() -> None:
     assert shared.to_bytes() == gcodec.encode(whole, "sign")
 
 
+def test_tensors_from_a_size_on_and_empty_ones_have_their_own_frames() -> None:
+    grads = gradients(0, ["a", "b", "empty", "c"])
+    message = Feedback("sign").compress_many(grads, group_below=grads["b"].size)
+    listed, _, *others = gcodec.iter_frames(message)
+    assert [name for name, _ in json.loads(listed.decode().tobytes())] == ["a", "c"]
+    assert [frame.name for frame in others] == ["b", "empty"]
+
+
+def test_earlier_steps_of_one_tensor_change_the_seed_of_its_group() -> None:
+    grads, messages = gradients(0, ["a", "b"]), set()
+    for earlier in range(3):
+        feedback = Feedback("terngrad", decay=0.0)
+        for _ in range(earlier):
+            feedback.compress("a", grads["a"])
+        messages.add(feedback.compress_many(grads))
+    assert len(messages) == 3
+
+
 def test_large_tensors_have_the_frames_of_compress() -> None:
     one, many = Feedback("terngrad", seed=3), Feedback("terngrad", seed=3)
     for step in range(3):

@@ -996,6 +996,31 @@ def test_residual_returned_while_its_memory_is_lent() -> None:
         assert np.array_equal(shown, G)
 
 
+@pytest.mark.parametrize("steps", [0, 1])
+def test_residual_returned_before_its_memory_is_restored_never_changes(steps: int) -> None:
+    feedback = Feedback("mxnet-2bit:threshold=4")
+    feedback.compress("w", G)
+    memory, shown = feedback.memory("w"), feedback.residual("w")
+    for _ in range(steps):
+        feedback.compress("w", G)
+    feedback.restore("w", memory)
+    feedback.forget("w", memory)
+    for _ in range(3):
+        feedback.compress("w", G)
+    assert np.array_equal(shown, G)
+
+
+def test_steps_reuse_the_array_of_an_undone_step() -> None:
+    feedback = Feedback("mxnet-2bit")
+    feedback.compress("w", G)
+    memory = feedback.memory("w")
+    feedback.compress("w", G)
+    undone = feedback._tensors.states["w"].array
+    feedback.restore("w", memory)
+    feedback.compress("w", G)
+    assert np.shares_memory(feedback._tensors.states["w"].array, undone)
+
+
 @pytest.mark.parametrize("is_grouped", [False, True])
 @pytest.mark.parametrize("forgets_first", [False, True])
 def test_memory_is_not_restored_after_its_array_was_released(
