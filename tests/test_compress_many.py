@@ -180,6 +180,16 @@ def test_spare_arrays_do_not_accumulate(has_transaction: bool) -> None:
     assert sum(feedback._tensors.spares.counts()) <= len(SHAPES) + 2
 
 
+def test_steps_of_a_group_alternate_between_two_arrays() -> None:
+    feedback, arrays = Feedback("sign"), []
+    for step in range(8):
+        feedback.compress_many(gradients(step, ["a", "b", "c"]))
+        arrays.append(feedback._tensors.states["a"].array)
+    for step in range(3, 8):
+        assert np.shares_memory(arrays[step - 2], arrays[step])
+        assert not np.shares_memory(arrays[step - 1], arrays[step])
+
+
 def test_lent_memory_is_kept() -> None:
     feedback, ramp = Feedback("sign"), np.arange(100, dtype=np.float32)
     feedback.compress("a", ramp)
