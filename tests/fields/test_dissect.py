@@ -257,6 +257,43 @@ def test_blocks_of_rans_that_end_in_other_states_are_refused(spec: str) -> None:
         assert str(actual.error) == str(decoding_error(broken, None))
 
 
+@pytest.mark.parametrize(
+    ("spec", "name", "bits"),
+    [
+        ("lossless:mode=small", "states", "00000101"),
+        ("qsgd:s=7,code=rans,form=dense", "state", "0" * 32),
+        ("mxnet-2bit:threshold=1", "code", "01"),
+        ("topk:k=300,index=rice", "Rice parameter", "111111"),
+    ],
+)
+def test_wrong_fields_are_refused_where_they_begin(spec: str, name: str, bits: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((64, 256)) * np.exp2(rng.integers(-8, 8, (64, 1)))
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x.astype(np.float32), spec))
+    first = next(f.first for f in dissected(frame.to_bytes())[1] if f.name == name)
+    payload = np.unpackbits(frame.payload.data)
+    at = first - 8 * len(frame.header())
+    payload[at : at + len(bits)] = [int(bit) for bit in bits]
+    changed = frame.payload._replace(data=np.packbits(payload))
+    broken = replace(frame, payload=changed).to_bytes()
+    actual, _ = dissected(broken)
+    assert isinstance(actual.error, gcodec.Corrupt) and actual.bad == first
+    assert isinstance(decoding_error(broken, None), gcodec.Corrupt)
+
+
+def test_symbols_above_the_largest_level_are_refused_at_their_place() -> None:
+    x = np.random.default_rng(0).standard_normal(5000, np.float32)
+    payload = gcodec.parse("qsgd:s=7,norm=max,code=context,form=dense").encode(x)
+    codec: Any = payload.codec.replaced(s=5)
+    symbols: Any = payload.codec.unpack(payload, x.shape)
+    frame = gcodec.Frame(codec, "float32", x.shape, payload._replace(codec=codec)).to_bytes()
+    actual, fields = dissected(frame)
+    assert isinstance(actual.error, gcodec.Corrupt)
+    assert str(actual.error) == str(decoding_error(frame, None))
+    described = sum(field.name == "level" for field in fields)
+    assert described == np.argmax(symbols.levels > 2 * codec.s + 1)
+
+
 def test_positions_within_a_string_are_those_of_the_whole() -> None:
     """A dissection that begins within the upper bits of Elias-Fano finds their low bits."""
     x = np.random.default_rng(0).standard_normal(5000, np.float32)
