@@ -223,6 +223,16 @@ def test_payloads_with_wrong_numbers_are_refused(codec: Codec) -> None:
                 codec.unpack(wrong, 6)
 
 
+@each_class
+def test_payloads_of_unresolved_codecs_are_refused(codec: Codec) -> None:
+    payload = codec.encode(np.linspace(-1, 1, 6, dtype=np.float32))
+    if not codec.unresolved():
+        return
+    for read in (codec.decode, codec.unpack):
+        with pytest.raises(gcodec.ParameterError, match=r"^payload\.codec: .* is not resolved"):
+            read(payload._replace(codec=codec), 6)
+
+
 FEW_SENT = ("topk", "randomk", "dct8")
 
 
