@@ -72,6 +72,24 @@ def test_small_tensors_share_a_frame() -> None:
     assert shared.to_bytes() == gcodec.encode(whole, "sign")
 
 
+def test_tensors_from_a_size_on_and_empty_ones_have_their_own_frames() -> None:
+    grads = gradients(0, ["a", "b", "empty", "c"])
+    message = Feedback("sign").compress_many(grads, group_below=grads["b"].size)
+    listed, _, *others = gcodec.iter_frames(message)
+    assert [name for name, _ in json.loads(listed.decode().tobytes())] == ["a", "c"]
+    assert [frame.name for frame in others] == ["b", "empty"]
+
+
+def test_earlier_steps_of_one_tensor_change_the_seed_of_its_group() -> None:
+    grads, messages = gradients(0, ["a", "b"]), set()
+    for earlier in range(3):
+        feedback = Feedback("terngrad", decay=0.0)
+        for _ in range(earlier):
+            feedback.compress("a", grads["a"])
+        messages.add(feedback.compress_many(grads))
+    assert len(messages) == 3
+
+
 def test_large_tensors_have_the_frames_of_compress() -> None:
     one, many = Feedback("terngrad", seed=3), Feedback("terngrad", seed=3)
     for step in range(3):
@@ -160,6 +178,16 @@ def test_spare_arrays_do_not_accumulate(has_transaction: bool) -> None:
         (steps if has_transaction else feedback).compress_many(gradients(step))
         steps.commit()
     assert sum(feedback._tensors.spares.counts()) <= len(SHAPES) + 2
+
+
+def test_steps_of_a_group_alternate_between_two_arrays() -> None:
+    feedback, arrays = Feedback("sign"), []
+    for step in range(8):
+        feedback.compress_many(gradients(step, ["a", "b", "c"]))
+        arrays.append(feedback._tensors.states["a"].array)
+    for step in range(3, 8):
+        assert np.shares_memory(arrays[step - 2], arrays[step])
+        assert not np.shares_memory(arrays[step - 1], arrays[step])
 
 
 def test_lent_memory_is_kept() -> None:

@@ -426,6 +426,7 @@ def test_state_dict_is_a_copy() -> None:
 
 
 STATE = {"residual:w": np.zeros(3, np.float32), "step:w": np.array(1)}
+PRIOR = gcodec.encode(np.ones(3, np.float32), "raw", name="w")
 
 
 def test_state_dict_contains_the_prior() -> None:
@@ -463,6 +464,7 @@ def test_names_with_colons_in_state_dict() -> None:
         {"residual:w": "text", "step:w": np.array(1)},
         {"residual:w": [[1.0], [2.0, 3.0]], "step:w": np.array(1)},  # no array has this shape
         {"residual:w": np.zeros(3, np.float32), "step:w": np.array(2**64 - 1)},
+        {"residual:w": np.zeros(3, np.float32), "step:w": np.array(2**62)},
         *(None, 5, [], {1: np.array(1)}),
         {"other:w": np.array(1)},
         {"w": np.zeros(3, np.float32)},
@@ -470,6 +472,8 @@ def test_names_with_colons_in_state_dict() -> None:
         {**STATE, "prior:w": np.zeros((1, 3), np.uint8)},
         {**STATE, "prior:w": np.frombuffer(gcodec.encode(G, "raw"), np.uint8)},
         {**STATE, "prior:v": np.frombuffer(gcodec.encode(np.ones(3), "raw"), np.uint8)},
+        {**STATE, "prior:w": np.frombuffer(PRIOR, np.uint8)[None]},
+        {**STATE, "prior:w": np.frombuffer(PRIOR, np.int8)},
     ],
 )
 def test_invalid_state_dict_changes_nothing(state: dict[str, Any]) -> None:
@@ -479,6 +483,15 @@ def test_invalid_state_dict_changes_nothing(state: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match="state"):
         feedback.load_state_dict(state)
     assert state_of(feedback) == before
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.uint64])
+def test_step_counts_of_any_integer_and_priors_are_loaded(dtype: type[np.generic]) -> None:
+    feedback = Feedback("sign")
+    prior = np.frombuffer(PRIOR, np.uint8)
+    feedback.load_state_dict({**STATE, "step:w": np.array(200).astype(dtype), "prior:w": prior})
+    state = feedback.state_dict()
+    assert state["step:w"] == 200 and state["prior:w"].tobytes() == PRIOR
 
 
 def test_shape_of_a_prior_is_checked_before_its_symbols_take_memory() -> None:
@@ -994,6 +1007,31 @@ def test_residual_returned_while_its_memory_is_lent() -> None:
         for _ in range(3):
             feedback.compress("w", G)
         assert np.array_equal(shown, G)
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_residual_returned_before_its_memory_is_restored_never_changes(steps: int) -> None:
+    feedback = Feedback("mxnet-2bit:threshold=4")
+    feedback.compress("w", G)
+    memory, shown = feedback.memory("w"), feedback.residual("w")
+    for _ in range(steps):
+        feedback.compress("w", G)
+    feedback.restore("w", memory)
+    feedback.forget("w", memory)
+    for _ in range(3):
+        feedback.compress("w", G)
+    assert np.array_equal(shown, G)
+
+
+def test_steps_reuse_the_array_of_an_undone_step() -> None:
+    feedback = Feedback("mxnet-2bit")
+    feedback.compress("w", G)
+    memory = feedback.memory("w")
+    feedback.compress("w", G)
+    undone = feedback._tensors.states["w"].array
+    feedback.restore("w", memory)
+    feedback.compress("w", G)
+    assert np.shares_memory(feedback._tensors.states["w"].array, undone)
 
 
 @pytest.mark.parametrize("is_grouped", [False, True])

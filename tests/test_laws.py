@@ -223,6 +223,16 @@ def test_payloads_with_wrong_numbers_are_refused(codec: Codec) -> None:
                 codec.unpack(wrong, 6)
 
 
+@each_class
+def test_payloads_of_unresolved_codecs_are_refused(codec: Codec) -> None:
+    payload = codec.encode(np.linspace(-1, 1, 6, dtype=np.float32))
+    if not codec.unresolved():
+        return
+    for read in (codec.decode, codec.unpack):
+        with pytest.raises(gcodec.ParameterError, match=r"^payload\.codec: .* is not resolved"):
+            read(payload._replace(codec=codec), 6)
+
+
 FEW_SENT = ("topk", "randomk", "dct8")
 
 
@@ -692,6 +702,21 @@ def test_quantize_residual_leaves_refused_residuals(codec: Codec) -> None:
     with pytest.raises(gcodec.ParameterError, match="read-only"):
         codec.quantize_residual(x, frozen)
     assert np.all(kept == 0.25)
+
+
+@each_codec
+@pytest.mark.parametrize("dtype", ("float32", "float64"))
+def test_gradients_up_to_the_bound_of_a_codec_leave_finite_residuals(
+    codec: Codec, dtype: str
+) -> None:
+    if codec.name == "raw":
+        return  # It refuses what exceeds the range of its own dtype.
+    bound = min(codec.takes_up_to, float(np.finfo(np.float32).max))
+    for n in (1, 7, 300):
+        signs = np.random.default_rng(n).choice((-1, 1), n)
+        x, residual = (signs * bound).astype(dtype), np.zeros(n, np.float32)
+        codec.quantize_residual(x, residual, seed=3)
+        assert np.isfinite(residual).all()
 
 
 def test_automatic_threshold_refuses_before_the_residual_changes() -> None:

@@ -564,6 +564,15 @@ def test_prior_goes_only_to_the_codec_that_produced_it(monkeypatch: pytest.Monke
     assert priors[3] is seen[2][2]
 
 
+def test_prior_outlives_a_step_with_a_codec_that_uses_none() -> None:
+    feedback = Feedback(Policy([{"max_bytes": 100, "codec": "raw"}, {"codec": "powersgd:rank=1"}]))
+    grad = np.linspace(-1, 1, 50, dtype=np.float32).reshape(5, 10)
+    feedback.compress("w", grad)
+    prior = feedback.state_dict()["prior:w"].tobytes()
+    feedback.compress("w", grad.astype(np.float16))
+    assert feedback.state_dict()["prior:w"].tobytes() == prior
+
+
 def test_no_match_changes_nothing() -> None:
     feedback, twin = Feedback(MIXED), Feedback(MIXED)
     for one in (feedback, twin):

@@ -123,7 +123,7 @@ def _corrected(
     is_known = codec.refuses_nonfinite or (codec.keeps_nonfinite and bound < math.inf)
     is_checkable = is_known and tensor.dtype in ("float32", "float64")
     if bound < math.inf:  # comparing with the bound on a device would wait for it
-        is_checkable = is_checkable and bound > 0 and device_of(x) is None
+        is_checkable = is_checkable and device_of(x) is None
     statistics = codec._correct(x, update)
     top_bits = statistics.top_bits
     if is_checkable and bound == math.inf:

@@ -180,7 +180,7 @@ class Tensors:
         self._locks: dict[tuple[int, str], threading.Lock] = {}
         self._loans: dict[int, int] = {}  # number of unreturned memories, by the array's identity
         self._shown: dict[int, Array] = {}  # lent and shown arrays that no state has any more
-        # Arrays that were lent, by identity; steps may write to them.
+        # Arrays that were lent, by identity; steps may write to them, unless they are lent again.
         self._returned: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
 
     def lock(self, name: str) -> threading.Lock:
@@ -259,7 +259,6 @@ class Tensors:
             if (state := self.states.get(name)) is None:
                 return Memory(None, 0, None)
             self._loans[id(state.array)] = self._loans.get(id(state.array), 0) + 1
-            self._returned.pop(id(state.array), None)
             return state.memory
 
     def restore(self, name: str, memory: Memory) -> None:

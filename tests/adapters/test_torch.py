@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import warnings
@@ -326,6 +327,42 @@ def test_damaged_shared_frames_are_refused() -> None:
     kinds = sum(part.codec is not None for part in parts(1, "minmax:bits=3"))
     with pytest.raises(Corrupt):
         coder.average(parts(1, "minmax:bits=3"), [b"\3" * kinds + message[kinds:][:40]])
+
+
+def test_shared_frames_must_have_the_names_and_shapes_of_the_bucket() -> None:
+    coder, spec = shared_coders()[0], "minmax:bits=3"
+    mine, sender = parts(1, spec), BucketCoder(gcodec.Feedback(spec), 3, 1, Key(None), 200)
+    turned = [
+        part._replace(values=np.ascontiguousarray(part.values.T)) if part.name == "b" else part
+        for part in mine
+    ]
+    message = sender.encode(turned, 0)
+    with pytest.raises(Corrupt, match="a shared frame has 'b', which is not expected there"):
+        coder.average(parts(1, spec), [coder.encode(mine, 0), message])
+    coder.rollback()
+    kinds = sum(part.codec is not None for part in mine)
+    message = BucketCoder(gcodec.Feedback(spec), 3, 1, Key(None), 200).encode(mine, 0)
+    frames = [
+        dataclasses.replace(frame, name="other") if frame.name == "\\members" else frame
+        for frame in gcodec.iter_frames(message[kinds:])
+    ]
+    wrong = message[:kinds] + b"".join(frame.to_bytes() for frame in frames)
+    with pytest.raises(Corrupt, match="it lacks the frames that several tensors share"):
+        coder.average(parts(1, spec), [coder.encode(mine, 0), wrong])
+
+
+def test_tags_bind_messages_to_their_step_and_rank() -> None:
+    pair, spec = shared_coders(key=b"secret"), "minmax:bits=3"
+    messages = [coder.encode(parts(1, spec), 0) for coder in pair]
+    for wrong in (messages[::-1], messages[:1] * 2):
+        with pytest.raises(Corrupt, match="does not bear the tag of this key"):
+            pair[0].average(parts(1, spec), wrong)
+    for coder in pair:
+        coder.average(parts(1, spec), messages)
+        coder.commit()
+    later = pair[0].encode(parts(2, spec), 1)
+    with pytest.raises(Corrupt, match="does not bear the tag of this key"):
+        pair[0].average(parts(2, spec), [later, messages[1]])
 
 
 def test_seeds_without_feedback_depend_on_step_rank_and_name() -> None:

@@ -164,6 +164,7 @@ def test_coding_times() -> None:
     work = Work(8000, 1.0, encode=1000, decode=2000)
     cluster = Cluster(4, 2, Link(1e9), Link(1e9))
     _, gather, shares = advisor.ways(cluster, work, "between", [Scheme("x", 1)])
+    assert advisor.coding_time("ring", 4, 1.0, 2.0) == 0  # of tensors that are not encoded
     assert gather.coding == 4000 / 1000 + 4 * 4000 / 2000  # one encode, four decodes
     assert shares.coding == (4000 + 1000) / 1000 + (4 * 1000 + 4 * 1000) / 2000
     inside = advisor.ways(cluster, work, "inside", [Scheme("x", 1)])[1]

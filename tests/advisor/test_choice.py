@@ -369,6 +369,7 @@ def test_max_err_is_an_alias():
     assert gcodec.choose(LAPLACE, max_err=0.04) == gcodec.choose(LAPLACE, max_nmse=0.04)
     assert choose.Target.parse("auto:err=0.1") == choose.Target.parse("auto:nmse=0.1")
     assert str(choose.Target.parse("auto:err=0.1")) == "auto:nmse=0.1"
+    assert str(choose.Target.parse("auto:bits=1.5")) == "auto:bits=1.5"
     with pytest.raises(gcodec.ParameterError, match="exactly one of max_nmse, max_bits"):
         gcodec.choose(LAPLACE, max_err=0.1, max_nmse=0.1)
     with pytest.raises(gcodec.ParameterError, match="no bound: pass exactly one of max_nmse"):

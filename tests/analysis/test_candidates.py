@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 import gcodec
+from gcodec.analysis import candidates
 from gcodec.analysis.candidates import Budget, all_settings, pareto, settings, shortlist
 from gcodec.analysis.groups import pattern_of
 from gcodec.analysis.trials import Trial
@@ -60,6 +63,24 @@ def test_raw_is_always_tried():
     trials = [trial("minmax:bits=4", 4, 0.001), trial("topk", 1, 0), trial("raw", 32, 1e-9)]
     shortlisted = {str(codec) for codec in shortlist([trials], Budget(max_bits=2))}
     assert "raw" in shortlisted
+
+
+def test_only_trials_that_cannot_be_shortlisted_are_unwanted():
+    rng, budget, unwanted = random.Random(5), Budget(max_nmse=2**-6), 0
+    squares = [2.0**-10, 2.0**-8, 2.0**-6, 2.0**-4, 2.0**-2]  # within the budget, near it, beyond
+    for _ in range(500):
+        errors = [rng.choice(squares) for _ in range(rng.randrange(12))]
+        tried = [trial(f"topk:k={k}", rng.randrange(1, 9), e) for k, e in enumerate(errors, 2)]
+        tried.append(trial("raw", 32, 1e-9))
+        new = trial("topk:k=1", rng.randrange(1, 9), rng.choice(squares))
+        least_error, least_bits = (
+            new.error * rng.choice([1, 0.5, 0.1]),
+            new.bits - rng.randrange(2),
+        )
+        if not candidates._wanted(new.codec, budget, tried)(least_error, least_bits):
+            assert new.codec not in shortlist([[*tried, new]], budget)
+            unwanted += 1
+    assert unwanted > 100
 
 
 def test_pareto_front():

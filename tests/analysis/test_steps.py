@@ -65,12 +65,16 @@ def test_step_measures_every_gradient(tmp_path: Path) -> None:
     assert points["e"].norm == 0 and math.isnan(points["e"].bits)
 
 
-def test_rank_of_large_matrices_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "x.npz"
-    side = steps.SIDE + 1
-    write_dump(path, {"w": np.ones((side, side), np.float16)}.items())
-    (point,) = steps.measure_step(path, SETTINGS).values()
-    assert point.rank is None
+def test_rank_of_large_matrices_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, side = tmp_path / "x.npz", 20
+    monkeypatch.setattr(steps, "SIDE", side)
+    shapes = {"least": (side, 2 * side), "large": (side + 1, 2 * side)}
+    write_dump(path, {name: np.ones(shape, np.float16) for name, shape in shapes.items()}.items())
+    for most, ranks in ((1 << 16, [1, None]), (None, [1, 1])):  # a part, or all of the values
+        points = steps.measure_step(path, SETTINGS._replace(max_values=most)).values()
+        assert [point.rank for point in points] == ranks
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.prefix import dct_words
 from gcodec.kernels.transform import basis
 from gcodec.kernels.transform.dct_select import largest
+from gcodec.wire.primitives import Reader
 
 F = np.float32
 
@@ -518,6 +519,14 @@ def test_transforms_beyond_float32_are_refused(values: str) -> None:
 def test_invalid_chunks_are_refused(spec: str) -> None:
     with pytest.raises(ParameterError):
         gcodec.parse(spec)
+
+
+@pytest.mark.parametrize("sizes", [(0,), (4097,), (512, 256), (2, 2, 2, 2), ()])
+def test_invalid_chunks_in_frames_are_refused(sizes: tuple[int, ...]) -> None:
+    chunk = next(each for each in gcodec.codecs()["dct8"].declared() if each.name == "chunk")
+    reader = Reader(memoryview(chunk.kind.write(sizes)))
+    with pytest.raises(gcodec.Corrupt, match="must be "):
+        chunk.kind.read(reader)
 
 
 @pytest.mark.parametrize("value", [64, "64", (64,), [64]])

@@ -197,6 +197,13 @@ def test_any_size_round_trips(exponent: int) -> None:
         assert gs.same_bits(acc, np.float32(1) + np.float32(3) * decoded)
 
 
+@pytest.mark.parametrize("norm", [2.0**-101, 2.0**-100 - 2.0**-125, 2.0**-100, 2.0**-99])
+def test_both_ways_to_multiply_by_the_norm_meet(norm: float) -> None:
+    """Below 2^-100, products are taken in float64 and rounded once."""
+    x = f32(norm, -norm / 2, 0, norm / 4)
+    assert gs.same_bits(round_trip(qsgd(s=4, norm="max"), np.tile(x, 20)), np.tile(x, 20))
+
+
 def test_neighbouring_buckets_of_all_magnitudes() -> None:
     rng = np.random.default_rng(2)
     sizes = 2.0 ** rng.integers(-149, 120, 300).repeat(8)

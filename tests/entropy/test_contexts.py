@@ -7,13 +7,14 @@ import pytest
 
 from gcodec import Corrupt, FormatError, Truncated
 from gcodec.entropy.coder import BitSpan
-from gcodec.entropy.context import class_tables, coder, scale_lists, table_choice
+from gcodec.entropy.context import byte_coder, class_tables, coder, scale_lists, table_choice
 from gcodec.entropy.context.class_tables import SENT, TOTAL, ClassTable
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, refined, row_layouts
 from gcodec.entropy.context.table_choice import best_layout
 from gcodec.entropy.rans import RANS
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.sized_integers import write_sized
 from gcodec.kernels.context import class_map, scale_fit
 from gcodec.kernels.context import scale_lists as list_kernels
 from gcodec.kernels.context.class_map import CENTER, CLASSES
@@ -175,6 +176,56 @@ def test_lists_of_scales(count: int) -> None:
     assert count < 63 or {0, 1} <= shifts
 
 
+def test_lists_of_scales_beyond_the_largest_are_refused() -> None:
+    """A list in rANS, whose numbers are steps of 2 from the least scale on, plus 1."""
+    for number, is_valid in ((14, True), (15, False), (200, False)):
+        string = BitString()
+        string.extend(np.packbits([1, 0, 0, 1, *(int(bit) for bit in f"{100:07b}")]), 11)
+        coded = RANS().encode(np.array([0, 1, number]))
+        string.extend(coded.data, coded.nbits)
+        data = string.trimmed()
+        if is_valid:
+            scales, _ = scale_lists.read(data, 0, string.nbits, 3)
+            assert scales.tolist() == [0, 100, 126]
+        else:
+            with pytest.raises(Corrupt, match="a scale that is not from 0 to 127"):
+                scale_lists.read(data, 0, string.nbits, 3)
+
+
+def string_of_models(first: int, last: int, *models: tuple[int, int, list[int]]) -> BitString:
+    """Return models of bytes: the classes, and the range and the frequencies of each."""
+    string = BitString()
+    string.extend(np.packbits([int(bit) for bit in f"{first:06b}{last:06b}"]), 12)
+    for low, high, frequencies in models:
+        string.extend(np.array([low, high], np.uint8), 16)
+        write_sized(np.array(frequencies, np.int64), string)
+    return string
+
+
+def test_models_of_bytes_that_contradict_themselves_are_refused() -> None:
+    total = byte_coder.TOTAL
+    wrong = (
+        (9, 8, [], "models of the classes 9 to 8"),
+        (9, 9, [(0, 1, [1, 2, total - 3])], "a model of the bytes 0 to 1"),
+        (9, 9, [(7, 5, [])], "a model of the bytes 7 to 5"),
+        (9, 9, [(2, 1, [total])], "a model of the bytes 2 to 1"),
+        (9, 9, [(4, 5, [1, 2, total - 4])], "frequencies of a class do not add up to 4096"),
+        (9, 9, [(4, 5, [1, 2, total - 2])], "frequencies of a class do not add up to 4096"),
+        (9, 9, [(1, 0, [0])], "the first class has no model"),
+    )
+    for first, last, models, error in wrong:
+        string = string_of_models(first, last, *models)
+        with pytest.raises(Corrupt, match=error):
+            byte_coder.read_models(string.trimmed(), 0, string.nbits)
+    string = string_of_models(9, 11, (4, 5, [1, 2, total - 3]), (1, 0, [0]), (1, 0, [total]))
+    models, end = byte_coder.read_models(string.trimmed(), 0, string.nbits)
+    assert end == string.nbits
+    wide = np.zeros((CLASSES, 256), np.int64)
+    wide[:11, [0, 4, 5]] = 1, 2, total - 3
+    wide[11:, 0] = total
+    assert np.array_equal(models, wide)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_long_lists_take_the_shortest_code(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -246,6 +297,12 @@ def test_own_tables(seed: int) -> None:
     for cut in range(0, nbits, max(nbits // 50, 1)):
         with pytest.raises(Truncated):
             ClassTable.read(SENT, data, 0, cut)
+
+
+def test_tables_of_no_class_are_refused() -> None:
+    data = np.packbits([int(bit) for bit in f"{9:06b}{8:06b}"])
+    with pytest.raises(Corrupt, match="a class table contains the classes 9 to 8"):
+        ClassTable.read(SENT, data, 0, 12)
 
 
 def write_string(

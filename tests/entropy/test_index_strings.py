@@ -195,6 +195,16 @@ def test_a_wrong_seek_table_is_corrupt(code: str) -> None:
         positions_in(string, SeekTable.of(12, *joined))
 
 
+def test_seek_tables_of_rice_have_no_blocks_within_groups() -> None:
+    positions = np.arange(0, 6000, 3)
+    string = string_of(position_coding.write(positions, 6000, "rice", NO_BITS), 2000, 6000)
+    table = string.blocks(12)
+    assert table.positions is not None
+    smaller = SeekTable.of(11, table.offsets, table.positions)
+    with pytest.raises(gcodec.Corrupt, match="blocks of 2\\^11"):
+        positions_in(string, smaller)
+
+
 def test_blocks_of_rice_begin_at_groups() -> None:
     positions = uniform(10_000, 5000)
     string = string_of(position_coding.write(positions, 10_000, "rice", NO_BITS), 5000, 10_000)

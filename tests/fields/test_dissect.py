@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import zlib
 from collections.abc import Iterator
@@ -84,6 +85,10 @@ def check_dissection(frame: bytes, key: bytes | None = None) -> Dissection:
     assert (actual.name, actual.dtype, actual.shape) == (read.name, read.dtype, read.shape)
     assert str(actual.codec) == str(read.codec)
     assert "undecoded" not in actual.totals, f"{read.codec} does not describe all of its payload"
+    for field in fields:
+        if field.value in ("+", "-"):
+            size = 1 if field.value == "+" else -1
+            assert all(math.copysign(1, value) == size for value in field.decoded)
     payload = [f for f in fields if f.part == "payload" and f.name != "fill"]
     assert sum(f.nbits for f in payload) == read.payload.nbits
     if describes_elements(read.codec):
@@ -239,6 +244,56 @@ def test_padding_that_is_not_zero_is_refused_where_it_begins(spec: str) -> None:
         actual, _ = dissected(broken)
         assert isinstance(actual.error, gcodec.Corrupt) and actual.bad == pad.first
         assert isinstance(decoding_error(broken, None), gcodec.Corrupt)
+
+
+@pytest.mark.parametrize("spec", ["qsgd:s=7,code=rans,form=dense", "ecsq:step=0.5"])
+def test_blocks_of_rans_that_end_in_other_states_are_refused(spec: str) -> None:
+    x = np.random.default_rng(0).standard_normal(5000, np.float32)
+    frame = gcodec.encode(x, spec)
+    data = bytearray(gcodec.Frame.from_bytes(frame).payload.tobytes())
+    data[-1] ^= 1  # in the last word, after which only few symbols follow
+    broken = repaired(frame, bytes(data)).to_bytes()
+    for first in (0, 8 * len(broken) - 64):  # all symbols, and the last ones
+        actual, _ = dissected(broken, first=first)
+        assert isinstance(actual.error, gcodec.Corrupt) and "states" in str(actual.error)
+        assert str(actual.error) == str(decoding_error(broken, None))
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "bits"),
+    [
+        ("lossless:mode=small", "states", "00000101"),
+        ("qsgd:s=7,code=rans,form=dense", "state", "0" * 32),
+        ("mxnet-2bit:threshold=1", "code", "01"),
+        ("topk:k=300,index=rice", "Rice parameter", "111111"),
+    ],
+)
+def test_wrong_fields_are_refused_where_they_begin(spec: str, name: str, bits: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((64, 256)) * np.exp2(rng.integers(-8, 8, (64, 1)))
+    frame = gcodec.Frame.from_bytes(gcodec.encode(x.astype(np.float32), spec))
+    first = next(f.first for f in dissected(frame.to_bytes())[1] if f.name == name)
+    payload = np.unpackbits(frame.payload.data)
+    at = first - 8 * len(frame.header())
+    payload[at : at + len(bits)] = [int(bit) for bit in bits]
+    changed = frame.payload._replace(data=np.packbits(payload))
+    broken = replace(frame, payload=changed).to_bytes()
+    actual, _ = dissected(broken)
+    assert isinstance(actual.error, gcodec.Corrupt) and actual.bad == first
+    assert isinstance(decoding_error(broken, None), gcodec.Corrupt)
+
+
+def test_symbols_above_the_largest_level_are_refused_at_their_place() -> None:
+    x = np.random.default_rng(0).standard_normal(5000, np.float32)
+    payload = gcodec.parse("qsgd:s=7,norm=max,code=context,form=dense").encode(x)
+    codec: Any = payload.codec.replaced(s=5)
+    symbols: Any = payload.codec.unpack(payload, x.shape)
+    frame = gcodec.Frame(codec, "float32", x.shape, payload._replace(codec=codec)).to_bytes()
+    actual, fields = dissected(frame)
+    assert isinstance(actual.error, gcodec.Corrupt)
+    assert str(actual.error) == str(decoding_error(frame, None))
+    described = sum(field.name == "level" for field in fields)
+    assert described == np.argmax(symbols.levels > 2 * codec.s + 1)
 
 
 def test_positions_within_a_string_are_those_of_the_whole() -> None:

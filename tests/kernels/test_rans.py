@@ -428,6 +428,27 @@ def test_wrong_runs_are_refused(path: bool) -> None:
     refused(16, good[0][:-1], good[1][:-1])
 
 
+def test_ranges_after_forged_states_are_refused() -> None:
+    """States that change one symbol, and no later state, differ from those after earlier runs."""
+    frequencies, log2_total, n, start = model(SHARES["bell"], 14), 14, 3 << 16, 2 << 16
+    data, runs = write(symbols_of(frequencies, n), frequencies, log2_total, 16)
+    symbols = read(data, n, frequencies, log2_total, runs)
+    before = np.cumsum(frequencies) - frequencies
+    for lane, state in enumerate(runs.states[2].tolist()):
+        high, slot = divmod(state, 1 << log2_total)
+        symbol = symbols[start + lane]
+        after = int(frequencies[symbol]) * high + slot - int(before[symbol])
+        other = int(np.argmax(np.where(np.arange(frequencies.size) == symbol, 0, frequencies)))
+        high, slot = divmod(after, int(frequencies[other]))
+        forged = (high << log2_total) + slot + int(before[other])
+        if after >= LEAST_STATE and forged < 2**32:  # no lane reads a word
+            break
+    runs.states[2, lane] = forged
+    layout = rans_string.Layout(read_tables(frequencies, log2_total), 0, 8 * data.size, n)
+    with pytest.raises(Corrupt, match="seek table"):
+        rans_string.read_range(data, layout, start, start + 9, lambda *_: None, runs)
+
+
 def test_invalid_arguments_are_refused() -> None:
     frequencies = model(SHARES["three"], 12)
     for change in (-1, 1):

@@ -267,6 +267,46 @@ def test_damaged_metadata_is_refused(tmp_path, arguments, kind, match):
         load_all(folder)
 
 
+TENSOR = {"properties": properties(DTYPE), "size": size(5, 4), "chunks": b"]"}
+CHUNK = record(f"{MODULE}.MetadataIndex", offset=size(0, 0))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "places", "match"),
+    [
+        (text("w") + b"\x85", TENSOR, b"}", "a name of .metadata is not text, or too long"),
+        (text("w"), {**TENSOR, "chunks": b"N"}, b"}", "no list of chunks"),
+        (text("w"), {**TENSOR, "properties": b"N"}, b"}", "tensor 'w' has no dtype"),
+        (text("w"), None, b"}", "another value in place of a TensorStorageMetadata"),
+        (text("w"), TENSOR, b"]", "no dict of storage_data"),
+        (text("w"), TENSOR, mapping([(CHUNK, CHUNK)]), "in place of a _StorageInfo"),
+        (
+            text("w"),
+            TENSOR,
+            mapping([(CHUNK, record("torch.distributed.checkpoint.filesystem._StorageInfo"))]),
+            "a chunk without a name",
+        ),
+    ],
+)
+def test_metadata_of_other_kinds_is_refused(tmp_path, name, fields, places, match):
+    if fields is None:
+        tensor = record(f"{MODULE}.ChunkStorageMetadata")
+    else:
+        tensor = record(f"{MODULE}.TensorStorageMetadata", **fields)
+    whole = {"state_dict_metadata": mapping([(name, tensor)]), "storage_data": places}
+    metadata = record(f"{MODULE}.Metadata", **whole)
+    (tmp_path / ".metadata").write_bytes(b"\x80\x04" + metadata + b".")
+    with pytest.raises(Corrupt, match=match):
+        open_dump(tmp_path)
+
+
+def test_too_large_metadata_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    folder = checkpoint(tmp_path / "x", chunks=[LOWER, UPPER])
+    monkeypatch.setattr(distributed_file, "_MAX_METADATA", 100)
+    with pytest.raises(LimitExceeded, match=r"\.metadata of \d+ bytes, more than 100"):
+        open_dump(folder)
+
+
 def test_irregular_chunks_take_bounded_memory(tmp_path):
     # Diagonal chunks cut each axis at 2048 edges.
     chunks = [((i, i), (1, 1), "__0_0.distcp", 0, 1577) for i in range(2048)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import pickletools
 import random
 import struct
 import time
@@ -19,6 +20,7 @@ import pytest
 
 from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsafe, Unsupported
 from gcodec.limits import Limits
+from gcodec.tensorfiles import entries, torch_file, unpickler
 from gcodec.tensorfiles.dumps import open_dump, recognized_suffix, write_dump
 
 
@@ -108,6 +110,24 @@ def test_hand_made_pt_file_is_valid(file):
     pt(file, tensor_bytes())
     (got,) = load_all(file)
     np.testing.assert_array_equal(got, np.arange(6, dtype=np.float32).reshape(2, 3))
+
+
+def test_counts_are_bounded(tmp_path, file, monkeypatch):
+    tensors = b"](" + 3 * tensor_bytes() + b"e"
+    assert len(load_all(pt(file, tensors))) == 3
+    opcodes = len(list(pickletools.genops(tensors + b".")))  # after that of the protocol
+    monkeypatch.setattr(unpickler, "_MAX_OPCODES", opcodes)
+    assert len(load_all(file)) == 3
+    monkeypatch.setattr(unpickler, "_MAX_OPCODES", opcodes - 1)
+    refused(file, LimitExceeded, f"pickle of more than {opcodes - 1} opcodes")
+    monkeypatch.undo()
+    path = tmp_path / "x.npz"
+    np.savez(path, a=np.ones(1), b=np.ones(1), c=np.ones(1))
+    for module, dump in ((torch_file, file), (entries, path)):
+        monkeypatch.setattr(module, "MAX_TENSORS", 3)
+        assert len(load_all(dump)) == 3
+        monkeypatch.setattr(module, "MAX_TENSORS", 2)
+        refused(dump, LimitExceeded, "more than 2 tensors in one file")
 
 
 class Runs:

@@ -7,6 +7,7 @@ import enum
 import gzip
 import io
 import json
+import math
 import os
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
@@ -23,7 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcodec
-from gcodec.tensorfiles import structure
+from gcodec.api import files
+from gcodec.tensorfiles import frame_file, structure
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safetensors"
 
@@ -424,6 +426,39 @@ def test_sharded_tensors_of_torch_name_to_local() -> None:
 def test_hostile_structures_are_refused(text: str) -> None:
     with pytest.raises(gcodec.Corrupt):
         structure.read(text.encode(), [])
+
+
+def test_numbers_that_json_lacks_come_back(tmp_path: Path) -> None:
+    numbers = [math.inf, -math.inf, math.nan, -0.0]
+    gcodec.save_file({"x": array(1), "numbers": numbers}, tmp_path / "x.gcf", "raw")
+    read = gcodec.load_file(tmp_path / "x.gcf")["numbers"]
+    assert list(map(str, read)) == ["inf", "-inf", "nan", "-0.0"]
+
+
+def test_structures_in_other_words_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(gcodec.Unsupported, match="a node of the structure has the kind 'set'"):
+        structure.read(b'{"version":1,"tree":{"set":[]}}', [])
+    with pytest.raises(gcodec.Corrupt, match="the structure is not UTF-8 at its byte 21"):
+        structure.read(b'{"version":1,"tree":"\xff"}', [])
+    monkeypatch.setattr(structure, "MAX_NBYTES", 30)
+    assert structure.read(structure.write([1, 23456]), []) == [1, 23456]
+    with pytest.raises(gcodec.ParameterError, match="takes 31 bytes, and must take at most 30"):
+        structure.write([1, 234567])
+    with pytest.raises(gcodec.Corrupt, match="the structure has 31 bytes, more than 30"):
+        structure.read(b'{"version":1,"tree":[1,234567]}', [])
+
+
+def test_number_of_tensors_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, tensors = tmp_path / "x.gcf", {name: array(1) for name in "abc"}
+    monkeypatch.setattr(files, "MAX_TENSORS", 2)
+    with pytest.raises(gcodec.ParameterError, match="has 3 tensors, must have at most 2"):
+        gcodec.save_file(tensors, path, "raw")
+    assert not path.exists()
+    monkeypatch.setattr(files, "MAX_TENSORS", 3)
+    gcodec.save_file(tensors, path, "raw")
+    monkeypatch.setattr(frame_file, "MAX_TENSORS", 2)
+    with pytest.raises(gcodec.LimitExceeded, match="more than 2 tensors in one file"):
+        gcodec.load_file(path)
 
 
 @pytest.mark.parametrize("version", [-1, 0, 2])

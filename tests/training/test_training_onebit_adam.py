@@ -215,6 +215,8 @@ def ones(n: int, dtype: Any = np.float32) -> dict[str, np.ndarray]:
         ),
         (lambda: alone().load_state_dict({}), "state: step:count"),
         (lambda: alone().load_state_dict({"step:count": np.float32(1)}), "state: step:count"),
+        (lambda: alone().load_state_dict({"step:count": np.int64(-3)}), "state: step:count"),
+        (lambda: alone().load_state_dict({"step:count": np.array([1])}), "state: step:count"),
         (lambda: alone().load_state_dict({"moment:x": np.ones(1)}), "state='moment:x'"),
         (lambda: alone().momentum("x"), "name='x'"),
     ],

@@ -184,6 +184,7 @@ def test_state_dict_round_trip() -> None:
             {"residual:b": x[0], "start:b": x[0]},
             {"other:w": x},
             {"momentum:w": np.float64(x)},
+            state | {"momentum:w": x[:, 1:]},
         ):
             with pytest.raises(gcodec.ParameterError, match="state"):
                 other.load_state_dict(wrong)

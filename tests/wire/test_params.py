@@ -19,7 +19,7 @@ import gcodec
 from gcodec import Codec, ParameterError
 from gcodec import codecs as codec_classes
 from gcodec.codec import register, registry
-from gcodec.errors import Corrupt, Unsupported
+from gcodec.errors import Corrupt, Unsupported, suggestion
 from gcodec.wire.kinds import Choice, Float32, binary32
 from gcodec.wire.params import param
 
@@ -386,3 +386,16 @@ def test_codecs_are_frozen_and_hashable() -> None:
         gcodec.parse("raw"),
     }
     assert codec != gcodec.parse("mxnet-1bit:threshold=0.5")
+
+
+def test_messages_shorten_long_values() -> None:
+    for size, shown in ((78, repr("x" * 78)), (79, "'" + "x" * 76 + "...")):
+        assert str(ParameterError.of("n", "x" * size, "short")) == f"n={shown}: must be short"
+    assert str(ParameterError.of("n" * 81, 1, "2")) == f"{'n' * 77}...=1: must be 2"
+    assert str(ParameterError.of("n", 10**5000, "small")) == "n=…: must be small"
+
+
+def test_only_short_words_get_a_suggestion() -> None:
+    assert suggestion("x" * 80, ["x" * 79]) == f"; did you mean {'x' * 79}?"
+    for word, words in (("x" * 81, ["x" * 80]), (5, ["x"]), ("y", ["x"])):
+        assert suggestion(word, words) == ""

@@ -261,6 +261,21 @@ def test_invalid_numbers_are_refused(lengths: Any, advances: Any) -> None:
         SeekTable(3, lengths, advances)
 
 
+@pytest.mark.parametrize(
+    "states",
+    [
+        *(np.ones(shape, np.uint32) for shape in ((2, 31), (1, 32), (3, 32), (64,))),
+        *(np.ones((2, 32), np.int32), np.ones((2, 32), np.uint64), [[1] * 32] * 2),
+    ],
+    ids=lambda states: str(np.shape(states)),
+)
+def test_states_of_another_kind_are_refused(states: Any) -> None:
+    lengths = np.ones(2, np.uint64)
+    assert SeekTable(5, lengths, states=np.ones((2, 32), np.uint32)).count == 2
+    with pytest.raises(ParameterError, match=r"^states"):
+        SeekTable(5, lengths, states=states)
+
+
 def test_empty_blocks_do_not_count_as_overflow() -> None:
     """Two equal sums do not show that the larger numbers wrapped around."""
     table = SeekTable(3, np.array([2**62, 0, 0, 5], np.uint64))

@@ -457,7 +457,7 @@ class Message(NamedTuple):
             rest, stride = span.data[span.first // 8 + coded.start :], self.head.coded(self.n)
             layout.join(first, rest, stride, out, self.scales, at, own, streaming=streaming)
             return
-        stride = min(LARGE_TILE, max(first.size, 1))
+        stride = min(LARGE_TILE, first.size)
         room = np.empty((layout.itemsize - 1) * stride, np.uint8)
         for begin in range(at, stop, stride):
             end = min(begin + stride, stop)
