@@ -249,23 +249,16 @@ def sparse_loop(dtype: np.dtype[Any]) -> Kernel:
     read, place = run_level_read._read_pairs, run_level_place._placer(dtype)
 
     @kernel(
-        "in uint64[], in uint32[], in uint32[], in uint64[], in uint64[], out int64[], "
-        f"out uint8[], out uint8[], out uint64[], out uint64[], out {dtype}[], "
+        "(in uint64[], in uint32[], in uint32[], in uint64[], in uint64[]), out int64[], "
+        f"(out uint8[], out uint8[], out uint64[], out uint64[]), out {dtype}[], "
         "out uint8[], out int64[], out int64[], out int64[], in int64[], in float32[], "
         "out int64[], out uint32[]",
         variant=place.variant,
     )
     def loop(
-        runs,
-        gap_singles,
-        singles,
-        gap_code,
-        code,
+        tables,
         state,
-        gaps,
-        codes,
-        far,
-        wide,
+        pairs,
         out,
         data,
         status,
@@ -276,7 +269,7 @@ def sparse_loop(dtype: np.dtype[Any]) -> Kernel:
         statuses,
         symbols,
     ):
-        most = out.size
+        (gaps, codes, far, wide), most = pairs, out.size
         for nbits in range(MAX_NBITS + 1):
             for value in range(1 << nbits):
                 string = (1 << nbits) + value
@@ -286,25 +279,9 @@ def sparse_loop(dtype: np.dtype[Any]) -> Kernel:
                     payload = data[: write_payload(data, nbits, value)]
                     gaps[:8] = 77
                     codes[:8] = 77
-                    read(
-                        payload,
-                        starts,
-                        bounds,
-                        False,
-                        NORM_NBITS + nbits,
-                        runs,
-                        gap_singles,
-                        singles,
-                        gap_code,
-                        code,
-                        state,
-                        gaps,
-                        codes,
-                        far,
-                        wide,
-                        status,
-                    )
-                    if status[0] == OK and status[1] != NORM_NBITS + nbits:
+                    end = NORM_NBITS + nbits
+                    read(payload, starts, bounds, False, end, tables, state, pairs, status)
+                    if status[0] == OK and status[1] != end:
                         status[0] = BROKEN
                 statuses[most * string : most * (string + 1)] = status[0]
                 if status[0] != OK:
