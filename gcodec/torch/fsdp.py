@@ -120,12 +120,10 @@ def fsdp_comm(
     >>> model(torch.ones(1, 64)).sum().backward()
     >>> dist.destroy_process_group()
     """
-    policies = {
-        name: None
-        if codecs is None
-        else selection.with_dense_rules(codecs, exclude, min_numel, name)
-        for name, codecs in (("codec", codec), ("parameters", parameters))
-    }
+    policies: dict[str, Policy | None] = {"codec": None, "parameters": None}
+    for name, codecs in (("codec", codec), ("parameters", parameters)):
+        if codecs is not None:
+            policies[name] = selection.with_dense_rules(codecs, exclude, min_numel, name)
     return FsdpComm(policies, replicas, feedback=feedback, decay=decay, seed=seed)
 
 
