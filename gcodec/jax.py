@@ -309,8 +309,8 @@ def _call(on_host: Callable[..., object], result_types: object, *arguments: obje
 
 
 def _lies_on_several_devices(argument: Any) -> bool:
-    known = isinstance(argument, jax.Array) and not isinstance(argument, jax.core.Tracer)
-    return known and len(argument.devices()) > 1
+    is_known = isinstance(argument, jax.Array) and not isinstance(argument, jax.core.Tracer)
+    return is_known and len(argument.devices()) > 1
 
 
 def _true(*arguments: object) -> Any:

@@ -211,13 +211,12 @@ def matches_any(name: str, globs: Iterable[str]) -> bool:
 def policy_of(codec: CodecLike | Policy, argument: str = "codec") -> Policy:
     """Return a policy as it is, and a codec as the policy that uses it for all tensors.
 
-    Errors name the argument.
+    Errors begin with the name of the argument.
     """
     if isinstance(codec, Policy):
         return codec
-    return Policy(
-        [{"codec": parse_encoder(codec) if argument == "codec" else _codec(argument, codec)}]
-    )
+    parsed = parse_encoder(codec) if argument == "codec" else _codec(argument, codec)
+    return Policy([{"codec": parsed}])
 
 
 def _rules(source: object) -> tuple[Rule, ...]:

@@ -686,8 +686,9 @@ def arguments() -> dict[str, Any]:
     refusals += [("state", refusal_of(state.load_state_dict, wrong)) for wrong in states]
     make = gcodec.torch.TorchCommunicator
     refusals += [("group", refusal_of(make, wrong)) for wrong in (5, "x", [0])]
-    other = [1 - dist.get_rank()]
-    refusals += [("group", refusal_of(make.apart, wrong)) for wrong in (5, "x", [], other)]
+    rank = dist.get_rank()
+    groups: tuple[Any, ...] = (5, "x", [], [1 - rank], [rank, rank], [rank, 2], [rank, -1])
+    refusals += [("group", refusal_of(make.apart, wrong)) for wrong in groups]
     return {"wrong": [pair for pair in refusals if not str(pair[1]).startswith(pair[0])]}
 
 

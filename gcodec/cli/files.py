@@ -272,10 +272,10 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
     Raises
     ------
     FormatError
-        If several inputs have the output of one file, and one is an index that cannot be read.
+        If OUT is one file for several inputs, one of which is an index that cannot be read.
     ParameterError
-        If several inputs have the output of one file, or two of them the same, or an output has
-        the suffix of another format, or it exists and `force` is false.
+        If several inputs would be written to one file, or an output has the suffix of another
+        format, or it exists and `force` is false.
     """
     if output == str(STREAM):
         if len(sources) > 1:
@@ -310,7 +310,7 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
 
 
 def _check_indices(paths: Sequence[Path]) -> None:
-    """Raise the error of an index that cannot be read, for which reason its shards are listed."""
+    """Raise the error of an unreadable index, beside which its shards are listed as inputs."""
     for path in paths:
         if path.name.lower().endswith(INDEX_SUFFIX):
             with located(os.fspath(path), default=None):

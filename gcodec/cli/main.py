@@ -160,17 +160,21 @@ def _exit_on_signals() -> None:
     Python drops an exception that is raised while it frees an object, such as the lock of a module
     that it has imported. The signal is then sent again.
     """
+    numbers: dict[int, int] = {}  # of signals, by exit code
     for name in ("SIGHUP", "SIGTERM"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP, and nohup ignores it.
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+            numbers[128 + number] = int(number)
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     report = sys.unraisablehook
 
     def send_again(dropped: sys.UnraisableHookArgs) -> None:
-        if isinstance(dropped.exc_value, KeyboardInterrupt):
-            number = signal.SIGINT.value
-        elif isinstance(dropped.exc_value, SystemExit):
-            number = int(str(dropped.exc_value)) - 128
+        error = dropped.exc_value
+        code = error.code if isinstance(error, SystemExit) else None
+        if isinstance(error, KeyboardInterrupt):
+            number = int(signal.SIGINT)
+        elif isinstance(code, int) and code in numbers:
+            number = numbers[code]
         else:
             report(dropped)
             return

@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 
 import torch.distributed as dist
 
@@ -129,16 +130,19 @@ def roll_call(group: str, ranks: Sequence[int], seconds: float) -> tuple[list[in
     return absent or ([] if reasons else late or []), reasons
 
 
-def greatest_of(ranks: Sequence[int], number: int) -> int:
-    """Return the greatest of the numbers that some ranks pass, which call this together.
+def greatest_of(ranks: Sequence[int], number: int, timeout: timedelta | None) -> int:
+    """Return the greatest of the numbers that the given ranks pass; all of them call this.
 
-    They meet in the store of torch.distributed, and need no group yet.
+    The ranks meet in the key-value store of torch.distributed, and need no group yet. A rank waits
+    for the others until the timeout, or that of the store.
     """
     place, store = f"gcodec/numbers/{'_'.join(map(str, ranks))}", _store()
     ticket = store.add(place, 1) - 1
     call, own = divmod(ticket, len(ranks))  # the next call begins after all have joined this one
     store.set(f"{place}/{call}/{own}", str(number))
-    return max(int(store.get(f"{place}/{call}/{index}")) for index in range(len(ranks)))
+    keys = [f"{place}/{call}/{index}" for index in range(len(ranks))]
+    store.wait(keys, *([] if timeout is None else [timeout]))
+    return max(int(store.get(key)) for key in keys)
 
 
 def _store() -> dist.Store:

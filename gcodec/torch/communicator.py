@@ -112,11 +112,16 @@ class TorchCommunicator:
         if group is not None and not (isinstance(group, Sequence) and dist.get_rank() in [*group]):
             allowed = "a ProcessGroup or ranks, with this process as a member, or None"
             raise ParameterError.of("group", group, allowed)
+        delay = None if timeout is None else timedelta(seconds=timeout)
         if group is not None:
-            _match_group_counts(sorted(group))
+            size = dist.get_world_size()
+            if len({*group}) < len(group) or not {*group} <= {*range(size)}:
+                allowed = f"different ranks from 0 to {size - 1}"  # others would never arrive
+                raise ParameterError.of("group", group, allowed)
+            _match_group_counts(sorted(group), delay)
         apart = dist.new_group(
             None if group is None else list(group),
-            timeout=None if timeout is None else timedelta(seconds=timeout),
+            timeout=delay,
             backend=backend,
             use_local_synchronization=group is not None,
         )
@@ -317,14 +322,14 @@ def check_communicator(communicator: object) -> None:
         raise ParameterError.of("communicator", communicator, allowed)
 
 
-def _match_group_counts(ranks: Sequence[int]) -> None:
-    """Give this process as many groups as each other of the given ranks has.
+def _match_group_counts(ranks: Sequence[int], timeout: timedelta | None) -> None:
+    """Make groups until this process has as many as any of the given ranks, which all call this.
 
     torch.distributed derives the name of a group that only its members make from the number of
     groups in each process. Members with other numbers would wait for each other in vain.
     """
     count = len(dist.distributed_c10d._world.pg_names)
-    for _ in range(greatest_of(ranks, count) - count):
+    for _ in range(greatest_of(ranks, count, timeout) - count):
         dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
 
 

@@ -845,12 +845,12 @@ def _gradients_in(
     """
     views = []
     for gradient, parameter in zip(bucket.gradients(), parameters, strict=True):
-        strides = parameter.stride()
-        # Only parameters without gaps and overlaps keep their strides in `empty_like`.
-        if gradient.stride() != strides == torch.empty_like(parameter, device="meta").stride():
-            views.append(gradient.as_strided(gradient.shape, strides))
-        else:
-            views.append(gradient)
+        strides, view = parameter.stride(), gradient
+        if gradient.stride() != strides:
+            # `empty_like` keeps only strides without gaps and overlaps.
+            dense = torch.empty_like(parameter, device="meta").stride()
+            view = gradient.as_strided(gradient.shape, strides) if dense == strides else gradient
+        views.append(view)
     return views
 
 

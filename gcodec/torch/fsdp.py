@@ -120,12 +120,10 @@ def fsdp_comm(
     >>> model(torch.ones(1, 64)).sum().backward()
     >>> dist.destroy_process_group()
     """
-    policies = {
-        name: None
-        if codecs is None
-        else selection.with_dense_rules(codecs, exclude, min_numel, name)
-        for name, codecs in (("codec", codec), ("parameters", parameters))
-    }
+    policies: dict[str, Policy | None] = {"codec": None, "parameters": None}
+    for name, codecs in (("codec", codec), ("parameters", parameters)):
+        if codecs is not None:
+            policies[name] = selection.with_dense_rules(codecs, exclude, min_numel, name)
     return FsdpComm(policies, replicas, feedback=feedback, decay=decay, seed=seed)
 
 
@@ -368,7 +366,7 @@ class FsdpComm:
         exchange = TwoPhase(replicas, self._gradients, self._means, policy, policy)
         self.dense_nbytes += 2 * (size - 1) * output.numel() * output.element_size() // size
         # A gradient that is not finite has reached one shard of this node only.
-        reason = self._reason_of(parts, "mean gradient in a node")
+        reason = self._reason_of(parts, "node's mean gradient")
         reason = first_reason(self._communicator(node), reason or "")
         for coder in self._coders.values():
             coder.take_place(layout.place)
@@ -569,14 +567,15 @@ class FsdpComm:
         self._forget_passes()
 
     def _keeps_residuals(self) -> bool:
-        """Tell whether there is feedback for any shard of the model, as far as it is known."""
+        """Tell whether any shard has feedback; before `register`, whether any may have it."""
         policy, shapes = self._policies["codec"], self._shapes["worker"].items()
         if policy is None or self._gradients.feedback is None:
             return False
-        codecs = (
+        if not shapes:
+            return selection.is_lossy(policy)
+        return any(
             selection.lossy_codec(policy, key.partition("/")[2], shape) for key, shape in shapes
         )
-        return any(codecs) if shapes else selection.lossy_codecs([policy]) != "raw"
 
     def _arrays(self) -> dict[str, dict[str, np.ndarray]]:
         """Return the residuals of each coder with feedback; see `gcodec.Feedback.state_dict`."""

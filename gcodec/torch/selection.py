@@ -76,6 +76,11 @@ def lossy_codec(policy: Policy, name: str, shape: tuple[int, ...]) -> Codec | No
     return None if codec == _DENSE else codec
 
 
+def is_lossy(policy: Policy) -> bool:
+    """Tell whether any rule of a policy has a codec other than ``raw``."""
+    return any(rule.codec != _DENSE for rule in policy.rules)
+
+
 def globs_of(policies: Iterable[Policy]) -> list[str]:
     """Return the globs of all policies."""
     return [glob for policy in policies for rule in policy.rules for glob in rule.names]

@@ -241,19 +241,19 @@ def test_suggested_command_keeps_every_bit_with_lossless(tmp_path):
     }
     text, data = json.dumps(header).encode(), b"".join(x.tobytes() for x in tensors.values())
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
-    advice = run("inspect", path, "-c", "lossless").stderr.rpartition("next: gcodec ")[2]
-    assert shlex.split(advice) == ["encode", str(path), "-c", "lossless"]
-    run(*shlex.split(advice), "-o", frames)
+
+    def suggested(path, *layers):
+        inspected = run("inspect", path, "-c", "lossless", *layers)
+        return shlex.split(inspected.stderr.rpartition("next: gcodec ")[2])
+
+    assert suggested(path) == ["encode", str(path), "-c", "lossless"]
+    run(*suggested(path), "-o", frames)
     run("decode", frames, "-o", back)
     assert back.read_bytes() == path.read_bytes()
     archive = tmp_path / "x.npz"
     np.savez(archive, **tensors)
-    advice = run("inspect", archive, "-c", "lossless").stderr.rpartition("next: gcodec ")[2]
-    assert shlex.split(advice)[2:] == ["-c", "lossless", "-L", "!f8"]
-    advice = run("inspect", path, "-c", "lossless", "-L", "*").stderr.rpartition("next: gcodec ")[
-        2
-    ]
-    assert shlex.split(advice)[2:] == ["-c", "lossless", "-L", "*", "-L", "!f8"]
+    assert suggested(archive)[2:] == ["-c", "lossless", "-L", "!f8"]
+    assert suggested(path, "-L", "*")[2:] == ["-c", "lossless", "-L", "*", "-L", "!f8"]
 
 
 def test_suggested_codec_is_within_the_budget_for_all_tensors(tmp_path):

@@ -269,6 +269,26 @@ def test_signal_while_an_object_is_freed(tmp_path, name, code):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_exit_of_a_finalizer_is_reported(tmp_path):
+    """It is no signal."""
+    script = (
+        "import sys, gcodec\n"
+        "class Freed:\n"
+        "    def __del__(self):\n"
+        "        sys.exit('of a finalizer')\n"
+        "def freeing(*args, **more):\n"
+        "    Freed()\n"
+        "    return encode(*args, **more)\n"
+        "encode, gcodec.encode = gcodec.encode, freeing\n"
+        "from gcodec.cli.main import main\n"
+        f"main(['encode', {str(EXAMPLE)!r}, '-c', 'raw', '-o', {str(tmp_path / 'a.gcf')!r}])"
+    )
+    with process("-c", script) as running:
+        _, err = running.communicate(timeout=60)
+    assert running.returncode == 0 and "SystemExit: of a finalizer" in err
+    assert "unraisablehook" not in err
+
+
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
 @pytest.mark.parametrize("args", [["inspect", EXAMPLE], ["codecs", "--json"]])
 def test_closed_pipe_is_no_error(args):

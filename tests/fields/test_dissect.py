@@ -87,8 +87,8 @@ def check_dissection(frame: bytes, key: bytes | None = None) -> Dissection:
     assert "undecoded" not in actual.totals, f"{read.codec} does not describe all of its payload"
     for field in fields:
         if field.value in ("+", "-"):
-            size = 1 if field.value == "+" else -1
-            assert all(math.copysign(1, value) == size for value in field.decoded)
+            sign = 1 if field.value == "+" else -1
+            assert all(math.copysign(1, value) == sign for value in field.decoded)
     payload = [f for f in fields if f.part == "payload" and f.name != "fill"]
     assert sum(f.nbits for f in payload) == read.payload.nbits
     if describes_elements(read.codec):

@@ -71,10 +71,10 @@ def write_shorter(
     nbits: int,
     planned: Plan | None = None,
 ) -> Written | int:
-    """Write the string if it has fewer bits than `nbits`; otherwise return its bits. See `write`.
+    """Write the string if it has fewer bits than `nbits`; otherwise return its size in bits.
 
-    `planned` is the result of `plan` if it is known. If its estimate is not below `nbits`, the
-    bits are this estimate; otherwise they are exact.
+    `write` describes the other parameters. `planned` is the result of `plan` if it is known. If
+    its estimate is not below `nbits`, the size is this estimate; otherwise it is exact.
     If the function returns the string, it has released all of a `Drainable`; otherwise, the part
     that the limit of the `Drainable` allows.
     """
