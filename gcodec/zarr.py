@@ -114,8 +114,8 @@ class GradientCodec(ArrayBytesCodec):
         except ParameterError as error:
             if np.isfinite(fill_value):
                 raise
-            filled = "which the rest of a partly written chunk has"
-            raise ParameterError(f"{error}; fill_value={fill_value}, {filled}") from None
+            filled = f"the rest of a partly written chunk has fill_value={fill_value}"
+            raise ParameterError(f"{error}; {filled}") from None
         return chunk_spec.prototype.buffer.from_bytes(frame)
 
     async def _decode_single(self, chunk_bytes: Any, chunk_spec: Any) -> object:

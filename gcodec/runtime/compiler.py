@@ -103,7 +103,7 @@ def _loop_code(kernel: Kernel, target: _Target) -> tuple[str, bytes]:
 
 
 def parameter_types(signature: str) -> tuple[Any, ...]:
-    """Return the types of the parameters of a kernel."""
+    """Return the Numba types of the parameters of a kernel; see `gcodec.runtime.jit.kernel`."""
     kinds = grouped(signature, map(_numba_type, types_of(signature)))
     return tuple(types.Tuple(kind) if isinstance(kind, tuple) else kind for kind in kinds)
 

@@ -200,7 +200,8 @@ def kernel(
     signature : str
         Types of the parameters, separated by ``", "``: a scalar type such as ``float32``, or
         ``in float32[]`` (read-only array) or ``out float32[]`` (array that is written). Types in
-        parentheses are those of one parameter, a tuple, to which callers pass each element.
+        parentheses belong to one parameter, a tuple. Python passes the elements of the tuple one
+        by one; kernels pass the tuple.
     variant : str
         Constants of a kernel that a factory makes. They distinguish it from its siblings.
     vectorized : bool
@@ -211,12 +212,12 @@ def kernel(
 
 
 def types_of(signature: str) -> list[str]:
-    """Return the types of the values that callers pass for a signature; see `kernel`."""
+    """Return the types of the values that Python passes for a signature; see `kernel`."""
     return signature.translate({ord("("): None, ord(")"): None}).split(", ")
 
 
 def grouped(signature: str, values: Iterable[Any]) -> list[Any]:
-    """Return values, one for each of `types_of`, in tuples as a signature has parentheses."""
+    """Return values, one for each of `types_of`, with those in parentheses joined in tuples."""
     rest = iter(values)
     return [
         tuple(next(rest) for _ in word.split(",")) if word[0] == "(" else next(rest)

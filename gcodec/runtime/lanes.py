@@ -379,9 +379,9 @@ class Emitter:
     def fetch(self, pointer: Value, ahead: int | None = None, count: int = BLOCK) -> None:
         """Emit prefetches of the cache lines of `count` elements, `ahead` elements further on.
 
-        By default, `ahead` are the elements of as many bytes as `AHEAD` float32 elements have.
+        By default, they are as many bytes further on as `AHEAD` float32 elements take.
         """
-        nbits = getattr(pointer.type.pointee, "width", 32)  # a float has none
+        nbits = getattr(pointer.type.pointee, "width", 32)  # a float32 has none
         first = 32 * AHEAD // nbits if ahead is None else ahead
         for line in range(first, first + count, 8 * LINE // nbits):
             emit_prefetch(self.builder, self.element(pointer, line))

@@ -60,6 +60,7 @@ from gcodec.torch.saved_state import (
 )
 from gcodec.torch.selection import joined_policy, warn_of_unmatched
 from gcodec.torch.settings import Collective, Settings
+from gcodec.torch.tensors import untraced
 from gcodec.training.collectives import share_of
 from gcodec.training.state import check_same_rank
 from gcodec.wire.kinds import check_between
@@ -916,10 +917,10 @@ def _works_there(flat: torch.Tensor) -> bool:
     return bool(flat.is_cuda) and has_cupy()
 
 
+@untraced
 def _hook(state: DdpState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average one bucket; DDP calls this function."""
     return state._reduce(bucket)
 
 
 _hook.__annotations__ = get_type_hints(_hook)  # DDP compares classes, not their names
-_hook = torch._disable_dynamo(_hook)  # a compiled training step must not trace the exchange

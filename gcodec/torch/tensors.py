@@ -18,7 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _untraced(function: Callable[P, R]) -> Callable[P, R]:
+def untraced(function: Callable[P, R]) -> Callable[P, R]:
     """Keep `torch.compile` from tracing a function, without loading its compiler otherwise."""
     disabled = torch._disable_dynamo(function)
 
@@ -29,7 +29,7 @@ def _untraced(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-@_untraced
+@untraced
 def encode(
     tensor: torch.Tensor,
     codec: CodecLike,
@@ -74,7 +74,7 @@ def encode(
     return api.encode(tensor, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
 
 
-@_untraced
+@untraced
 def decode(
     frame: bytes | bytearray | memoryview,
     *,

@@ -164,7 +164,10 @@ def test_zarr_2_refuses_another_byte_order(zarr: Any) -> None:
 def test_zarr_3_names_a_fill_value_that_the_codec_refuses(zarr: Any) -> None:
     codec = importlib.import_module("gcodec.zarr").GradientCodec("sign")
     options = {"shape": (3,), "chunks": (2,), "dtype": "float32", "compressors": None}
-    for fill_value, reason in ((np.nan, "; fill_value=nan, which the rest of a partly"), (0, "$")):
+    for fill_value, reason in (
+        (np.nan, "; the rest of a partly written chunk has fill_value=nan"),
+        (0, "$"),
+    ):
         store = zarr.storage.MemoryStore()
         array = zarr.create_array(store, serializer=codec, fill_value=fill_value, **options)
         with pytest.raises(ParameterError, match=f"must be finite as float32{reason}"):

@@ -20,7 +20,7 @@ from gcodec.arrays.bit_patterns import check_booleans
 from gcodec.codec import Codec, register
 from gcodec.codecs.patch import describe, encoder
 from gcodec.codecs.patch.digest import DIGEST_NBYTES, digest_of
-from gcodec.codecs.patch.message import Message, PatchSymbols, contexts_of
+from gcodec.codecs.patch.message import STORED, Message, PatchSymbols, contexts_of
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import class_changes
@@ -103,13 +103,14 @@ class Patch(Codec):
         contexts, sizes = contexts_of(self._dtype), None
         if message.head is not None:
             sizes = class_changes.class_sizes(old, contexts, message.head.bounds)
-        digest = digest_of(old, out if is_fresh else None)
+        is_copied = is_fresh and message.form != STORED
+        digest = digest_of(old, out if is_copied else None)
         base = resolved(_Base(digest, None if sizes is None else sizes.totals))
         if base.digest != message.digest:
             needed = f"the tensor with the digest {message.digest.hex()}, as the patch needs"
             raise ParameterError(f"base has the digest {base.digest.hex()}: must be {needed}")
         symbols = message.symbols(self._dtype)
-        old = out if is_fresh else old
+        old = out if is_copied else old
         if sizes is None:
             self._write(out, old if symbols.stored is None else placed(symbols.stored, out))
             return

@@ -204,7 +204,7 @@ def _mixed(
     return a, b, c, d
 
 
-@kernel("in uint8[], in int64[], int64, in uint64[], out uint64[], out uint8[]")
+@kernel("in uint8[], in int64[], int64, in uint64[], out uint64[], out uint8[]", variant="stream")
 def _digest_leaves(data, starts, length, last, state, target):
     # starts.size == last.size is the number of lanes, and state.size 8 times that; the `length`
     # bytes from each start on, a multiple of BLOCK_NBYTES, exist. target.size is 0 or data.size.

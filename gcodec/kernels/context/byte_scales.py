@@ -72,7 +72,7 @@ class PlaneForm(NamedTuple):
 
     @property
     def arguments(self) -> tuple[int, np.ndarray, np.ndarray, int, int]:
-        """What kernels get: escape, scales of rows and columns, width, and unit."""
+        """Elements of `FORM`: escape, scales of rows and columns, width, and unit."""
         return self.escape, *(self.scales or NO_SCALES), self.unit
 
 

@@ -336,8 +336,9 @@ def _join_symbols(symbols, scales, start, unknown, classes, out):
 def tally(symbols, scales, start, step, room):
     """Count symbols by class in `tables`; return the least and largest class, and the top symbol.
 
-    The room is classes and joined, of size TILE, and `tables`: several tables of zeros, whose sum
-    will be the counts; `take_counts` adds them up. There are fewer than 2^31 symbols.
+    `room` contains two arrays of size TILE, `classes` and `joined`, and `tables`: several tables
+    of zeros, whose sum becomes the counts; `take_counts` adds them up. There are fewer than 2^31
+    symbols.
     """
     classes, joined, tables = room
     low, high, top = np.uint8(CLASSES - 1), np.uint8(0), np.uint8(0)

@@ -96,7 +96,8 @@ def _appending(itemsize: int, shift: int) -> Kernel:
         # `take_coded` for `orders` and `planes`. The first three fields of `progress` are the ones
         # of `write_table_words`; the next three are those of a tile, whose size is the last field.
         # See there for the other arrays.
-        (counts, orders, planes), own, bound = coded, progress[3:6], progress[6:]
+        counts, orders, planes = coded
+        own, bound = progress[3:6], progress[6:]
         for group in range(min(progress[1], counts.size)):
             place += np.int64(counts[group])
         for tile in range(progress[1], ends.size):

@@ -87,7 +87,7 @@ class ResidualUpdate(NamedTuple):
         return self._replace(residual=residual, new_residual=new_residual, backup=backup)
 
     def terms(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.float32, Any, Any]:
-        """Return what kernels get: x, the residual, its decay, the new residual, the backup."""
+        """Return the elements of `TERMS`: x, residual, decay, new residual and backup."""
         return x, self.residual, self.decay, self.new_residual, self.backup
 
     def saving(self) -> ResidualUpdate:

@@ -136,9 +136,9 @@ def _count_magnitudes(data, tables, counts):
 
 @kernel(f"{TERMS}, boolean, out float32[], in uint8[], out uint32[], out int64[]")
 def _count_sums(terms, streaming, sums, data, tables, counts):
-    # x.size is at most _PART; residual and new_residual are as long, and backup is or has no
-    # elements. sums.size == _TILE, and data are its bytes. See _count_bins and _add_tables.
-    # Returns the largest magnitude.
+    # The terms have n elements, at most _PART, and the backup has as many or none. sums.size ==
+    # _TILE, and data are its bytes. See _count_bins and _add_tables. Returns the largest
+    # magnitude.
     tables[:] = np.uint32(0)
     top = np.uint32(0)
     n = terms[0].size

@@ -110,7 +110,10 @@ def _range(x: np.ndarray, first: int, end: int) -> tuple[int, int]:
 
 @block("x", "i", "stop", "keys")
 def range_of(e: Emitter) -> None:
-    """Write the least and the greatest key of the elements from i to stop, 32 or a multiple."""
+    """Write the least and the greatest key of the elements from i to stop.
+
+    Their number is a positive multiple of 32.
+    """
     emit_range(e, lambda i: e.fetched("x", i), e.args["keys"])
 
 
@@ -119,10 +122,12 @@ def _ranges(x, bucket, keys):
     # keys.size == 2 * ceil(x.size / bucket)
     for b in range(keys.size // 2):
         part, own = x[b * bucket : (b + 1) * bucket], keys[2 * b : 2 * b + 2]
-        own[0], own[1] = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
+        low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
         whole = part.size // BLOCK * BLOCK
         if whole > 0:
             range_of(part, 0, whole, own)
+            low, high = own[0], own[1]
         for i in range(whole, part.size):
             key = key_of(np.int32(float_bits(part[i])))
-            own[0], own[1] = min(own[0], key), max(own[1], key)
+            low, high = min(low, key), max(high, key)
+        own[0], own[1] = low, high

@@ -118,8 +118,9 @@ def key_of(pattern):
 
 
 def emit_range(e: Emitter, values: Callable[[Value], Value], place: Value) -> None:
-    """Emit the least and the greatest key of the elements from "i" to "stop", 32 or a multiple.
+    """Emit the least and the greatest key of the elements from "i" to "stop".
 
+    Their number is a positive multiple of 32.
     `values` emits the 32 float32 elements from an index on. The keys go to two int32 at `place`.
     """
     builder, kind = e.builder, lanes(32)
@@ -393,7 +394,7 @@ def largest_bits(values, top):
 
 
 def _emit_largest(e: Emitter, values: Callable[[Value], Value]) -> None:
-    """Emit the bits of the largest magnitude of the elements from 0 to "stop", to "top".
+    """Emit a store to "top": the bits of the largest magnitude of the elements below "stop".
 
     "stop" is a multiple of 32; `values` emits the 32 float32 elements from an index on.
     """

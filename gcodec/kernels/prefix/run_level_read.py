@@ -109,8 +109,8 @@ def _read_pair(data, at, end, tables, pairs, i):
     vectorized=False,
 )
 def _read_pairs(data, starts, bounds, chained, end, tables, heads, pairs, status):
-    # No bound passes gaps.size == levels.size. `near` and `singles` are tables of gaps and of
-    # symbols, `gap_code` and `code` the numbers of their codes.
+    # No bound passes gaps.size == levels.size. The tables are those of runs, of gaps and of
+    # symbols, and then the numbers of the codes of gaps and of symbols.
     runs, near, singles, _, _ = tables
     gaps, levels, far, _ = pairs
     count = bounds.size

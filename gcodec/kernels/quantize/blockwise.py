@@ -511,11 +511,11 @@ def _quantizer(method: str, leaves_errors: bool) -> Kernel:
     ):
         # gradient begins with element `first`, whose byte is the first of `out`, and factors has
         # the factors of all blocks from 0 on, or gets them where numerator is not 0, like tops.
-        # out.size == ceil(gradient.size / per_byte); cells are those of the table; padded and
-        # last have BLOCK elements. Blocks are even where per_byte is 2. With `leaves_errors`,
-        # residual and new_residual are as long, and backup is or has no elements; x is
-        # new_residual or has room for the sums of a block, and values are the numbers of codes, or
-        # of places in a tree. Else x is the gradient.
+        # out.size == ceil(gradient.size / per_byte); `cells` are the shift, the entries of the
+        # table, the lowest and the count; padded and last have BLOCK elements. Blocks are even
+        # where per_byte is 2. With `leaves_errors`, residual and new_residual are as long, and
+        # backup is or has no elements; x is new_residual or has room for the sums of a block, and
+        # values are the numbers of codes, or of places in a tree. Else x is the gradient.
         gradient, residual, decay, new_residual, backup = terms
         tops, factors, numerator, least, resets = rules
         start = 0

@@ -468,9 +468,10 @@ def _quantizer(name: str, stochastic: bool, leaves_errors: bool) -> Kernel:
         # multiple. If it `updates`, residual and new_residual are as long, backup is or has no
         # elements, and x has room for the sums of a tile; else x is the gradient. scales.size ==
         # gradient.size // per_scale, out.size >= gradient.size // per_byte. `find` is the address
-        # of a kernel of `scale_finder`; adds has 256 elements or 1 where scales are powers of two.
-        # tops, factors, sizes and room have an element for each block of a tile, a multiple of 32;
-        # parts has GROUPS for 32 elements, and largest has 32.
+        # of a kernel of `scale_finder`. `rule` is divisor, reciprocal, adds and least; adds has
+        # 256 elements, or 1 where scales are powers of two. `arrays` are parts, tops, largest,
+        # factors, sizes and room. Tops, factors, sizes and room have an element for each block of
+        # a tile, a multiple of 32; parts has GROUPS for 32 elements, and largest has 32.
         gradient, residual = terms[0], terms[1]
         _, tops, _, factors, sizes, _ = arrays
         for tile in range(0, gradient.size, _TILE):

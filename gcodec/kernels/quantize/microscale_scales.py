@@ -233,7 +233,8 @@ def scale_finder(size: int) -> Kernel:
     def find_block_scales(x, first, count, rule, arrays, at, scales):
         # x has `count` blocks from element `first` on, whose scales are those from `at` on, and
         # first + count * size is a multiple of BLOCK; for the others, see `microscale`.
-        adds, (parts, tops, largest, factors, sizes, room) = rule[2], arrays
+        adds = rule[2]
+        parts, tops, largest, factors, sizes, room = arrays
         for i in range(0, count * size, BLOCK):
             tops_block(x, first + i, parts, i // size)
         for b in range(0, count, BLOCK):
