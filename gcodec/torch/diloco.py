@@ -40,6 +40,7 @@ from gcodec.torch.saved_state import (
     saved_count,
     warn_of_missing_residuals,
 )
+from gcodec.torch.tensors import untraced
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_flag, check_integer
 
@@ -257,8 +258,7 @@ class DiLoCo:
 
     # Steps
 
-    # A compiled function must not trace the exchange.
-    @torch._disable_dynamo  # type: ignore[untyped-decorator]
+    @untraced
     def step(self) -> None:
         """Count an inner step, and exchange the fragments that are due.
 

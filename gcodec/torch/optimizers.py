@@ -18,6 +18,7 @@ from gcodec.errors import ParameterError
 from gcodec.torch.communicator import TorchCommunicator, check_communicator
 from gcodec.torch.names import trainable_parameters
 from gcodec.torch.saved_state import check_shapes, saved_array
+from gcodec.torch.tensors import untraced
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_float32
 
@@ -56,8 +57,7 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             raise ParameterError("param_group: the optimizer has exactly one group")
         super().add_param_group(param_group)
 
-    # A compiled function must not trace the exchange.
-    @torch._disable_dynamo  # type: ignore[untyped-decorator]
+    @untraced
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step on all ranks, which must call this method together.
 
