@@ -917,10 +917,10 @@ def _works_there(flat: torch.Tensor) -> bool:
     return bool(flat.is_cuda) and has_cupy()
 
 
-@untraced
 def _hook(state: DdpState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average one bucket; DDP calls this function."""
     return state._reduce(bucket)
 
 
 _hook.__annotations__ = get_type_hints(_hook)  # DDP compares classes, not their names
+_hook = untraced(_hook)
