@@ -711,11 +711,12 @@ def test_gradients_up_to_the_bound_of_a_codec_leave_finite_residuals(
 ) -> None:
     if codec.name == "raw":
         return  # It refuses what exceeds the range of its own dtype.
-    bound = min(codec.takes_up_to, float(np.finfo(np.float32).max))
+    bound = min(codec.takes_up_to, 2.0**126)  # within 2 bits of the largest float32
     for n in (1, 7, 300):
         signs = np.random.default_rng(n).choice((-1, 1), n)
         x, residual = (signs * bound).astype(dtype), np.zeros(n, np.float32)
-        codec.quantize_residual(x, residual, seed=3)
+        with np.errstate(over="ignore"):  # of quotients that are then clipped
+            codec.quantize_residual(x, residual, seed=3)
         assert np.isfinite(residual).all()
 
 
