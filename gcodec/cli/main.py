@@ -179,9 +179,17 @@ def _exit_on_signals() -> None:
             report(dropped)
             return
         # A signal within this function would be dropped, too.
-        threading.Timer(_AGAIN, os.kill, (os.getpid(), number)).start()
+        threading.Timer(_AGAIN, _send, (number,)).start()
 
     sys.unraisablehook = send_again
+
+
+def _send(number: int) -> None:
+    """Send a signal to this process; on POSIX to its main thread, which may wait for input."""
+    if os.name == "posix":
+        os.kill(os.getpid(), number)
+    else:
+        signal.raise_signal(number)  # os.kill of Windows ends the process at once
 
 
 class _Stdout(NamedWriter):
