@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.kernels.numeric.arithmetic import copy_block, fetch_block
-from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.lanes import ADD, AHEAD, BLOCK, Emitter, block, floats
@@ -34,10 +33,6 @@ class Layout(NamedTuple):
     height: int
     width: int
     edge: bool
-
-    def streams(self, out: np.ndarray) -> bool:
-        """Return whether stores of chunks to (n,) `out` can and should bypass the cache."""
-        return self.columns % BLOCK == 0 and self.width % BLOCK == 0 and streams(out)
 
 
 @dispatched("gcodec.kernels.transform.chunk_layout_cuda")

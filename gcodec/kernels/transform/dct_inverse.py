@@ -20,14 +20,12 @@ from gcodec.runtime.cover import store_of
 from gcodec.runtime.jit import Intrinsic, kernel, subroutine
 from gcodec.runtime.lanes import (
     BLOCK,
-    STREAM,
     WRITE,
     Emitter,
     Value,
     ValueType,
     block,
     compiles_for,
-    fence,
     floats,
 )
 from gcodec.runtime.memory import aligned_empty
@@ -84,7 +82,7 @@ def inverse(
     factors = np.zeros(max(a, b) * _TOGETHER, np.float32)
     lines, layers = np.empty(b, np.int64), np.empty(a, np.int64)
     scratch = lines, rows, layers, planes, factors, np.empty(_TOGETHER, np.float32), chunk
-    target = *layout[:3], first, *store_of(add, layout.streams(out))
+    target = *layout[:3], first, *store_of(add, False)
     _inverse(starts, places, values, *sizes, *bases, mirrored, *scratch, *target, out)
 
 
@@ -92,13 +90,14 @@ def _adding(is_mirrored: bool) -> Intrinsic:
     """Make the block that adds multiples of rows to two rows, or to two rows and their mirrors."""
     added = "rows", "row", "length", "count", "factors", "signs", "n"
 
-    @block(*added, "first", "second", "out", "at", "begin")
+    @block(*added, "first", "second", "out", "at", "begin", "final", "place")
     def add_rows(e: Emitter) -> None:
         """Add multiples of `count` rows of `length` elements to 32 elements of rows of `out`.
 
         An added row has n factors, one for each row of `out`. Of a mirrored basis, the factor of
         row n − 1 − i is that of row i times the sign of the added row. At the begin, the elements
-        of `out` are 0.
+        of `out` are 0. `final` receives the sums in the end: its elements, those of the first row
+        from `place` on, are prefetched.
         """
         builder, one = e.builder, e.args["count"].type(1)
         columns = [e.args[name] for name in ("first", "second")]
@@ -119,8 +118,10 @@ def _adding(is_mirrored: bool) -> Intrinsic:
             following = builder.gep(source, [e.args["length"]])
             return [following, builder.gep(factors, [e.args["n"]]), *sums]
 
+        starts = [builder.mul(i, e.args["length"]) for i in targets]
+        for i in starts:
+            e.fetch(builder.gep(e.address("final", "place"), [i]), 0)
         for j in range(0, BLOCK, kind.count):
-            starts = [builder.mul(i, e.args["length"]) for i in targets]
             places = [e.element(builder.gep(e.address("out", "at"), [i]), j) for i in starts]
             zeros = kind([0.0] * kind.count)
             totals = [builder.select(e.args["begin"], zeros, e.load(p, kind)) for p in places]
@@ -251,12 +252,15 @@ def _set_long_row(products, n, places, values, k, stop, u, rows, to):
 
 
 @subroutine
-def _sum_rows(rows, length, used, count, basis, n, mirrored, factors, signs, out, to):
+def _sum_rows(rows, length, used, count, basis, n, scratch, out, to, final, place):
     """Set n rows of `out` from `to` on to the sums of `count` rows times entries of the basis.
+
+    `final` receives the rows in the end, from `place` on.
 
     0 < count <= used.size == n, rows.size == n * length, factors.size >= _TOGETHER * n,
     signs.size == _TOGETHER, and to + n * length <= out.size.
     """
+    mirrored, factors, signs = scratch
     if n == 1:  # the only entry is 1
         for i in range(length):
             out[to + i] = rows[i]
@@ -280,13 +284,13 @@ def _sum_rows(rows, length, used, count, basis, n, mirrored, factors, signs, out
                 k = min(i + 1, half - 1)  # the last of an odd number is computed twice
                 for j in range(0, whole, BLOCK):
                     added = rows, r * length + j, length, together, factors, signs, n
-                    _add_mirrored_rows(*added, i, k, out, to + j, r == 0)
+                    _add_mirrored_rows(*added, i, k, out, to + j, r == 0, final, place + j)
         else:
             for i in range(0, n, 2):
                 k = min(i + 1, n - 1)
                 for j in range(0, whole, BLOCK):
                     added = rows, r * length + j, length, together, factors, signs, n
-                    _add_rows(*added, i, k, out, to + j, r == 0)
+                    _add_rows(*added, i, k, out, to + j, r == 0, final, place + j)
         for q in range(together if whole < length else 0):
             row = rows[(r + q) * length + whole : (r + q + 1) * length]
             for i in range(n):
@@ -320,6 +324,7 @@ def _inverse(
         start, valid, count = rectangle(out.size, columns, height, width, number + m)
         is_direct = store == WRITE and count == chunk.size
         target, to = (out, start) if is_direct else (chunk, 0)
+        final, place = (out, start) if height == 1 else (chunk, 0)
         if k == stop:
             target[to : to + chunk.size] = np.float32(0)
         depth = 0
@@ -342,14 +347,13 @@ def _inverse(
                 lines[used] = u - layer * b
                 used += 1
             if a == 1:
-                _sum_rows(rows, c, lines, used, middle, b, *scratch, target, to)
+                _sum_rows(rows, c, lines, used, middle, b, scratch, target, to, final, place)
             else:
-                _sum_rows(rows, c, lines, used, middle, b, *scratch, planes, depth * b * c)
+                plane = planes, depth * b * c
+                _sum_rows(rows, c, lines, used, middle, b, scratch, *plane, *plane)
                 layers[depth] = layer
                 depth += 1
         if depth:
-            _sum_rows(planes, b * c, layers, depth, first, a, *scratch, target, to)
+            _sum_rows(planes, b * c, layers, depth, first, a, scratch, target, to, final, place)
         if not is_direct:
             put_rows(chunk, start, valid, count, columns, width, store, scale, out)
-    if store == STREAM:
-        fence()
