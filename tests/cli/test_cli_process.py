@@ -372,15 +372,18 @@ def test_error_names_full_output_file(tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems do not limit the size of files")
 def test_error_names_the_full_copy_of_stdin(tmp_path):
-    import resource
-
     write_dump(tmp_path / "a.npz", [("w", np.ones(4096, np.float32))])
+    script = (
+        "import resource\n"
+        "from gcodec.cli.main import main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "main(['encode', '-', '-c', 'raw', '-o', '-'])"
+    )
     completed = subprocess.run(
-        [sys.executable, "-m", "gcodec", "encode", "-", "-c", "raw", "-o", "-"],
+        [sys.executable, "-c", script],
         input=(tmp_path / "a.npz").read_bytes(),
         capture_output=True,
         env=ENVIRONMENT | {"TMPDIR": str(tmp_path)},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
     )
     assert completed.returncode == 3 and not completed.stdout
     copy = rf"{re.escape(str(tmp_path))}/gcodec-\w+/stdin"
