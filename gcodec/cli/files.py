@@ -272,7 +272,8 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
     Raises
     ------
     FormatError
-        If OUT is one file for several inputs, one of which is an index that cannot be read.
+        If several inputs would be written to one file, and one of them is an index that cannot be
+        read.
     ParameterError
         If several inputs would be written to one file, or an output has the suffix of another
         format, or it exists and `force` is false.

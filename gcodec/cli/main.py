@@ -25,8 +25,6 @@ _VERBS = (
     *("encode", "decode", "diff", "apply", "verify", "seek"),
     *("codecs", "doctor", "warmup"),
 )
-
-
 _AGAIN = 0.01  # seconds until a signal is sent again
 
 
@@ -160,11 +158,11 @@ def _exit_on_signals() -> None:
     Python drops an exception that is raised while it frees an object, such as the lock of a module
     that it has imported. The signal is then sent again.
     """
-    numbers: dict[int, int] = {}  # of signals, by exit code
+    codes = set[int]()  # exit codes of the signals
     for name in ("SIGHUP", "SIGTERM"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP, and nohup ignores it.
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:
-            numbers[128 + number] = int(number)
+            codes.add(128 + number)
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     report = sys.unraisablehook
 
@@ -173,8 +171,8 @@ def _exit_on_signals() -> None:
         code = error.code if isinstance(error, SystemExit) else None
         if isinstance(error, KeyboardInterrupt):
             number = int(signal.SIGINT)
-        elif isinstance(code, int) and code in numbers:
-            number = numbers[code]
+        elif isinstance(code, int) and code in codes:
+            number = code - 128
         else:
             report(dropped)
             return

@@ -386,11 +386,10 @@ class Emitter:
         for line in range(first, first + count, 8 * LINE // nbits):
             emit_prefetch(self.builder, self.element(pointer, line))
 
-    def fetched(self, array: str, index: Value) -> Value:
-        """Emit the load of 32 float32 elements of an argument, and prefetches of later ones."""
-        pointer = self.builder.gep(self.args[array], [index])
-        self.fetch(pointer)
-        return self.load(pointer, floats())
+    def fetched(self, pointer: Value, kind: ValueType, align: int = 4) -> Value:
+        """Emit the load of a vector, and prefetches of later elements; see `load` and `fetch`."""
+        self.fetch(pointer, count=kind.count)
+        return self.load(pointer, kind, align)
 
     def loop(
         self,

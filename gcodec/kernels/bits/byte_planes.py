@@ -124,9 +124,7 @@ def taking_first(itemsize: int, shift: int) -> Subroutine:
     @block("bits", "i", "escape", "out")
     def take_block(e: Emitter) -> None:
         builder, kind = e.builder, lanes(8 * itemsize)
-        source = e.address("bits", "i")
-        e.fetch(source)
-        values = e.load(source, kind, itemsize)
+        values = e.fetched(e.address("bits", "i"), kind, itemsize)
         first = builder.trunc(builder.lshr(values, kind([shift] * BLOCK)), lanes(8))
         is_escaped = builder.and_(
             builder.icmp_unsigned("==", first, lanes(8)([0] * BLOCK)),
@@ -157,9 +155,7 @@ def taking_others(itemsize: int, shift: int) -> Subroutine:
     @block("bits", "i", "out", "stride")
     def take_block(e: Emitter) -> None:
         builder, kind = e.builder, lanes(8 * itemsize)
-        source = e.address("bits", "i")
-        e.fetch(source)
-        values = e.load(source, kind, itemsize)
+        values = e.fetched(e.address("bits", "i"), kind, itemsize)
         upper = builder.and_(builder.lshr(values, kind([8] * BLOCK)), kind([high] * BLOCK))
         rest = builder.or_(upper, builder.and_(values, kind([low] * BLOCK)))
         target = e.address("out", "i")
@@ -287,13 +283,10 @@ def joining(itemsize: int, shift: int) -> Subroutine:
 
     def emit(e: Emitter, streaming: bool) -> None:
         builder, kind = e.builder, lanes(8 * itemsize)
-        source = e.address("first", "i")
-        e.fetch(source)
-        own = builder.zext(e.load(source, lanes(8), 1), kind)
+        own = builder.zext(e.fetched(e.address("first", "i"), lanes(8), 1), kind)
         source, rest = e.address("others", "i"), kind([0] * BLOCK)
         for _ in range(planes):
-            e.fetch(source)
-            part = builder.zext(e.load(source, lanes(8), 1), kind)
+            part = builder.zext(e.fetched(source, lanes(8), 1), kind)
             rest = builder.or_(builder.shl(rest, kind([8] * BLOCK)), part)
             source = builder.gep(source, [e.args["stride"]])
         values = builder.shl(own, kind([shift] * BLOCK))

@@ -269,11 +269,10 @@ def _sums_block(streaming: bool) -> Intrinsic:
         builder, decay = e.builder, e.splat(e.args["decay"])
 
         def sums(i: Value) -> Value:
-            source, place = (builder.gep(e.args[name], [i]) for name in ("x", "residual"))
-            e.fetch(source)
-            e.fetch(place)
-            former = e.load(place, floats())
-            total = builder.fadd(e.load(source, floats()), builder.fmul(decay, former))
+            x, former = (
+                e.fetched(builder.gep(e.args[name], [i]), floats()) for name in ("x", "residual")
+            )
+            total = builder.fadd(x, builder.fmul(decay, former))
             target = builder.gep(e.args["new_residual"], [i])
             if streaming:
                 _emit_stores(e, total, target, former, builder.gep(e.args["backup"], [i]))

@@ -248,9 +248,7 @@ def _store_keys(e: Emitter) -> None:
     builder, kind = e.builder, lanes(16, 64)
     firsts = [e.address(name, "at") for name in ("old", "new")]
     nbits = firsts[0].type.pointee.width
-    for first in firsts:
-        e.fetch(first, count=64)
-    a, b = (e.load(first, lanes(nbits, 64), nbits // 8) for first in firsts)
+    a, b = (e.fetched(first, lanes(nbits, 64), nbits // 8) for first in firsts)
     contexts = builder.zext(e.bytes_of(a, e.args["shift"]), kind)
     changes = builder.zext(builder.icmp_unsigned("!=", a, b), kind)
     keys = builder.or_(contexts, builder.shl(changes, kind([8] * 64)))

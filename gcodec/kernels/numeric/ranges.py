@@ -14,7 +14,7 @@ from gcodec.kernels.numeric.reduce import emit_range, key_of, ranges_of_keys
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block
+from gcodec.runtime.lanes import BLOCK, Emitter, block, floats
 from gcodec.runtime.memory import float_bits
 
 RANGE_NBYTES = 8  # per bucket
@@ -114,7 +114,7 @@ def range_of(e: Emitter) -> None:
 
     Their number is a positive multiple of 32.
     """
-    emit_range(e, lambda i: e.fetched("x", i), e.args["keys"])
+    emit_range(e, lambda i: e.fetched(e.builder.gep(e.args["x"], [i]), floats()), e.args["keys"])
 
 
 @kernel("in float32[], int64, out int32[]")

@@ -280,8 +280,7 @@ def _squares_block(add: bool) -> Intrinsic:
     def squares(e: Emitter) -> None:
         builder = e.builder
         source, target = e.address("x", "i"), e.address("lanes", "t")
-        e.fetch(source)
-        wide = builder.fpext(e.load(source, floats()), doubles())
+        wide = builder.fpext(e.fetched(source, floats()), doubles())
         square = builder.fmul(wide, wide)
         if add:
             square = builder.fadd(e.load(target, doubles(), 8), square)
@@ -410,16 +409,21 @@ def _emit_largest(e: Emitter, values: Callable[[Value], Value]) -> None:
 @block("x", "stop", "top")
 def _largest(e: Emitter) -> None:
     """Write the bits of the largest magnitude of the elements of x below `stop`."""
-    _emit_largest(e, lambda i: e.fetched("x", i))
+    _emit_largest(e, lambda i: e.fetched(e.builder.gep(e.args["x"], [i]), floats()))
 
 
 @block("x", "residual", "stop", "decay", "top")
 def _largest_corrected(e: Emitter) -> None:
     """Write the bits of the largest magnitude of x + decay·residual below `stop`."""
     builder, decay = e.builder, e.splat(e.args["decay"])
-    _emit_largest(
-        e, lambda i: builder.fadd(e.fetched("x", i), builder.fmul(decay, e.fetched("residual", i)))
-    )
+
+    def values(i: Value) -> Value:
+        x, residual = (
+            e.fetched(builder.gep(e.args[name], [i]), floats()) for name in ("x", "residual")
+        )
+        return builder.fadd(x, builder.fmul(decay, residual))
+
+    _emit_largest(e, values)
 
 
 @kernel("in float32[], out int32[]")

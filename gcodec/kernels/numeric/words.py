@@ -180,8 +180,7 @@ def _elements(e: Emitter, kind: Any, array: Value, at: Value) -> Value:
 
     nbits = kind.dtype.bitwidth
     first = e.builder.gep(lowering.data_of(e.builder, array), [at])
-    e.fetch(first, count=64)
-    return e.load(first, lanes(nbits, 64), nbits // 8)
+    return e.fetched(first, lanes(nbits, 64), nbits // 8)
 
 
 def _mask_of(name: str, names: tuple[str, ...], compare: Callable[..., Value]) -> Intrinsic:

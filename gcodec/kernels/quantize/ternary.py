@@ -189,10 +189,8 @@ def _ternary_block(
     @block("x", "i", "scale", "level", "seed", "start", "span", "out", "at")
     def ternary(e: Emitter) -> None:
         builder = e.builder
-        source = e.address("x", "i")
-        e.fetch(source)
-        word = lanes(32)
-        x = e.load(source, floats())
+        source, word = e.address("x", "i"), lanes(32)
+        x = e.fetched(source, floats())
         size = builder.bitcast(e.magnitude_bits(x), floats())
         scale = e.splat(e.args["scale"])
         full = builder.fcmp_ordered(">=", size, scale)

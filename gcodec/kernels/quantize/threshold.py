@@ -111,10 +111,8 @@ def _quantize_block(rule: Callable[..., tuple[Value, Value]], stream: bool) -> I
     def quantize(e: Emitter) -> None:
         source, kept = e.address("x", "i"), e.address("before", "j")
         decay, threshold, level = (e.splat(e.args[k]) for k in ("decay", "threshold", "level"))
-        e.fetch(source)
-        e.fetch(kept)
-        memory = e.builder.fmul(decay, e.load(kept, floats()))
-        v = e.builder.fadd(e.load(source, floats()), memory)
+        memory = e.builder.fmul(decay, e.fetched(kept, floats()))
+        v = e.builder.fadd(e.fetched(source, floats()), memory)
         step, codes = rule(e, v, threshold, level)
         error = e.builder.fsub(v, step)
         e.store(error, e.address("after", "j"), streaming=stream)
