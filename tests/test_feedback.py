@@ -323,17 +323,17 @@ def test_names_are_independent() -> None:
 
 def test_seeds_differ_by_rank_step_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    raw = gcodec.codecs()["raw"]
-    original = raw._quantize_residual
+    sign = gcodec.codecs()["sign"]
+    original = sign._quantize_residual
 
     def spy(self: Any, tensor: Any, update: Any, seed: int, prior: Any) -> Any:
         seen.append(seed)
         return original(self, tensor, update, seed, prior)
 
-    monkeypatch.setattr(raw, "_quantize_residual", spy)
+    monkeypatch.setattr(sign, "_quantize_residual", spy)
     for seed in (0, 1):
         for rank in (0, 1):
-            feedback = Feedback("raw", seed=seed, rank=rank)
+            feedback = Feedback("sign", seed=seed, rank=rank)
             for name in ("a", "b", ""):
                 for _ in range(3):
                     feedback.compress(name, G)
@@ -345,25 +345,96 @@ def test_seeds_differ_by_rank_step_and_name(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_prior_is_the_previous_steps_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    raw = gcodec.codecs()["raw"]
-    original = raw._quantize_residual
+    sign = gcodec.codecs()["sign"]
+    original = sign._quantize_residual
 
     def spy(self: Any, tensor: Any, update: Any, seed: int, prior: Any) -> Any:
         symbols = original(self, tensor, update, seed, prior)
         seen.append((prior, symbols))
         return symbols
 
-    monkeypatch.setattr(raw, "_quantize_residual", spy)
-    feedback = Feedback("raw")
+    monkeypatch.setattr(sign, "_quantize_residual", spy)
+    feedback = Feedback("sign")
     feedback.compress("b", G)
     feedback.compress("b", G)
     assert seen.pop()[0] is None is seen.pop()[0]  # symbols that nothing reads are not kept
-    monkeypatch.setattr(raw, "uses_prior", True)
+    monkeypatch.setattr(sign, "uses_prior", True)
     for _ in range(3):
         feedback.compress("a", G)
     assert seen[0][0] is None
     assert seen[1][0] is seen[0][1]
     assert seen[2][0] is seen[1][1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("spec", ["raw", "lossless", "lossless:mode=fast", "topk:ratio=1"])
+def test_codecs_without_error_get_the_gradient_itself(spec: str, dtype: str) -> None:
+    values = np.array([0.0, -0.0, 0.1, -7.0]), np.zeros(4), np.array([-0.0, 1e-3, 3.0, 2**-133])
+    gradients = [x.reshape(2, 2).astype(gs.DTYPES[dtype]) for x in values]
+    feedback = Feedback(spec, track=True)
+    for x in gradients:
+        decoded = gcodec.decode(feedback.compress("w", x))
+        assert gs.same_bits(decoded, gcodec.decode(gcodec.encode(x, spec)))
+        assert feedback.l1_norms("w").residual == 0
+        left = feedback.residual("w")
+        assert left.shape == (2, 2) and not left.any() and not left.flags.writeable
+    assert "0 bytes" in repr(feedback)
+    for other in (pickle.loads(pickle.dumps(feedback)), Feedback(spec)):
+        other.load_state_dict(feedback.state_dict())  # now the zeros are an array
+        for x in gradients:
+            assert other.compress("w", x) == feedback.compress("w", x)
+            assert "0 bytes" in repr(other)
+
+
+@pytest.mark.parametrize("spec", ["raw", "lossless"])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_codecs_without_error_send_what_others_left(spec: str, grouped: bool) -> None:
+    feedback, plain = Feedback("sign"), Feedback("sign")
+    grads = {name: np.linspace(-1, 1, 5, dtype=np.float32) * len(name) for name in ("a", "bb")}
+
+    def step(one: Feedback, codec: str) -> dict[str, np.ndarray]:
+        one.codec = gcodec.parse(codec)
+        return gcodec.decode_many(one.compress_many(grads, group_below=grouped * 4096))
+
+    for one in (feedback, plain):
+        step(one, "sign")
+    left = {name: feedback.residual(name).copy() for name in grads}
+    assert all(residual.any() for residual in left.values())
+    sent = step(feedback, spec)
+    assert all(gs.same_bits(sent[name], grads[name] + left[name]) for name in grads)
+    for _ in range(2):
+        sent = step(feedback, spec)
+        assert all(gs.same_bits(sent[name], grads[name]) for name in grads)
+        assert "0 bytes" in repr(feedback)
+    # A codec with an error begins again with zeros.
+    fresh = Feedback("sign")
+    sent, expected = step(feedback, "sign"), step(fresh, "sign")
+    assert all(gs.same_bits(sent[name], expected[name]) for name in grads)
+    for name in grads:
+        assert gs.same_bits(feedback.residual(name), fresh.residual(name))
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_codecs_without_error_apply_the_policy_for_nonfinite_values(grouped: bool) -> None:
+    fine = np.array([1.0, -0.0, 2.0], np.float32)
+    wrong = np.array([np.nan, -0.0, np.inf], np.float32)
+
+    def step(one: Feedback, x: np.ndarray) -> np.ndarray:
+        if not grouped:
+            return gcodec.decode(one.compress("w", x))
+        return gcodec.decode_many(one.compress_many({"v": fine, "w": x}))["w"]
+
+    refusing = Feedback("lossless")
+    step(refusing, fine)
+    before = state_of(refusing)
+    with pytest.raises(ParameterError, match="grad of 'w' holds 2 NaN or Inf"):
+        step(refusing, wrong)
+    assert state_of(refusing) == before
+    replacing, passing = (Feedback("lossless", nonfinite=n) for n in ("zero", "propagate"))
+    assert gs.same_bits(step(replacing, wrong), np.array([0, -0.0, 0], np.float32))
+    assert gs.same_bits(step(passing, wrong), wrong)
+    for one in (replacing, passing):
+        assert gs.same_bits(step(one, fine), fine)
 
 
 def test_derived_seeds_are_pinned() -> None:
@@ -806,7 +877,8 @@ def test_interrupted_step_changes_nothing(
     for one in (feedback, twin):
         one.compress("w", G)
     before = state_of(feedback)
-    for method, kind in itertools.product(("_quantize_residual", "_pack"), (MemoryError, Broken)):
+    first = "_quantize" if codec.contraction(G.size) == 1 else "_quantize_residual"
+    for method, kind in itertools.product((first, "_pack"), (MemoryError, Broken)):
         with monkeypatch.context() as patch:
             patch.setattr(type(codec), method, breaking(getattr(type(codec), method), kind))
             for name in ("w", "new"):

@@ -18,6 +18,7 @@ from gcodec.arrays.nonfinite import (
     check_corrected,
     check_new_residual,
     check_nonfinite,
+    check_top,
     with_policy,
 )
 from gcodec.arrays.protocols import TensorLike
@@ -27,13 +28,21 @@ from gcodec.codecs import parse_encoder
 from gcodec.codecs.raw import Raw
 from gcodec.errors import ParameterError, brief
 from gcodec.feedback.state_dict import read_state, write_state
-from gcodec.feedback.states import Group, GroupStep, Memory, Tensors, TensorState
+from gcodec.feedback.states import (
+    Group,
+    GroupStep,
+    Memory,
+    Tensors,
+    TensorState,
+    is_no_residual,
+    no_residual,
+)
 from gcodec.frame import MEMBERS_NAME, Frame, Member, check_key, write_members
 from gcodec.kernels.bits import signs
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.kernels.numeric.reduce import all_finite_corrected
+from gcodec.kernels.numeric.reduce import all_finite_corrected, max_abs_bits
 from gcodec.limits import MAX_TENSORS
 from gcodec.payload import Payload, Selection
 from gcodec.policy import Policy
@@ -76,7 +85,8 @@ class _Step(NamedTuple):
     tensor : Tensor
     residual : (n,) float32 array
     new_residual : (n,) float32 array
-        Where the new residual is written.
+        Where the new residual is written. Both are a `no_residual` if the codec sends the tensor
+        exactly, and nothing was left over before.
     seed : int
     prior : object, optional
         Symbols of the last step.
@@ -99,6 +109,11 @@ class _Step(NamedTuple):
     def title(self) -> str:
         """Name of the gradient for errors."""
         return "grad" if self.name is None else _title(self.name)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the tensor is sent as it is, without any residual."""
+        return is_no_residual(self.new_residual)
 
     def frame(self, payload: Payload, key: bytes | None) -> bytes:
         """Return the frame with a payload that is on the host."""
@@ -138,6 +153,7 @@ class Feedback:
     independent from then on.
 
     The memory is one float32 array for each tensor, and one more for each number of elements.
+    Tensors of codecs without any error, such as ``lossless``, take none and are sent bit for bit.
     `compress_many` and a `Transaction` take a second array for each of their tensors, because they
     undo all steps if one fails. These arrays are kept for the next call.
 
@@ -197,7 +213,7 @@ class Feedback:
         if isinstance(self.codec, Policy):
             codec = f"a policy of {len(self.codec.rules)} rules"
         count = f"{len(states):,} tensor{'' if len(states) == 1 else 's'}"
-        nbytes = sum(state.array.nbytes for state in states)
+        nbytes = sum(state.array.nbytes for state in states if not is_no_residual(state.array))
         facts = [codec, count, f"{nbytes:,} bytes of residuals"]
         norms = [state.gradient_norm for state in states if state.gradient_norm is not None]
         if norms:
@@ -397,9 +413,10 @@ class Feedback:
         states = [tensors.states.get(name) for name in names]
         counts = [0 if state is None else state.memory.step for state in states]
         seed = derive_seed(self.seed, name="\0".join(names), step=max(counts), rank=self.rank)
-        new_residual = tensors.spares.take(values.size, values)
         tensor = Tensor(values, "float32", values.shape)
-        step = _Step(self._bound(codec, tensor), tensor, residual, new_residual, seed)
+        codec = self._bound(codec, tensor)
+        residual, new_residual = _residuals(tensors, codec, tensor, residual)
+        step = _Step(codec, tensor, residual, new_residual, seed)
         try:
             frame, _, _ = self._run(step, key)
         except ParameterError:
@@ -425,7 +442,8 @@ class Feedback:
             values = np.ascontiguousarray(grad).reshape(-1)
             if self.nonfinite == "zero":
                 values = convert.finite_or_zero(values)
-            check_corrected(values, residual[start:end], np.float32(self.decay), _title(name))
+            own = np.ascontiguousarray(residual[start:end])
+            check_corrected(values, own, np.float32(self.decay), _title(name))
 
     def _start(self, tensors: Tensors, name: str, tensor: Tensor) -> _Step:
         """Return the step of a tensor whose lock is held."""
@@ -437,16 +455,12 @@ class Feedback:
         if isinstance(codec, Policy):
             codec = codec.codec(name, tensor.shape, tensor.dtype)
         codec = self._bound(codec, tensor)
-        if tensor.dtype == "float64":  # codecs quantize the sum of float32 values in one pass
+        memory = Memory(no_residual(tensor.shape), 0, None) if before is None else before.memory
+        residual, new_residual = _residuals(tensors, codec, tensor, memory.residual)
+        # Codecs quantize the sum of float32 values in one pass.
+        is_exact = is_no_residual(residual)
+        if not codec.reads_segments if is_exact else tensor.dtype == "float64":
             tensor = tensor._replace(values=convert.whole(values))
-        new_residual = tensors.spares.take(values.size, values)
-        if before is None:
-            zeros = tensors.spares.take(values.size, values)
-            clear(zeros)
-            memory = Memory(zeros, 0, None)
-        else:
-            memory = before.memory
-        residual = beside(memory.residual, values).reshape(-1)
         seed = derive_seed(self.seed, name=name, step=memory.step, rank=self.rank)
         prior = None
         # A codec handles the symbols of other parameters, but not of other codecs.
@@ -501,6 +515,9 @@ class Feedback:
         if not checks_later:
             step = self._finite(step)
         tensor = step.tensor
+        if step.is_exact:
+            symbols = codec._quantize(tensor.values, step.seed, step.prior)
+            return step, symbols, codec._pack(symbols)
         update = ResidualUpdate(step.residual, np.float32(self.decay), step.new_residual)
         symbols = codec._quantize_residual(tensor, update, step.seed, step.prior)
         is_checked = codec.refuses_nonfinite or self.nonfinite == "propagate"
@@ -521,6 +538,11 @@ class Feedback:
         tensor, residual, decay = step.tensor, step.residual, np.float32(self.decay)
         if self.nonfinite == "propagate" and not step.codec.refuses_nonfinite:
             return step
+        if step.is_exact and self.nonfinite == "zero":
+            return step._replace(tensor=with_policy(tensor, "zero"))
+        if step.is_exact:
+            check_top(max_abs_bits(tensor.values), tensor.values, step.title)
+            return step
         if self.nonfinite == "zero":
             on_host = device_of(residual) is None
             if on_host and all_finite_corrected(tensor.values, residual, decay):
@@ -536,7 +558,8 @@ class Feedback:
         -------
         float32 array
             In the shape of the tensor. Later steps do not change it. It is read-only on the host;
-            do not write to it on a device either.
+            do not write to it on a device either. It is on the host if nothing is left over,
+            because the codec has no error.
 
         Raises
         ------
@@ -595,7 +618,9 @@ class Feedback:
             if state is None or state.gradient_norm is None:
                 allowed = "one that was compressed before, with track=True"
                 raise ParameterError.of("name", name, allowed)
-            return L1Norms(state.gradient_norm, _l1_norm(state.array.reshape(-1)))
+            is_nothing = is_no_residual(state.array)
+            left = 0.0 if is_nothing else _l1_norm(state.array.reshape(-1))
+            return L1Norms(state.gradient_norm, left)
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return copies of the residuals, step counts and priors as NumPy arrays.
@@ -712,6 +737,23 @@ class Transaction:
         for name, memory in self._before.items():
             before.restore(name, memory)
         return before.state_dict()
+
+
+def _residuals(
+    tensors: Tensors, codec: Codec, tensor: Tensor, residual: Array
+) -> tuple[Array, Array]:
+    """Return the residual that a step reads, and the array that gets the new one; see `_Step`."""
+    values = tensor.values
+    is_nothing = is_no_residual(residual)
+    if codec.contraction(values.size) == 1 and (is_nothing or not residual.any()):
+        nothing = no_residual((values.size,))
+        return nothing, nothing
+    if is_nothing:
+        residual = tensors.spares.take(values.size, values)
+        clear(residual)
+    else:
+        residual = beside(residual, values).reshape(-1)
+    return residual, tensors.spares.take(values.size, values)
 
 
 def _title(name: str) -> str:

@@ -17,6 +17,19 @@ from gcodec.runtime import Array
 from gcodec.runtime.device import Device, device_of, host
 from gcodec.runtime.memory import empty_beside
 
+_ZERO = np.zeros(1, np.float32)
+_ZERO.flags.writeable = False
+
+
+def no_residual(shape: tuple[int, ...]) -> np.ndarray:
+    """Return the residual of a tensor that was sent exactly: zeros that take no memory."""
+    return np.ndarray(shape, np.float32, _ZERO, strides=(0,) * len(shape))
+
+
+def is_no_residual(residual: Array) -> bool:
+    """Tell whether a residual is a `no_residual`, which is not contiguous and on no device."""
+    return getattr(residual, "base", None) is _ZERO
+
 
 class SpareArrays:
     """Unused float32 arrays, by device and number of elements.
@@ -42,10 +55,11 @@ class SpareArrays:
     def give(self, array: Array) -> None:
         """Make an array available; the caller must not read it any more.
 
-        Parts of a shared array are not kept.
+        Parts of a shared array are not kept, and neither is a `no_residual`.
         """
         owner = getattr(array, "base", None)
-        if owner is not None and self._shared.get(id(owner)) is owner:
+        is_shared = owner is not None and self._shared.get(id(owner)) is owner
+        if is_shared or is_no_residual(array):
             return
         self._arrays.setdefault((device_of(array), array.size), []).append(array.reshape(-1))
 

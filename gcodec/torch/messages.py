@@ -29,6 +29,7 @@ from gcodec.codec import Codec, Symbols
 from gcodec.codecs.raw import Raw
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Transaction, derive_seed
+from gcodec.feedback.states import is_no_residual
 from gcodec.frame import MEMBERS_NAME, Frame, FrameSum, check_key, cut, members_of, tag_of
 from gcodec.kernels.numeric.reduce import all_finite, all_finite_corrected, max_abs_bits
 from gcodec.limits import NO_LIMITS
@@ -357,7 +358,7 @@ class BucketCoder:
         memory = feedback.memory(name)
         try:
             residual = memory.residual
-            if residual is None or residual.shape != values.shape:
+            if residual is None or is_no_residual(residual) or residual.shape != values.shape:
                 return all_finite(flat)
             decay = np.float32(feedback.decay)
             return all_finite_corrected(flat, beside(residual, flat).reshape(-1), decay)

@@ -139,14 +139,14 @@ def check_late_errors(gpu: Device, spec: str, dtype: str) -> None:
     on_device, here = gcodec.Feedback(spec), gcodec.Feedback(spec)
     for feedback, place in ((on_device, gpu.to_device), (here, np.array)):
         feedback.compress("w", place(fine))
-    before = gpu.to_host(on_device.residual("w"))
+    before = devices.host(on_device.residual("w"))
     messages = []
     for feedback, place in ((on_device, gpu.to_device), (here, np.array)):
         with pytest.raises(gcodec.ParameterError, match="NaN or Inf") as raised:
             feedback.compress("w", place(wrong))
         messages.append(str(raised.value))
     assert messages[0] == messages[1], (spec, dtype)
-    assert gpu.to_host(on_device.residual("w")).tobytes() == before.tobytes(), (spec, dtype)
+    assert devices.host(on_device.residual("w")).tobytes() == before.tobytes(), (spec, dtype)
     assert on_device.compress("w", gpu.to_device(fine)) == here.compress("w", fine)
     codec, kept = gcodec.parse(spec), gpu.to_device(before)
     if codec.refuses_nonfinite:
