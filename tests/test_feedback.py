@@ -877,8 +877,9 @@ def test_interrupted_step_changes_nothing(
     for one in (feedback, twin):
         one.compress("w", G)
     before = state_of(feedback)
-    first = "_quantize" if codec.contraction(G.size) == 1 else "_quantize_residual"
-    for method, kind in itertools.product((first, "_pack"), (MemoryError, Broken)):
+    is_exact = codec.contraction(G.size) == 1
+    methods = ("_encode",) if is_exact else ("_quantize_residual", "_pack")
+    for method, kind in itertools.product(methods, (MemoryError, Broken)):
         with monkeypatch.context() as patch:
             patch.setattr(type(codec), method, breaking(getattr(type(codec), method), kind))
             for name in ("w", "new"):

@@ -516,8 +516,7 @@ class Feedback:
             step = self._finite(step)
         tensor = step.tensor
         if step.is_exact:
-            symbols = codec._quantize(tensor.values, step.seed, step.prior)
-            return step, symbols, codec._pack(symbols)
+            return step, None, codec._encode(tensor.values, step.seed, None)
         update = ResidualUpdate(step.residual, np.float32(self.decay), step.new_residual)
         symbols = codec._quantize_residual(tensor, update, step.seed, step.prior)
         is_checked = codec.refuses_nonfinite or self.nonfinite == "propagate"
@@ -674,7 +673,10 @@ class Transaction:
     def compress_known(
         self, name: str, grad: TensorLike, *, key: bytes | None = None
     ) -> tuple[bytes, Symbols]:
-        """Compress as `compress` does, and also return the symbols in the frame."""
+        """Compress as `compress` does, and also return the symbols in the frame.
+
+        They are None if the frame contains the gradient itself; see `Feedback`.
+        """
         encode_name(name)
         check_key(key)
         self.record(name)
@@ -745,7 +747,8 @@ def _residuals(
     """Return the residual that a step reads, and the array that gets the new one; see `_Step`."""
     values = tensor.values
     is_nothing = is_no_residual(residual)
-    if codec.contraction(values.size) == 1 and (is_nothing or not residual.any()):
+    is_exact = codec.contraction(values.size) == 1 and not codec.uses_prior
+    if is_exact and (is_nothing or not residual.any()):
         nothing = no_residual((values.size,))
         return nothing, nothing
     if is_nothing:
