@@ -261,8 +261,10 @@ class Emitter:
     def looked_up_floats(self, table: Value, places: Value, entries: int = 0) -> Value:
         """Emit the look-up of 32 places in a table of `floats_in_registers()` float32.
 
-        With AVX-512, the table may have another power of two of `entries`, from 64 to 256.
+        The table may have another power of two of `entries`: up to 32, and with AVX-512 up to 256.
         """
+        if not floats_in_registers():
+            return self.gathered(table, self.indices(places), floats(places.type.count))
         looked_up, wide = [], compiles_for("avx512f")
         count = 16 if wide else 8
         registers = [
@@ -492,7 +494,7 @@ def can_round(dtype: str) -> bool:
 
 
 def floats_in_registers() -> int:
-    """Return the number of float32 that `Emitter.looked_up_floats` can look up, or 0 if none."""
+    """Return the number of float32 among which `Emitter.looked_up_floats` selects without loads."""
     return 64 if compiles_for("avx512f") else 16 if compiles_for("avx2") else 0
 
 

@@ -40,7 +40,6 @@ from gcodec.runtime.lanes import (
     compiles_for,
     fence,
     floats,
-    floats_in_registers,
     integer,
     lanes,
 )
@@ -370,9 +369,7 @@ def _emit_number(e: Emitter, method: str, codes: Value) -> Value:
         return builder.sitofp(builder.ashr(builder.shl(codes, shift), shift), floats(HALF))
     if method == "fp8":
         return emit_values(e, BlockFormat.of("mxfp8e4m3"), codes)
-    if floats_in_registers():
-        return e.looked_up_floats(e.args["values"], codes)
-    return e.gathered(e.args["values"], e.indices(codes), floats(HALF))
+    return e.looked_up_floats(e.args["values"], codes)
 
 
 def _emit_tree(e: Emitter, r: Value, highest: int) -> Value:

@@ -34,6 +34,7 @@ from gcodec.runtime.lanes import (
     ADD,
     BLOCK,
     STREAM,
+    WRITE,
     Emitter,
     Value,
     block,
@@ -45,6 +46,7 @@ from gcodec.runtime.lanes import (
 from gcodec.runtime.memory import bits_float, float_bits
 
 _PART = 1 << 16  # elements that `rounded` has in memory as float64
+_LISTED = 32  # most codes of a bucket whose values are listed; at most BLOCK
 _TILE = 4096  # elements; a multiple of BLOCK, so that the codes of any width end on a byte
 
 
@@ -176,7 +178,8 @@ def _writer(
 
     def write(start: int, stop: int, out: np.ndarray) -> None:
         part = data[start * bits // 8 : -(-stop * bits // 8)]
-        _dequantize_tiles(part, np.uint64(start), *numbers, *_scratch(), out)
+        room = *_scratch(), np.arange(_LISTED, dtype=np.uint8), np.empty(_LISTED, np.float32)
+        _dequantize_tiles(part, np.uint64(start), *numbers, *room, out)
 
     return write
 
@@ -218,6 +221,13 @@ def _scratch() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 # --- the numbers of each lane --------------------------------------------------------------------
 
 
+@block("numbers", "one", "two", "three")
+def _fill_block(e: Emitter) -> None:
+    """Write three numbers of each of the BLOCK lanes."""
+    for k, name in enumerate(("one", "two", "three")):
+        e.store(e.splat(e.args[name]), e.element(e.args["numbers"], k * BLOCK), 8)
+
+
 @inline
 def _fill(numbers, ranges, bucket, start, levels, numbers_of):
     """Write the three numbers of each of the BLOCK elements from `start` on.
@@ -234,10 +244,11 @@ def _fill(numbers, ranges, bucket, start, levels, numbers_of):
         stop = min(end - start, BLOCK) if b < last else BLOCK
         low, high = np.float64(ranges[2 * b]), np.float64(ranges[2 * b + 1])
         one, two, three = numbers_of(low, high, levels)
+        if lane == 0 and stop == BLOCK:
+            _fill_block(numbers, one, two, three)
+            return end
         for k in range(lane, stop):  # stop <= BLOCK
             numbers[k], numbers[BLOCK + k], numbers[2 * BLOCK + k] = one, two, three
-        if lane == 0 and stop == BLOCK:
-            return end
         lane = stop
         b, end = b + 1, end + bucket
     return start
@@ -450,14 +461,32 @@ def _dequantize_block(e: Emitter) -> None:
     e.store_as(values, e.address("out", "i"))
 
 
+@block("codes", "at", "values", "store", "scale", "out", "i")
+def _look_up_block(e: Emitter) -> None:
+    """Decode 32 codes as `_dequantize_block` does, by a list of the values of all codes."""
+    codes = e.builder.zext(e.load(e.address("codes", "at"), lanes(8), 1), lanes(32))
+    values = e.looked_up_floats(e.args["values"], codes, _LISTED)
+    e.store_as(values, e.address("out", "i"))
+
+
 @subroutine
-def _dequantize_blocks(codes, first, limit, ranges, bucket, levels, store, scale, ends, out):
-    """Decode whole blocks; see `code_blocks`. codes.size >= out.size."""
+def _dequantize_blocks(codes, first, limit, buckets, store, scale, lists, out):
+    """Decode whole blocks; see `code_blocks`. codes.size >= out.size.
+
+    If there are few codes, `values` lists those of a bucket while its numbers hold.
+    """
+    ranges, bucket, levels = buckets
+    ends, all_codes, values = lists
     for i in range(0, out.size, BLOCK):
         start = first + i
         if start + BLOCK > limit:
             limit = _fill(ends, ranges, bucket, start, levels, _end_of)
-        _dequantize_block(codes, i, ends, store, scale, out, i)
+            if levels < _LISTED:
+                _dequantize_block(all_codes, 0, ends, WRITE, scale, values, 0)
+        if levels < _LISTED and start + BLOCK <= limit:
+            _look_up_block(codes, i, values, store, scale, out, i)
+        else:
+            _dequantize_block(codes, i, ends, store, scale, out, i)
     return limit
 
 
@@ -465,35 +494,33 @@ _unpack = calling("in uint8[], out uint8[]")
 
 
 @kernel(
-    "in uint8[], uint64, in float32[], int64, int64, int64, float32, uint64, out uint8[], "
-    "out float32[], out float64[], out float32[]",
+    "in uint8[], uint64, in float32[], int64, int64, int64, float32, uint64, (out uint8[], "
+    "out float32[], out float64[], in uint8[], out float32[]), out float32[]",
     vectorized=False,
 )
-def _dequantize_tiles(
-    data, first, ranges, bucket, bits, store, scale, unpack, codes, padded, ends, out
-):
+def _dequantize_tiles(data, first, ranges, bucket, bits, store, scale, unpack, room, out):
     # out begins with element `first`, a multiple of BLOCK; data.size == ceil(out.size * bits / 8).
     # `unpack` is the address of a kernel of `unpacker`. quantize_tiles describes the scratch
-    # arrays; codes of 8 bits need no unpacking.
+    # arrays, but all_codes.size == values.size == _LISTED; codes of 8 bits need no unpacking.
+    codes, padded, ends, all_codes, values = room
     limit, levels = np.int64(first), np.float64((1 << bits) - 1)
+    buckets, lists = (ranges, bucket, levels), (ends, all_codes, values)
     for tile in range(0, out.size, _TILE):
-        values = out[tile : tile + _TILE]
-        source = codes
+        target, source = out[tile : tile + _TILE], codes
         if bits < 8:
             part = data[tile * bits // 8 : (tile + _TILE) * bits // 8]
-            _unpack(unpack, part, codes[: values.size])
+            _unpack(unpack, part, codes[: target.size])
         else:
             source = data[tile : tile + _TILE]
-        whole = values.size - values.size % BLOCK
-        start, buckets = np.int64(first) + tile, (ranges, bucket, levels)
-        own = store, scale, ends, values[:whole]
-        limit = _dequantize_blocks(source, start, limit, *buckets, *own)
-        if whole < values.size:
-            for k in range(values.size - whole):  # fewer than BLOCK
-                codes[k], padded[k] = source[whole + k], values[whole + k]
-            own = store & ADD, scale, ends, padded
-            _dequantize_blocks(codes, start + whole, 0, *buckets, *own)
-            for k in range(values.size - whole):
-                values[whole + k] = padded[k]
+        whole = target.size - target.size % BLOCK
+        start, own = np.int64(first) + tile, target[:whole]
+        limit = _dequantize_blocks(source, start, limit, buckets, store, scale, lists, own)
+        if whole < target.size:
+            for k in range(target.size - whole):  # fewer than BLOCK
+                codes[k], padded[k] = source[whole + k], target[whole + k]
+            own = start + whole, 0, buckets, store & ADD, scale, lists
+            _dequantize_blocks(codes, *own, padded)
+            for k in range(target.size - whole):
+                target[whole + k] = padded[k]
     if store == STREAM:
         fence()
