@@ -494,7 +494,7 @@ def can_round(dtype: str) -> bool:
 
 
 def floats_in_registers() -> int:
-    """Return the number of float32 among which `Emitter.looked_up_floats` selects without loads."""
+    """Return the number of float32 that `Emitter.looked_up_floats` looks up in registers."""
     return 64 if compiles_for("avx512f") else 16 if compiles_for("avx2") else 0
 
 

@@ -14,7 +14,7 @@ from gcodec.kernels.numeric.reduce import emit_range, key_of, ranges_of_keys
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block, floats
+from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, floats
 from gcodec.runtime.memory import float_bits
 
 RANGE_NBYTES = 8  # per bucket
@@ -78,9 +78,10 @@ def check_ranges(data: np.ndarray, size: int, nbits: int) -> None:
     """
     check_padding(data, nbits)
     ranges = read_ranges(data[:size])
-    low, high = ranges[:, 0], ranges[:, 1]
-    wrong = ~(np.isfinite(ranges).all(axis=1) & (low <= high))
-    wrong |= (np.signbit(ranges) & (ranges == 0)).any(axis=1)
+    low, high = ranges.T
+    lows, highs = ranges.view(np.uint32).T
+    wrong = ~((low > -np.inf) & (low <= high) & (high < np.inf))  # also of NaN
+    wrong |= (lows == SIGN) | (highs == SIGN)  # −0
     if wrong.any():
         at = int(np.argmax(wrong))
         raise range_error(low[at], high[at], at)
