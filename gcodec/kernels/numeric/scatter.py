@@ -60,7 +60,7 @@ def take_runs(values: np.ndarray, chosen: np.ndarray, length: int) -> np.ndarray
     (m * length,) array
     """
     whole = values.size // length
-    return values[: whole * length].reshape(whole, length)[chosen].ravel()
+    return values[: whole * length].reshape(whole, length).take(chosen, axis=0).ravel()
 
 
 @dispatched("gcodec.kernels.numeric.scatter_cuda")

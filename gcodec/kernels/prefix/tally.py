@@ -154,14 +154,14 @@ def _gaps(symbols: np.ndarray) -> np.ndarray:
 
     def count(part: np.ndarray, ends: np.ndarray) -> np.ndarray:
         small = part if part.dtype == np.uint8 else (part != 0).view(np.uint8)
-        counts, far = np.zeros(_NEAR, np.int64), np.zeros(PARAMETERS + 1, np.int64)
-        _gap_counts(small, counts, far, ends)
-        return _sums(counts) + far
+        counts = np.zeros(_NEAR + PARAMETERS + 1, np.int64)
+        _gap_counts(small, counts[:_NEAR], counts[_NEAR:], ends)
+        return counts
 
-    total, crossing = _total(count, symbols, PARAMETERS + 1)
-    for gap in crossing:
-        total += np.array([1, *(gap - 1 >> k for k in range(PARAMETERS))])
-    return total
+    counts, crossing = _total(count, symbols, _NEAR + PARAMETERS + 1)
+    gaps = np.array(crossing, np.int64)[:, np.newaxis] - 1
+    across = (gaps >> np.arange(PARAMETERS)).sum(axis=0)
+    return _sums(counts[:_NEAR]) + counts[_NEAR:] + np.array([gaps.size, *across])
 
 
 def _sums_of_bytes(symbols: np.ndarray, numbers: Numbers) -> np.ndarray:
