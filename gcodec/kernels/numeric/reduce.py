@@ -153,7 +153,7 @@ def ranges_of_keys(keys: np.ndarray) -> tuple[np.ndarray, bool]:
     """Turn keys, see `top_of_keys`, into the result of `ranges`, in place."""
     if top_of_keys(keys) >= INFINITY_BITS:
         return keys.view(np.float32), False
-    np.bitwise_xor(keys, 0x7FFFFFFF, out=keys, where=keys < 0)
+    keys ^= (keys >> 31) & 0x7FFFFFFF
     ranges = keys.view(np.float32)
     ranges += 0  # −0 becomes +0
     return ranges, True
