@@ -20,7 +20,6 @@ from gcodec.runtime.cover import store_of
 from gcodec.runtime.jit import Intrinsic, kernel, subroutine
 from gcodec.runtime.lanes import (
     BLOCK,
-    WRITE,
     Emitter,
     Value,
     ValueType,
@@ -322,11 +321,9 @@ def _inverse(
     for m in range(starts.size - 1):
         k, stop = starts[m], starts[m + 1]
         start, valid, count = rectangle(out.size, columns, height, width, number + m)
-        is_direct = store == WRITE and count == chunk.size
-        target, to = (out, start) if is_direct else (chunk, 0)
         final, place = (out, start) if height == 1 else (chunk, 0)
         if k == stop:
-            target[to : to + chunk.size] = np.float32(0)
+            chunk[:] = np.float32(0)
         depth = 0
         while k < stop:
             layer = places[k] // (b * c)
@@ -347,13 +344,12 @@ def _inverse(
                 lines[used] = u - layer * b
                 used += 1
             if a == 1:
-                _sum_rows(rows, c, lines, used, middle, b, scratch, target, to, final, place)
+                _sum_rows(rows, c, lines, used, middle, b, scratch, chunk, 0, final, place)
             else:
                 plane = planes, depth * b * c
                 _sum_rows(rows, c, lines, used, middle, b, scratch, *plane, *plane)
                 layers[depth] = layer
                 depth += 1
         if depth:
-            _sum_rows(planes, b * c, layers, depth, first, a, scratch, target, to, final, place)
-        if not is_direct:
-            put_rows(chunk, start, valid, count, columns, width, store, scale, out)
+            _sum_rows(planes, b * c, layers, depth, first, a, scratch, chunk, 0, final, place)
+        put_rows(chunk, start, valid, count, columns, width, store, scale, out)
