@@ -22,6 +22,7 @@ _SIZES = 64  # bit lengths, from 1
 _NEXT = 4  # Rice parameters that one pass of a search evaluates
 PARAMETERS = 48  # number of Rice parameters
 _NEAR = 256  # numbers below it are counted individually
+_ZIGZAG = np.array([0, *(k ^ 1 for k in range(2, _NEAR))])  # symbols of 0, −1, 1, −2, 2, …
 
 _PART = 1 << 17  # elements that are counted at a time, few enough to be copied
 
@@ -168,8 +169,7 @@ def _sums_of_bytes(symbols: np.ndarray, numbers: Numbers) -> np.ndarray:
     """Return the number of levels, and their sums without 0, 1, 2, … of their lowest bits."""
     counts = byte_counts(symbols)
     if numbers == "zigzag":
-        order = np.array([0, *(k ^ 1 for k in range(2, _NEAR))])  # 0, −1, 1, −2, 2, …
-        return _sums(counts[order])
+        return _sums(counts[_ZIGZAG])
     return _sums(counts[2::2] + counts[3::2])
 
 
@@ -178,8 +178,8 @@ def _sums(counts: np.ndarray) -> np.ndarray:
 
     `counts` holds how often the numbers 0, 1, 2, … occur.
     """
-    numbers = np.arange(counts.size)
-    return np.array([counts.sum(), *(counts @ (numbers >> k) for k in range(PARAMETERS))])
+    shifted = np.arange(counts.size) >> np.arange(PARAMETERS)[:, np.newaxis]
+    return np.array([counts.sum(), *shifted @ counts])
 
 
 def _search(symbols: np.ndarray, numbers: Numbers, near: int, uncoded: int) -> tuple[int, int]:
