@@ -554,6 +554,8 @@ def test_misspelled_words_get_a_suggestion() -> None:
         ("qsgd:S=15", "did you mean s?"),
         ("topk,ratio=0.1", "write topk:ratio=0.1"),
         ("topk ratio=0.1, value=int8", "write topk:ratio=0.1,value=int8"),
+        ("sign,topk", "did you mean topk?"),
+        ("MXFP4", "write microscale:format=mxfp4"),
     ):
         with pytest.raises(gcodec.ParameterError) as caught:
             gcodec.parse(text)
