@@ -89,6 +89,10 @@ class Verb(click.Command):
             if announce in compilation_watchers:
                 compilation_watchers.remove(announce)
 
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return the purpose of the verb; narrow terminals wrap it, in place of cutting it."""
+        return (self.help or "").partition("\n")[0]
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections after the options."""
         write_examples(formatter, "Examples", self.examples)
