@@ -181,7 +181,8 @@ class Parameters:
         for part in () if text is None else text.split(","):
             key, equals, value = part.partition("=")
             if not equals or key in values:
-                raise ParameterError.of("spec", f"{cls.name}:{text}", "name:key=value,key=value")
+                allowed = f"name:key=value,key=value{f', with one {key}' if equals else ''}"
+                raise ParameterError.of("spec", f"{cls.name}:{text}", allowed)
             values[key] = value
         cls._check_names(values)
         kinds = {declared.name: declared.kind for declared in cls.declared()}

@@ -560,4 +560,6 @@ def test_misspelled_words_get_a_suggestion() -> None:
         with pytest.raises(gcodec.ParameterError) as caught:
             gcodec.parse(text)
         assert str(caught.value).endswith(f"; {hint}")
+    with pytest.raises(gcodec.ParameterError, match=r"must be name:key=.*, with one bucket$"):
+        gcodec.parse("qsgd:bucket=512,bucket=256")
     assert "inspect" in run("inspcet", "x", code=2).stderr
