@@ -43,7 +43,8 @@ class _Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         is_word = not args[0].startswith("-")
         if is_word and args[0] not in _VERBS and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {args[0]!r}{suggestion(args[0], _VERBS) or '.'}")
+            hint = suggestion(args[0], (*_VERBS, "--help")) or "."
+            ctx.fail(f"No such command {args[0]!r}{hint}")
         resolved = super().resolve_command(ctx, args)  # imports the verb
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # of `gcodec.cli.program`
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -563,3 +563,4 @@ def test_misspelled_words_get_a_suggestion() -> None:
     with pytest.raises(gcodec.ParameterError, match=r"must be name:key=.*, with one bucket$"):
         gcodec.parse("qsgd:bucket=512,bucket=256")
     assert "inspect" in run("inspcet", "x", code=2).stderr
+    assert "did you mean --help?" in run("help", code=2).stderr
