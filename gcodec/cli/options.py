@@ -264,6 +264,31 @@ def _parameters(cls: type[Codec], text: str) -> Iterator[CompletionItem[str]]:
                     yield CompletionItem(f"{prefix}{key}={word}")
 
 
+def complete_peer(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Complete the name of a method or format of another system."""
+    from click.shell_completion import CompletionItem
+
+    from gcodec.codec import registered
+
+    importlib.import_module("gcodec.codecs")  # which registers them
+    peers = ((name, spec) for cls in registered().values() for name, spec in cls.peers.items())
+    return [CompletionItem(name, help=spec) for name, spec in peers if name.startswith(incomplete)]
+
+
+def complete_machine(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Complete the name of a machine with known coding speeds, or of a file."""
+    from click.shell_completion import CompletionItem
+
+    from gcodec.advisor.machines import machines
+
+    names = [name for name in ("this", *machines()) if name.startswith(incomplete)]
+    return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
+
+
 def complete_layer(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
