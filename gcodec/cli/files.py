@@ -86,10 +86,16 @@ def check_streams(sources: Sequence[str], output: str | None, as_json: bool) -> 
         raise click.UsageError("Standard output is a terminal: redirect it, or pass -o FILE.")
 
 
+def arrow(sources: str, target: Path) -> str:
+    """Return the names of inputs and output, such as ``a.gcf -> stdout``."""
+    source = "stdin" if sources == str(STREAM) else sources
+    return f"{source} -> {'stdout' if target == STREAM else target}"
+
+
 def summary(sources: str, target: Path, result: Mapping[str, Any]) -> list[str]:
     """Return the facts about an output: its inputs, and "tensors", "values" and "bytes"."""
     return [
-        f"{sources} -> {target}",
+        arrow(sources, target),
         text.count(result["tensors"], "tensor"),
         text.count(result["values"], "value"),
         text.size(result["bytes"]),

@@ -347,7 +347,7 @@ def test_summary_does_not_follow_bytes_on_stdout(tmp_path, name):
     words = [sys.executable, "-m", "gcodec", "encode", "a.npz", "-c", "raw", "-o", name]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, env=ENVIRONMENT, timeout=60)
     assert [frame.name for frame in gcodec.iter_frames(done.stdout)] == ["w"]
-    assert done.stderr.startswith(b"a.npz -> -   1 tensor")
+    assert done.stderr.startswith(b"a.npz -> stdout   1 tensor")
 
 
 FULL = Path("/dev/full")
