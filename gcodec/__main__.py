@@ -1,5 +1,5 @@
 """``python -m gcodec``: the command line."""
 
-from gcodec.cli.main import main
+from gcodec.cli.program import main
 
 main()

@@ -238,8 +238,8 @@ def feedback_bound(
 ) -> float:
     """Bound the mean of E‖∇f‖² with error feedback.
 
-    With A, the value of `plain_bound`, and E = γ²·L²·G²·`residual_bound`, the bound is
-    (√E + √(E + 4·A))²/4. It is A for a lossless codec, at most 2·A + E, and infinite if nothing
+    With A, the value of `plain_bound`, and H = γ²·L²·G²·`residual_bound`, the bound is
+    (√H + √(H + 4·A))²/4. It is A for a lossless codec, at most 2·A + H, and infinite if nothing
     is sent.
 
     Parameters

@@ -20,6 +20,11 @@ OPTIONAL = {
     "mlx": ("mlx",),
     "cupy": ("cupy", "cupy-cuda12x", "cupy-cuda13x"),
     "matplotlib": ("matplotlib",),
+    "numcodecs": ("numcodecs",),
+    "zarr": ("zarr",),
+    "mpi4py": ("mpi4py",),
+    "flwr": ("flwr",),
+    "nvflare": ("nvflare",),
 }
 """Optional modules, and the distributions that contain them."""
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import io
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
 from gcodec.cli.render import text
-from gcodec.errors import ParameterError, Unsupported
+from gcodec.errors import ParameterError, Unsupported, suggestion
 from gcodec.tensorfiles.atomic import NamedWriter
 from gcodec.tensorfiles.dumps import SUFFIXES, find, matching, recognized_suffix
 from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES
@@ -24,6 +26,9 @@ from gcodec.tensorfiles.safetensors_file import INDEX_SUFFIX, read_index
 
 STREAM = Path("-")
 """Name of standard input and of standard output."""
+
+_ENCODED = "contains frames already: gcodec decode turns them into tensors"
+_MOST_NAMES = 1000  # of a folder, among which a similar name is sought
 
 
 @contextlib.contextmanager
@@ -81,10 +86,16 @@ def check_streams(sources: Sequence[str], output: str | None, as_json: bool) -> 
         raise click.UsageError("Standard output is a terminal: redirect it, or pass -o FILE.")
 
 
+def arrow(sources: str, target: Path) -> str:
+    """Return the names of inputs and output, such as ``a.gcf -> stdout``."""
+    source = "stdin" if sources == str(STREAM) else sources
+    return f"{source} -> {'stdout' if target == STREAM else target}"
+
+
 def summary(sources: str, target: Path, result: Mapping[str, Any]) -> list[str]:
     """Return the facts about an output: its inputs, and "tensors", "values" and "bytes"."""
     return [
-        f"{sources} -> {target}",
+        arrow(sources, target),
         text.count(result["tensors"], "tensor"),
         text.count(result["values"], "value"),
         text.size(result["bytes"]),
@@ -112,7 +123,7 @@ def is_dump(path: Path) -> bool:
 def tensors_file(path: Path) -> Path:
     """Return the path of a file to encode; raise `ParameterError` for a file of frames."""
     if is_frames(path):
-        raise ParameterError("contains frames already: gcodec decode turns them into tensors")
+        raise ParameterError(_ENCODED)
     return path
 
 
@@ -158,8 +169,17 @@ def existing(name: str) -> Path:
     if path.is_dir():
         raise ParameterError(f"{name}: is a directory")
     if not path.exists():
-        raise ParameterError(f"{name}: no such file")
+        raise _missing(name)
     return path
+
+
+def _missing(name: str) -> ParameterError:
+    """Return the error for a file that does not exist; it states a similar name in its folder."""
+    path, names = Path(name), list[str]()
+    with contextlib.suppress(OSError):  # there may be no folder
+        names += islice(os.listdir(path.parent), _MOST_NAMES)
+    is_glob = glob.has_magic(name)
+    return ParameterError(f"{name}: no such file{'' if is_glob else suggestion(path.name, names)}")
 
 
 def frames_file(name: str) -> tuple[Path, Any]:
@@ -212,8 +232,9 @@ def inputs(
         return [STREAM]
     for pattern in patterns:
         if not matching(pattern):
-            reason = f"no {kind} here" if Path(pattern).is_dir() else "no such file"
-            raise ParameterError(f"{pattern}: {reason}")
+            if Path(pattern).is_dir():
+                raise ParameterError(f"{pattern}: no {kind} here")
+            raise _missing(pattern)
     named = {Path(pattern) for pattern in patterns}
     paths = [_file(path) for path in find(patterns) if path in named or accept(path)]
     if not paths:
@@ -298,7 +319,8 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
         if suffix == ".gcf" and target.name.lower().endswith(OTHER_SUFFIXES):
             raise ParameterError(f"{target}: OUT must be a file named .gcf: it contains frames")
         if output is None and not force and target == source:
-            raise ParameterError(f"{source}: is named {suffix}, as OUT would be: pass -o OUT")
+            needed = "must be a file of frames, and named .gcf unless you pass -o OUT"
+            raise ParameterError(f"{source}: {_ENCODED if suffix == '.gcf' else needed}")
         file = os.path.realpath(target)  # one file may have several paths
         if file in sources_by_file:
             raise ParameterError(

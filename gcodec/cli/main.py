@@ -43,8 +43,12 @@ class _Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         is_word = not args[0].startswith("-")
         if is_word and args[0] not in _VERBS and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {args[0]!r}{suggestion(args[0], _VERBS) or '.'}")
-        return super().resolve_command(ctx, args)
+            hint = suggestion(args[0], (*_VERBS, "--help")) or "."
+            ctx.fail(f"No such command {args[0]!r}{hint}")
+        resolved = super().resolve_command(ctx, args)  # imports the verb
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # of `gcodec.cli.program`
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return resolved
 
     def invoke(self, ctx: click.Context) -> NoReturn:
         # Verbs return their exit codes; this converts exceptions to exit codes.
@@ -55,6 +59,10 @@ class _Verbs(click.Group):
             _drop_stdout()
             code = outcome.BROKEN_PIPE
         except KeyboardInterrupt:
+            code = outcome.INTERRUPTED
+        except RuntimeError as error:
+            if not isinstance(error.__cause__, KeyboardInterrupt):  # of __set_name__ until 3.11
+                raise
             code = outcome.INTERRUPTED
         except click.UsageError as error:
             message = printable(error.format_message(), err=True)  # it can contain any argument

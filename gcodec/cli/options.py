@@ -89,6 +89,10 @@ class Verb(click.Command):
             if announce in compilation_watchers:
                 compilation_watchers.remove(announce)
 
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return the purpose of the verb; narrow terminals wrap it, in place of cutting it."""
+        return (self.help or "").partition("\n")[0]
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections after the options."""
         write_examples(formatter, "Examples", self.examples)
@@ -258,6 +262,31 @@ def _parameters(cls: type[Codec], text: str) -> Iterator[CompletionItem[str]]:
             for word in dict.fromkeys((declared.kind.text(declared.default), *words)):
                 if word.startswith(value):
                     yield CompletionItem(f"{prefix}{key}={word}")
+
+
+def complete_peer(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Complete the name of a method or format of another system."""
+    from click.shell_completion import CompletionItem
+
+    from gcodec.codec import registered
+
+    importlib.import_module("gcodec.codecs")  # which registers them
+    peers = ((name, spec) for cls in registered().values() for name, spec in cls.peers.items())
+    return [CompletionItem(name, help=spec) for name, spec in peers if name.startswith(incomplete)]
+
+
+def complete_machine(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Complete the name of a machine with known coding speeds, or of a file."""
+    from click.shell_completion import CompletionItem
+
+    from gcodec.advisor.machines import machines
+
+    names = [name for name in ("this", *machines()) if name.startswith(incomplete)]
+    return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
 
 
 def complete_layer(

@@ -99,7 +99,12 @@ def parse(spec: CodecLike) -> Codec:
     >>> str(gcodec.parse({"name": "mxnet-2bit", "threshold": 0.5}))
     'mxnet-2bit'
     """
-    return parse_spec("codec", spec, Codec, registered(with_base=True))
+    return parse_spec("codec", spec, Codec, registered(with_base=True), _peers)
+
+
+def _peers() -> dict[str, str]:
+    classes = registered(with_base=True).values()
+    return {name: spec for cls in classes for name, spec in cls.peers.items()}
 
 
 def parse_encoder(spec: CodecLike) -> Codec:

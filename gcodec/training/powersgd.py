@@ -29,9 +29,9 @@ class PowerSGD:
     """Low-rank means of gradients with error feedback, and the optimizer that applies them.
 
     A tensor of two or more dimensions is a matrix: its first dimension by all others. For M, the
-    gradient plus its residual, all workers take one step of the power method together. P is the
-    mean of M·Qᵀ, made orthonormal, and the new Q is the mean of PᵀM. The mean gradient is
-    approximately P·Q, each worker keeps the residual M − P·PᵀM, and the next step starts from Q.
+    gradient plus its residual, all workers take one step of the power method together. L is the
+    mean of M·Rᵀ, made orthonormal, and the new R is the mean of LᵀM. The mean gradient is
+    approximately L·R, each worker keeps the residual M − L·LᵀM, and the next step starts from R.
     If the factors have no fewer values than the gradient, as for vectors, the gradient is
     averaged uncompressed and leaves no residual.
 
@@ -43,11 +43,11 @@ class PowerSGD:
     communicator : Communicator
         Group of all ranks.
     rank : int
-        Number of columns of P and rows of Q, 1 to 65536.
+        Number of columns of L and rows of R, 1 to 65536.
     momentum : float
         Momentum factor of `step`, from 0 to 1.
     seed : int
-        Seed of the first Q; equal on every rank.
+        Seed of the first R; equal on every rank.
 
     Raises
     ------
@@ -77,7 +77,7 @@ class PowerSGD:
         self.momentum = check_between("momentum", momentum, 0, 1, "a number from 0 to 1")
         self.seed = check_seed(seed)
         self._residual: dict[str, np.ndarray] = {}
-        self._start: dict[str, np.ndarray] = {}  # Q
+        self._start: dict[str, np.ndarray] = {}  # R
         self._momentum: dict[str, np.ndarray] = {}
         self._digest = b""  # of loaded momenta, until a step has compared them
         self._compared: tuple[str, ...] | None = None  # parameters that the ranks have compared
@@ -166,7 +166,7 @@ class PowerSGD:
         return x
 
     def _start_rows(self, name: str, k: int) -> np.ndarray:
-        """Return Q of the preceding step, with random rows in place of missing or zero rows."""
+        """Return R of the preceding step, with random rows in place of missing or zero rows."""
         rows = low_rank.start(derive_seed(self.seed, name=name), self.rank, k)
         if name in self._start:
             nonzero = self._start[name].any(axis=1)

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported, brief, suggestion
@@ -181,7 +181,8 @@ class Parameters:
         for part in () if text is None else text.split(","):
             key, equals, value = part.partition("=")
             if not equals or key in values:
-                raise ParameterError.of("spec", f"{cls.name}:{text}", "name:key=value,key=value")
+                allowed = f"name:key=value,key=value{f', with one {key}' if equals else ''}"
+                raise ParameterError.of("spec", f"{cls.name}:{text}", allowed)
             values[key] = value
         cls._check_names(values)
         kinds = {declared.name: declared.kind for declared in cls.declared()}
@@ -310,7 +311,13 @@ class Parameters:
         return sum(field.kind.nbytes for field in (*sent, *self.scalar_fields()))
 
 
-def parse_spec(label: str, spec: object, base: type[_P], classes: Mapping[str, type[_P]]) -> _P:
+def parse_spec(
+    label: str,
+    spec: object,
+    base: type[_P],
+    classes: Mapping[str, type[_P]],
+    peers: Callable[[], Mapping[str, str]] = dict,
+) -> _P:
     """Build the object that a spec describes.
 
     Parameters
@@ -323,6 +330,8 @@ def parse_spec(label: str, spec: object, base: type[_P], classes: Mapping[str, t
     base : type
     classes : mapping
         Subclasses of `base`, by name.
+    peers : callable
+        Returns specs by their names in other systems, for error messages.
 
     Raises
     ------
@@ -343,19 +352,25 @@ def parse_spec(label: str, spec: object, base: type[_P], classes: Mapping[str, t
         raise ParameterError.of(label, spec, f"a spec, a mapping or a {base.__name__}")
     cls = classes.get(name) if isinstance(name, str) else None
     if cls is None:
-        hint = _respelled(text, name, classes) or suggestion(name, classes)
+        hint = _respelled(text, name, classes, peers()) or suggestion(name, classes)
         allowed = "one of " + ", ".join(classes) + hint
         raise ParameterError.of(label, name, allowed)
     built: _P = cls.from_spec(values) if values else cls.from_text(text)
     return built
 
 
-def _respelled(text: str | None, name: object, classes: Mapping[str, object]) -> str:
-    """Return ``; write …`` for a text that begins with a name but has no colon, or nothing."""
+def _respelled(
+    text: str | None, name: object, classes: Mapping[str, object], peers: Mapping[str, str]
+) -> str:
+    """Return ``; write …`` for a name of another system, or for a name without its colon."""
     if text is not None or not isinstance(name, str):
         return ""
-    spec = re.sub("[, ]+", ",", name.strip(", ")).replace(",", ":", 1)
-    return f"; write {brief(spec)}" if spec.partition(":")[0] in classes else ""
+    spec = peers.get(name.lower())
+    if spec is None and "=" in name:
+        spec = re.sub("[, ]+", ",", name.strip(", ")).replace(",", ":", 1)
+    if spec is None or spec.partition(":")[0] not in classes:
+        return ""
+    return f"; write {brief(spec)}"
 
 
 def _read_fields(

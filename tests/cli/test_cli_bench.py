@@ -246,8 +246,9 @@ def test_default_source_is_a_drawn_matrix():
     assert report["source"] == "synthetic:shape=1024x1024"
     assert powersgd["bits_per_value"] == pytest.approx(1, rel=0.01)
     assert powersgd["doubt"] is None and "independent" in dct8["doubt"]
-    printed = run("synthetic:gennorm,n=3000", "-c", "powersgd", "--rounds", "1").stdout
-    assert "? powersgd: not judged here, as independent values have no rows" in printed
+    specs = ["-c", "powersgd", "-c", "sign", "-c", "ecsq"]
+    printed = run("synthetic:gennorm,n=3000", *specs, "--rounds", "1").stdout
+    assert "? powersgd, ecsq: not judged here, as independent values have no rows" in printed
 
 
 def test_rows_of_a_machine_fit_the_table(tmp_path, monkeypatch):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import partial
 
 import command_line
 import numpy as np
 import pytest
+from example_files import ROOT
 
 import gcodec
 from gcodec.analysis import host, self_test
@@ -32,6 +34,14 @@ def test_installation_passes_all_checks():
     assert results["numpy"]["found"] == np.__version__
     assert gcodec.__version__ in results["gcodec"]["found"]
     assert sys.executable in results["Python"]["found"]
+
+
+def test_frameworks_of_all_extras_are_shown():
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    extras = project.partition("[project.optional-dependencies]")[2].partition("\ntest = ")[0]
+    needed = set(re.findall(r'^\w+ = \["([\w-]+)', extras, re.MULTILINE))
+    assert {"torch", "zarr", "nvflare"} <= needed
+    assert needed <= {name for names in host.OPTIONAL.values() for name in names}
 
 
 def test_text_and_quiet_output():

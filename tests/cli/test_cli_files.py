@@ -290,9 +290,21 @@ def test_existing_output_needs_force(tmp_path):
     assert target.read_bytes() == b"mine"
     run("encode", source, "-c", "raw", "--force")
     run("decode", target, code=2)  # decoding would replace the dump
-    for verb, file, suffix in (("encode", target, ".gcf"), ("decode", source, ".safetensors")):
-        advice = f"gcodec: {file}: is named {suffix}, as OUT would be: pass -o OUT\n"
-        assert run(verb, file, *["-c", "raw"] * (verb == "encode"), code=2).stderr == advice
+    advice = "contains frames already: gcodec decode turns them into tensors"
+    assert run("encode", target, "-c", "raw", code=2).stderr == f"gcodec: {target}: {advice}\n"
+    advice = "must be a file of frames, and named .gcf unless you pass -o OUT"
+    assert run("decode", source, code=2).stderr == f"gcodec: {source}: {advice}\n"
+
+
+@pytest.mark.parametrize(("verb", "kind"), [("inspect", "safetensors"), ("verify", "gcf")])
+def test_missing_file_has_the_hint_of_a_similar_name(tmp_path, verb, kind):
+    (tmp_path / f"step100.{kind}").touch()
+    missing = tmp_path / f"Step100.{kind[:-1]}"
+    expected = f"gcodec: {missing}: no such file; did you mean step100.{kind}?\n"
+    assert run(verb, missing, code=2).stderr == expected
+    run_of_glob = run(verb, tmp_path / f"step10?.{kind[:-1]}", code=2)
+    assert run_of_glob.stderr.endswith(": no such file\n")
+    assert run(verb, tmp_path / "none" / "a", code=2).stderr.endswith(": no such file\n")
 
 
 def test_one_output_under_two_paths_is_refused(tmp_path):

@@ -483,7 +483,9 @@ def test_files_of_one_name_are_shown_with_their_paths(tmp_path, monkeypatch):
         path.parent.mkdir()
         np.savez(path, w=gaussian())
     report = tmp_path / "x.html"
-    shown = run("inspect", one, other, two, "--report", report).stdout
+    result = run("inspect", one, other, two, "--report", report)
+    shown = result.stdout
+    assert result.stderr.endswith(f"\nwrote {report}\n")
     titles = [str(one), other.name, str(two)]
     assert [line.split("   ")[0] for line in shown.splitlines() if "1 tensor" in line] == titles
     page = report.read_text("utf-8")

@@ -246,6 +246,35 @@ def test_signal_leaves_no_file(tmp_path, name, code):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("module", ["click", "gcodec.cli.verbs.codecs"])
+def test_interrupt_of_an_import_prints_nothing(module):
+    script = (
+        "import os, runpy, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Interrupter:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupter())\n"
+        "sys.argv = ['gcodec', 'codecs']\n"
+        "runpy.run_module('gcodec', run_name='__main__')"
+    )
+    with process("-c", script) as running:
+        out, err = running.communicate(timeout=60)
+        assert (running.returncode, out, err) == (-signal.SIGINT, "", "")
+
+
+def test_interrupt_of_an_attribute_that_is_being_named(monkeypatch):
+    """Until Python 3.11, an interrupt within ``__set_name__`` becomes a `RuntimeError`."""
+
+    def interrupted(*args, **more):
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr(gcodec, "encode", interrupted)
+    assert run("encode", EXAMPLE, "-c", "raw", "-o", "-", code=130).stderr == ""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_signal_while_an_object_is_freed(tmp_path, name, code):
     """Python drops exceptions of finalizers, such as those of the locks of imports."""
@@ -318,7 +347,7 @@ def test_summary_does_not_follow_bytes_on_stdout(tmp_path, name):
     words = [sys.executable, "-m", "gcodec", "encode", "a.npz", "-c", "raw", "-o", name]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, env=ENVIRONMENT, timeout=60)
     assert [frame.name for frame in gcodec.iter_frames(done.stdout)] == ["w"]
-    assert done.stderr.startswith(b"a.npz -> -   1 tensor")
+    assert done.stderr.startswith(b"a.npz -> stdout   1 tensor")
 
 
 FULL = Path("/dev/full")

@@ -28,7 +28,7 @@ def test_stdin_and_stdout(tmp_path, source):
     run("seek", source, "-o", tmp_path / "b.gcf")
     result = run("seek", "-", "-o", "-", input=source.read_bytes())
     assert result.stdout_bytes == (tmp_path / "b.gcf").read_bytes()
-    assert result.stderr.startswith("- -> -   ")
+    assert result.stderr.startswith("stdin -> stdout   ")
     assert "pass -o OUT" in run("seek", "-", input=b"", code=2).stderr
     run("seek", "-", "-o", f"{tmp_path}/", input=source.read_bytes())
     assert (tmp_path / "stdin.gcf").read_bytes() == (tmp_path / "b.gcf").read_bytes()
@@ -239,5 +239,5 @@ def test_stdout(source):
     run("seek", source, "-o", expected)
     result = run("seek", source, "-o", "-")
     assert result.stdout_bytes == expected.read_bytes()
-    assert result.stderr.startswith(f"{source} -> -   6 frames   ")
+    assert result.stderr.startswith(f"{source} -> stdout   6 frames   ")
     assert "exclude each other" in run("seek", source, "-o", "-", "--json", code=2).stderr

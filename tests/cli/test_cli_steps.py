@@ -191,7 +191,8 @@ def test_figure(folder: Path) -> None:
         data = (folder / name).read_bytes()
         assert data.startswith(start)
         assert "the first 8 rows have colors" in result.stderr
-        run(*arguments, "--plot", folder / name, "-q")
+        assert result.stderr.endswith(f"\nwrote {folder / name}\n")
+        assert run(*arguments, "--plot", folder / name, "-q").stderr == ""
         assert (folder / name).read_bytes() == data
     text = (folder / "x.svg").read_text()
     assert "blk.0.w" in text and "rank of 99 % of the energy" in text

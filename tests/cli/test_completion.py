@@ -75,6 +75,12 @@ def test_specs_complete(shell: str) -> None:
     assert completions("gcodec encode x -c nope:", shell) == []
 
 
+def test_names_of_peers_and_machines_complete() -> None:
+    assert completions("gcodec codecs --like mxfp4") == ["mxfp4"]
+    assert completions("gcodec advise --machine ") == ["this", "epyc-zen4", "h100", ""]
+    assert completions("gcodec advise --machine h") == ["h100", "h"]  # or a file
+
+
 def test_bash_gets_the_text_after_word_breaks() -> None:
     assert completions("gcodec encode x -c qsgd:s=15,b") == ["15,bucket="]
     assert completions("gcodec encode x -c qsgd:fo") == ["form="]

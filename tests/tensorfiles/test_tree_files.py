@@ -554,8 +554,13 @@ def test_misspelled_words_get_a_suggestion() -> None:
         ("qsgd:S=15", "did you mean s?"),
         ("topk,ratio=0.1", "write topk:ratio=0.1"),
         ("topk ratio=0.1, value=int8", "write topk:ratio=0.1,value=int8"),
+        ("sign,topk", "did you mean topk?"),
+        ("MXFP4", "write microscale:format=mxfp4"),
     ):
         with pytest.raises(gcodec.ParameterError) as caught:
             gcodec.parse(text)
         assert str(caught.value).endswith(f"; {hint}")
+    with pytest.raises(gcodec.ParameterError, match=r"must be name:key=.*, with one bucket$"):
+        gcodec.parse("qsgd:bucket=512,bucket=256")
     assert "inspect" in run("inspcet", "x", code=2).stderr
+    assert "did you mean --help?" in run("help", code=2).stderr

@@ -97,8 +97,11 @@ class BenchView(View[Timing]):
 
     def warnings(self) -> list[tuple[str, str]]:
         """Return the codecs that these values cannot judge."""
-        doubts = [(t.codec, t.doubt) for t in self.rows if t.doubt is not None]
-        return [(f"? {c}: not judged here, as {doubt}", "yellow") for c, doubt in doubts]
+        doubts = ((t.doubt, str(t.codec)) for t in self.rows if t.doubt is not None)
+        return [
+            (f"? {', '.join(names)}: not judged here, as {reason}", "yellow")
+            for reason, names in text.gathered(doubts).items()
+        ]
 
     def notes(self) -> list[str]:
         """Return the notes."""

@@ -109,6 +109,7 @@ def _coding_speed(name: str, noun: str) -> Callable[[options.Function], options.
     "--machine",
     default="this",
     metavar="NAME",
+    shell_complete=options.complete_machine,
     help="Machine whose coding speeds count: this one, which is measured in one or two seconds; a "
     "name in the table of docs/advise.md; or a .json file that gcodec bench --json printed.",
 )

@@ -31,6 +31,7 @@ _LARGE = 1 << 20  # elements of a tensor for which the padding of a payload is n
     "--like",
     "peer",
     metavar="PEER",
+    shell_complete=options.complete_peer,
     help="Find the specs of methods and formats of other systems, such as mxfp4 or powersgd.",
 )
 @options.json

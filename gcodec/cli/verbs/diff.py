@@ -57,7 +57,7 @@ def command(
             result = write_difference(tensors, new_path, file, outcome.limits, advance, key)
         document |= result._asdict()
         ratio = text.ratio(result.raw_nbytes, result.nbytes)
-        parts = [f"{old}, {new} -> {target}", text.count(result.tensors, "tensor")]
+        parts = [files.arrow(f"{old}, {new}", target), text.count(result.tensors, "tensor")]
         if result.whole:
             parts.append(f"{result.whole:,} of them whole")
         parts += [text.count(result.values, "value"), text.size(result.nbytes)]

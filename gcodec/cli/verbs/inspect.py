@@ -192,7 +192,7 @@ def command(
         progress=partial(progress, quiet=quiet_progress),
         keep_pictures=report is not None,
     )
-    outcome = Outcome("inspect", settings.limits)
+    outcome = Outcome("inspect", settings.limits, quiet=quiet)
     console = stdout(width, color=not no_color)
     if over_steps:
         run = _measure_run(paths, settings, outcome)
@@ -205,6 +205,7 @@ def command(
             steps.show(console, top, quiet)
         if plot is not None and run.steps:
             steps.draw(plot, top, quiet)
+            outcome.line(f"wrote {plot}", err=True)
         return outcome.code
     views: list[DumpView | FrameView] = []
     for path, title in zip(paths, titles(paths), strict=True):
@@ -229,6 +230,7 @@ def command(
         arrangement = ["--each"] * each + ([] if order is None else ["--sort", order])
         dumps = [view for view in views if isinstance(view, DumpView)]
         write_report(report, dumps, files, arrangement)
+        outcome.line(f"wrote {report}", err=True)
     return outcome.code
 
 

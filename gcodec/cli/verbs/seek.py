@@ -72,7 +72,8 @@ def command(
             if result["seek_tables"]:
                 sizes = result["seek_bytes"], result["payload_bytes"]
                 tables += f", {text.payload_share(*sizes)}"
-            facts = f"{source} -> {target}", text.count(result["frames"], "frame"), tables
+            names = files.arrow(str(source), target)
+            facts = names, text.count(result["frames"], "frame"), tables
             outcome.line(*facts, err=target == files.STREAM)
     return outcome.finish({"log2_block": log2_block, "strip": strip, "files": written})
 
