@@ -104,15 +104,9 @@ class Limits:
             limits that would allow the tensor.
         """
         if elements > self.max_elements:
-            raise LimitExceeded(
-                f"{subject} has {elements} elements, more than max_elements={self.max_elements}; "
-                f"to allow it, pass limits=gcodec.Limits(max_elements={elements})"
-            )
+            raise self._exceeded(f"{subject} has", elements, "elements")
         if nbytes > self.max_bytes:
-            raise LimitExceeded(
-                f"{subject} needs {nbytes} bytes, more than max_bytes={self.max_bytes}; "
-                f"to allow it, pass limits=gcodec.Limits(max_bytes={nbytes})"
-            )
+            raise self._exceeded(f"{subject} needs", nbytes, "bytes")
         if elements > MOST:
             raise LimitExceeded(f"{subject} has {elements} elements, more than 2^62")
         if self.max_ratio is None or source_nbytes is None:
@@ -131,11 +125,15 @@ class Limits:
         `subject` is the subject of the error message.
         """
         if products > self.max_products:
-            raise LimitExceeded(
-                f"{subject} needs {products} products, more than "
-                f"max_products={self.max_products}; "
-                f"to allow it, pass limits=gcodec.Limits(max_products={products})"
-            )
+            raise self._exceeded(f"{subject} needs", products, "products")
+
+    def _exceeded(self, start: str, number: int, unit: str) -> LimitExceeded:
+        """Return the error of a number that exceeds the bound on its unit."""
+        name = f"max_{unit}"
+        return LimitExceeded(
+            f"{start} {number} {unit}, more than {name}={getattr(self, name)}; "
+            f"to allow it, pass limits=gcodec.Limits({name}={number})"
+        )
 
 
 DEFAULT_LIMITS = Limits()

@@ -12,7 +12,7 @@ import numpy as np
 
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch, fetch_later
-from gcodec.runtime.device import device_of, host, placed
+from gcodec.runtime.device import beside, device_of, host
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.params import Scalars
 from gcodec.wire.seek import SeekTable
@@ -46,7 +46,7 @@ class HeaderlessBytes(NamedTuple):
 
     def joined(self, array: Array, nbytes: int) -> Array:
         """Return the first bytes of `array`, or of its copy on the host, with the header."""
-        header = placed(self.header(), array)
+        header = beside(self.header(), array)
         start, end = self.lead, self.lead + header.size
         out = empty_beside(max(nbytes, end), np.uint8, array)
         out[:start], out[start:end] = array[:start], header

@@ -34,7 +34,7 @@ from gcodec.kernels.prefix.table_code import (
 )
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import read_tables, write_tables
-from gcodec.runtime.device import dispatched, placed
+from gcodec.runtime.device import beside, dispatched
 from gcodec.runtime.memory import Drainable, contents
 from gcodec.wire.seek import LOG2_BLOCK, LOG2_STATES
 
@@ -221,7 +221,7 @@ def write(
     """
     if table is None:
         nbits = head.nbits
-        return Written(placed(head.trimmed(), contents(symbols)), nbits)
+        return Written(beside(head.trimmed(), contents(symbols)), nbits)
     before = front(head, *table)
     if table.kind == "huffman":
         code, block = code_of(table.numbers), 1 << LOG2_BLOCK

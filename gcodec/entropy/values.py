@@ -6,7 +6,7 @@ big-endian, so the payload is one bit string, most significant bit first.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,17 +69,11 @@ def quantize(values: np.ndarray, value: str) -> SparseValues:
 def are(quantized: SparseValues, value: str, k: int) -> bool:
     """Return whether these are k quantized values."""
     scales, codes = quantized
-    if not is_plain_array(scales, ("float32",)) or not is_plain_array(
-        codes, (_code_dtype(value),)
-    ):
+    dtype = CODE_DTYPES.get(value, np.dtype(np.uint8))
+    if not is_plain_array(scales, ("float32",)) or not is_plain_array(codes, (dtype,)):
         return False
     size = -(-k // 8) if value == "sign" else k
     return scales.size == scales_of(k, value) and codes.size == size
-
-
-def _code_dtype(value: str) -> np.dtype[Any]:
-    """Return the dtype of codes: bit patterns of floats, or bytes."""
-    return CODE_DTYPES.get(value, np.dtype(np.uint8))
 
 
 def dequantize(quantized: SparseValues, value: str, k: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gcodec.entropy.coder import BitSpan
-from gcodec.entropy.context import byte_coder, byte_scales
+from gcodec.entropy.context import byte_coder
 from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.errors import Corrupt
 from gcodec.fields import contexts
@@ -49,11 +49,10 @@ def context_string(
 
 def scales(walk: FieldWalker, n: int) -> Iterator[FieldSpan]:
     """Describe the layout and the lists of scales."""
-    first, reader = walk.at, walk.reader()
+    reader = walk.reader()
     numbers = []
     for name in ("width", "columns of a scale"):
         numbers.append(reader.leb128())
         meaning = contexts.meaning_of(name, numbers[-1])
         yield walk.span_to(reader, "scale", name, numbers[-1], meaning)
     yield from contexts.scales(walk, RowLayout(*numbers), n)
-    byte_scales.read(walk.data, first, walk.end, n)

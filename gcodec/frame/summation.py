@@ -25,7 +25,7 @@ from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.runtime import Array, pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.deferred import one_wait
-from gcodec.runtime.device import placed
+from gcodec.runtime.device import beside
 from gcodec.runtime.memory import clear
 from gcodec.wire.kinds import check_number
 
@@ -131,7 +131,7 @@ class FrameSum:
         """Add a float32 array of the size of the sum, after earlier frames."""
         with self._source.stream(), np.errstate(all="ignore"):
             self._add_pending()
-            add_scaled(placed(values.reshape(-1), self._sum), np.float32(1), self._sum)
+            add_scaled(beside(values.reshape(-1), self._sum), np.float32(1), self._sum)
 
     def finish(self) -> None:
         """Complete the sum."""

@@ -302,14 +302,14 @@ class Emitter:
             return self.permuted(self.load(pointer, floats(8)), places, name)
         count = places.type.count
         numbers = [self.splat(builder.load(self.element(pointer, k)), count) for k in range(8)]
-        return self._selected(numbers, places)
+        return self._of_parts(numbers, places, 1)
 
     def one_of_eight(self, values: list[float], places: Value) -> Value:
         """Emit the selection from 8 float32 constants by the lowest 3 bits of 32-bit lanes."""
         if compiles_for("avx2"):
             return self.permuted(floats(8)(values), places)
         kind = floats(places.type.count)
-        return self._selected([kind([value] * kind.count) for value in values], places)
+        return self._of_parts([kind([value] * kind.count) for value in values], places, 1)
 
     def permuted(self, table: Value, places: Value, name: str = _ONE_TABLE) -> Value:
         """Emit the selection from the float32 of a register by 32-bit lanes, for AVX2.
@@ -318,17 +318,6 @@ class Emitter:
         """
         parts = self.parts(places, table.type.count)
         return self.joined([self._call(name, table.type, [table, part]) for part in parts])
-
-    def _selected(self, numbers: list[Value], places: Value) -> Value:
-        """Emit the selection from 8 vectors by the lowest 3 bits of lanes."""
-        builder, kind = self.builder, places.type
-        none = kind([0] * kind.count)
-        for bit in (1, 2, 4):
-            mask = builder.and_(places, kind([bit] * kind.count))
-            is_set = builder.icmp_unsigned("!=", mask, none)
-            pairs = zip(numbers[::2], numbers[1::2], strict=True)
-            numbers = [builder.select(is_set, second, first) for first, second in pairs]
-        return numbers[0]
 
     def parts(self, vector: Value, count: int) -> list[Value]:
         """Emit the parts of `count` lanes of a vector, in order."""
@@ -360,16 +349,8 @@ class Emitter:
 
     def one_of_four(self, values: list[Value], places: Value) -> Value:
         """Emit the selection from 4 float32 values by the lowest 2 bits of 32 lanes."""
-        builder = self.builder
         if not compiles_for("avx"):
-            splats = [self.splat(value) for value in values]
-            none = places.type([0] * BLOCK)
-            first, second = (
-                builder.icmp_unsigned("!=", builder.and_(places, places.type([bit] * BLOCK)), none)
-                for bit in (1, 2)
-            )
-            upper, lower = (builder.select(first, splats[k + 1], splats[k]) for k in (2, 0))
-            return builder.select(second, upper, lower)
+            return self._of_parts([self.splat(value) for value in values], places, 1)
         return self.permuted(self.filled(floats(8), 2 * values), places, _ONE_OF_FOUR)
 
     def first_highest(self, mask: Value) -> Value:

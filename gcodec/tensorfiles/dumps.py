@@ -6,7 +6,7 @@ import contextlib
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -207,15 +207,10 @@ def _shards(path: Path) -> Iterator[str]:
                 yield os.path.abspath(path.parent / shard)
 
 
-def write_dump(
-    path: str | os.PathLike[str],
-    tensors: Iterable[tuple[str, Array]],
-    metadata: Mapping[str, str] | None = None,
-) -> None:
+def write_dump(path: str | os.PathLike[str], tensors: Iterable[tuple[str, Array]]) -> None:
     """Write tensors to a .safetensors or .npz file.
 
-    The file appears under its name only when it is complete. Equal tensors make equal files,
-    except that safetensors writes the metadata in arbitrary order.
+    The file appears under its name only when it is complete. Equal tensors make equal files.
 
     Parameters
     ----------
@@ -224,30 +219,23 @@ def write_dump(
     tensors : iterable of (str, numpy.ndarray)
         Tensors by name: booleans, integers, floats, complex numbers, or ml_dtypes.bfloat16. The
         writer of .npz consumes them one by one, the writer of .safetensors collects them first.
-    metadata : mapping of str to str, optional
-        Metadata, which only .safetensors can store.
 
     Raises
     ------
     ParameterError
         If the suffix is another one, a name is repeated or not text, the format cannot store a
-        dtype or the metadata, or the name of a member of an .npz file would leave the folder
-        where the archive is unpacked, such as ``../x``.
+        dtype, or the name of a member of an .npz file would leave the folder where the archive is
+        unpacked, such as ``../x``.
     OSError
         If the file cannot be written.
     """
     name = Path(path).name.lower()
-    texts = dict(metadata or {})
-    if not all(_is_text(text) for pair in texts.items() for text in pair):
-        raise ParameterError.of("metadata", texts, "a mapping of text to text")
     if name.endswith(".npz"):
-        if texts:
-            raise ParameterError.of("metadata", texts, "None for .npz, which cannot store it")
         with atomic_write(path) as file:
             write_npz(file, _checked(tensors, lambda dtype: dtype.name in READABLE, paths=True))
     elif name.endswith(".safetensors"):
         with atomic_write(path) as file:
-            write_safetensors(file, dict(_checked(tensors, can_store)), texts)
+            write_safetensors(file, dict(_checked(tensors, can_store)))
     else:
         raise ParameterError.of("path", os.fspath(path), "a file named .safetensors or .npz")
 

@@ -221,9 +221,7 @@ def can_store(dtype: np.dtype[np.generic]) -> bool:
     return dtype.name in _DTYPES.values() and dtype.name in READABLE
 
 
-def write_safetensors(
-    file: BinaryIO, tensors: Mapping[str, Array], metadata: Mapping[str, str]
-) -> None:
+def write_safetensors(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
     """Write tensors to a .safetensors file.
 
     Raises
@@ -235,7 +233,7 @@ def write_safetensors(
     # even a device.
     arrays = {name: np.asarray(native(tensor), order="C") for name, tensor in tensors.items()}
     try:
-        data = save(arrays, dict(metadata) or None)
+        data = save(arrays)
     except SafetensorError as error:
         raise ParameterError(f"safetensors cannot write these tensors: {shown(error)}") from None
     file.write(data)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 import gcodec
 from gcodec.analysis import candidates
-from gcodec.analysis.candidates import Budget, all_settings, pareto, settings, shortlist
+from gcodec.analysis.candidates import Budget, all_settings, pareto, probe, settings, shortlist
 from gcodec.analysis.groups import pattern_of
+from gcodec.analysis.samples import Sample
 from gcodec.analysis.trials import Trial
 
 
@@ -65,22 +67,28 @@ def test_raw_is_always_tried():
     assert "raw" in shortlisted
 
 
-def test_only_trials_that_cannot_be_shortlisted_are_unwanted():
-    rng, budget, unwanted = random.Random(5), Budget(max_nmse=2**-6), 0
+def test_probe_leaves_out_only_what_cannot_be_shortlisted(monkeypatch):
+    rng, budget, left_out = random.Random(5), Budget(max_nmse=2**-6), 0
     squares = [2.0**-10, 2.0**-8, 2.0**-6, 2.0**-4, 2.0**-2]  # within the budget, near it, beyond
+    bounds = {}  # factor of the error, and difference of the bits, that are known in advance
+
+    def attempt(sample, codec, is_wanted):
+        factor, fewer = bounds[str(codec)]
+        actual = trials[str(codec)]
+        return actual if is_wanted(factor * actual.error, actual.bits - fewer) else "unwanted"
+
+    monkeypatch.setattr(candidates, "attempt", attempt)
+    sample = Sample("w", 4, np.ones(4, np.float32), 0)
     for _ in range(500):
-        errors = [rng.choice(squares) for _ in range(rng.randrange(12))]
-        tried = [trial(f"topk:k={k}", rng.randrange(1, 9), e) for k, e in enumerate(errors, 2)]
-        tried.append(trial("raw", 32, 1e-9))
-        new = trial("topk:k=1", rng.randrange(1, 9), rng.choice(squares))
-        least_error, least_bits = (
-            new.error * rng.choice([1, 0.5, 0.1]),
-            new.bits - rng.randrange(2),
-        )
-        if not candidates._wanted(new.codec, budget, tried)(least_error, least_bits):
-            assert new.codec not in shortlist([[*tried, new]], budget)
-            unwanted += 1
-    assert unwanted > 100
+        errors = [rng.choice(squares) for _ in range(rng.randrange(1, 13))]
+        listed = [trial(f"topk:k={k}", rng.randrange(1, 9), e) for k, e in enumerate(errors, 1)]
+        listed.insert(rng.randrange(len(listed)), trial("raw", 32, rng.choice([1e-9, 0.5])))
+        trials = {str(t.codec): t for t in listed}
+        bounds = {spec: (rng.choice([1, 0.5, 0.1]), rng.randrange(2)) for spec in trials}
+        probed = probe(sample, [t.codec for t in listed], budget)
+        assert shortlist([probed], budget) == shortlist([listed], budget)
+        left_out += len(listed) - len(probed)
+    assert left_out > 500
 
 
 def test_pareto_front():

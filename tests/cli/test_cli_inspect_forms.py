@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from command_line import json_of, run
 from example_files import DUMP as EXAMPLE
+from safetensors.numpy import save_file
 
 import gcodec
 from gcodec.feedback import derive_seed
@@ -162,7 +163,7 @@ def test_width_and_color(folder):
 def test_names_are_escaped_in_every_form(tmp_path):
     path = tmp_path / "evil.safetensors"
     values = np.random.default_rng(0).normal(size=20).astype(np.float32)
-    write_dump(path, [(name, values) for name in EVIL], {"model": "\x1b[2J<b>|"})
+    save_file({name: values for name in EVIL}, path, metadata={"model": "\x1b[2J<b>|"})
     run("encode", path, "-c", "raw")
     for source in (path, path.with_suffix(".gcf")):
         for form in ([], ["--csv"], ["--markdown"], ["--jsonl"], ["--json"]):

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from command_line import json_of, run
+from safetensors.numpy import save_file
 
 from gcodec.cli.render.text import trend
 from gcodec.tensorfiles.dumps import write_dump
@@ -34,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
         }
         # The names are in another order than the steps.
         path = tmp_path / f"{9 - k}.safetensors"
-        write_dump(path, tensors.items(), {"step": str(100 * k)})
+        save_file(tensors, path, metadata={"step": str(100 * k)})
     return tmp_path
 
 
@@ -89,7 +90,7 @@ def test_rows_are_sorted_and_selected(folder: Path) -> None:
     assert names("--top", "1", "--sort", "size") == ["blk.*.w", "(2"]
     assert names("-L", "b*", "-L", "!bias") == ["blk.*.w"]
     late = {"late": np.ones(3, np.float32)}
-    write_dump(folder / "late.safetensors", late.items(), {"step": "400"})
+    save_file(late, folder / "late.safetensors", metadata={"step": "400"})
     assert names("-L", "late") == ["late"]
     assert (
         "no gradient matches" in run("inspect", folder, "--over-steps", "-L", "x", code=2).stderr
@@ -129,7 +130,7 @@ def test_json_and_csv(folder: Path) -> None:
 
 def test_nonfinite_values_have_a_column(folder: Path) -> None:
     bad = {"head": np.array([[1, np.nan], [np.inf, 0]], np.float32)}
-    write_dump(folder / "late.safetensors", bad.items(), {"step": "400"})
+    save_file(bad, folder / "late.safetensors", metadata={"step": "400"})
     lines = run("inspect", folder, "--over-steps", "-L", "head").stdout.splitlines()
     assert lines[1].endswith("NaN/Inf")
     assert [line.split()[-1] for line in lines[2:]] == ["0", "2", "2"]  # two shapes, two rows
@@ -185,7 +186,7 @@ def test_figure(folder: Path) -> None:
     arguments = ["inspect", folder, "--over-steps", "--each"]
     odd = {f"a$_{i}$<b>": np.ones(3, np.float32) for i in range(9)}
     for k in (4, 5):
-        write_dump(folder / f"odd{k}.safetensors", odd.items(), {"step": str(100 * k)})
+        save_file(odd, folder / f"odd{k}.safetensors", metadata={"step": str(100 * k)})
     for name, start in (("x.svg", b"<?xml"), ("x.PNG", b"\x89PNG")):
         result = run(*arguments, "--plot", folder / name)
         data = (folder / name).read_bytes()

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import run
+from safetensors.numpy import save_file
 
 import gcodec
 from gcodec.analysis import diagrams, fits, timing
@@ -80,7 +81,7 @@ def report(tmp_path_factory):
     tensors[-1][1][0, 1] = np.nan
     tensors += [("few", np.ones(3, np.float32)), ("empty", np.zeros(0, np.float32))]
     tensors += [("zeros", np.zeros(50, np.float32)), ("steps", np.array(3))]
-    write_dump(path, tensors, {"model": "</style><script>2</script>\x1b[2J"})
+    save_file(dict(tensors), path, metadata={"model": "</style><script>2</script>\x1b[2J"})
     options = ["--max-nmse", "0.1000002", "--seed", "5", "--each", "--sort", "name"]
     run("inspect", path, *options, "--report", target, "-q")
     return path, target

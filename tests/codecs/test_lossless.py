@@ -299,7 +299,7 @@ def test_symbols_are_bit_patterns() -> None:
 def test_symbols_of_integers_are_not_read_as_floats(dtype: type) -> None:
     codec, x = gcodec.parse("lossless"), np.ones(5, dtype)
     symbols = codec.quantize(x)
-    with pytest.raises(gcodec.ParameterError, match="symbols"):
+    with pytest.raises(gcodec.ParameterError, match=r"^symbols: they do not match 5 elements$"):
         codec.dequantize(symbols, 5)
     payload = codec.pack(symbols)
     decoded = payload.codec.dequantize(symbols, 5)
@@ -307,13 +307,18 @@ def test_symbols_of_integers_are_not_read_as_floats(dtype: type) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "name"), [("float64", "symbols"), ("float16", "symbols"), ("int7", "symbols.dtype")]
+    ("dtype", "message"),
+    [
+        ("float64", "symbols: they do not match 6 elements$"),
+        ("float16", "symbols: they do not match 6 elements$"),
+        ("int7", r"symbols\.dtype='int7': must be one of float32, "),
+    ],
 )
-def test_symbols_with_another_dtype_are_refused(dtype: str, name: str) -> None:
+def test_symbols_with_another_dtype_are_refused(dtype: str, message: str) -> None:
     codec = gcodec.parse("lossless")
     symbols = codec.quantize(np.ones(6, np.float32))._replace(dtype=dtype)  # type: ignore[attr-defined]
     for call in (codec.pack, lambda changed: codec.dequantize(changed, 6)):
-        with pytest.raises(gcodec.ParameterError, match=f"^{name}[:=]"):
+        with pytest.raises(gcodec.ParameterError, match=f"^{message}"):
             call(symbols)
 
 

@@ -143,8 +143,8 @@ class DCT8(Codec):
     def _chunks(self, n: int) -> Chunks:
         if self.layout == "flat":
             return chunks.flat(n, self.chunk)
-        matrix = self._shape is not None and len(self._shape) > 1
-        columns = math.prod(self._shape[1:]) if matrix and self._shape else None
+        shape = self._bound_shape(n)
+        columns = math.prod(shape[1:]) if len(shape) > 1 else None
         return chunks.tiles(n, columns, self.chunk, MOST_POINTS)
 
     def contraction(self, n: int) -> float | None:

@@ -507,7 +507,7 @@ class ECSQ(Codec):
             positions, outliers = positions[~is_small], outliers[~is_small]
         points = self._reconstruction_of(payload)
         levels = QuantizedLevels(
-            self._message_step,
+            float(self.step),
             points.centroids,
             symbols,
             outliers,
@@ -524,17 +524,11 @@ class ECSQ(Codec):
         """Return the transform of the tensor's filters; None if there is none, or none wanted."""
         return None if self.transform == "none" else self._possible_transform()
 
-    @property
-    def _message_step(self) -> float:
-        """Step of the codec of a message."""
-        assert isinstance(self.step, float)
-        return self.step
-
     def _reconstruction_of(self, payload: Payload) -> Reconstruction:
         """Return the map from the symbols of a payload to values."""
         centroids = [payload.scalars[field.name] for field in self.scalar_fields()]
         array = np.array(centroids or [CENTER] * 3, np.uint8)
-        return self._reconstruction(self._message_step, array, self._filter_transform())
+        return self._reconstruction(self.step, array, self._filter_transform())
 
     def _check_transform(self) -> None:
         if self.transform == "dct" and self._filter_transform() is None:
@@ -544,14 +538,14 @@ class ECSQ(Codec):
         """Open the string and check all that precedes its symbols; None if all values are 0."""
         span = BitSpan.of(payload)
         self._check_transform()
-        if self._message_step and n:
+        if self.step and n:
             return coder.open(span, n, with_trellis=self._has_trellis)
         EmptyString(span).read(ignore)
         return None
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         self._check_transform()
-        if self._message_step:
+        if self.step:
             describe = self._reconstruction_of(payload).describe
             yield from context_string(walk, "level", n, describe, self._has_trellis)
         walk.finish()

@@ -24,7 +24,7 @@ from gcodec.entropy.context.scale_model import row_layouts
 from gcodec.entropy.rans import entropy_nbits
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.pack import FieldLayout, pack_fields, pack_to
+from gcodec.kernels.bits.pack import FieldLayout, pack_to
 from gcodec.kernels.bits.row_differences import subtract_above
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.runtime import pool
@@ -144,7 +144,7 @@ class OtherPlanes(NamedTuple):
     def write(self, data: np.ndarray) -> None:
         """Write the planes to the start of an array, which is in the memory of the elements."""
         if self.source.is_on_device:
-            self._write_on_device(data)
+            self.write_bytes(self.source.on_device, data)
             return
         at, stored = 0, dict[int, int]()
         for k, (plane, string) in enumerate(zip(self.planes, self.strings, strict=True)):
@@ -158,19 +158,6 @@ class OtherPlanes(NamedTuple):
             at = end
         if stored:
             self._write_stored(stored, data)
-
-    def _write_on_device(self, data: np.ndarray) -> None:
-        """Write the planes to the start of an array on a device."""
-        at, split = 0, self.source.on_device
-        for symbols, plane, string in zip(split, self.planes, self.strings, strict=True):
-            end = at + plane.nbytes_of(self.coded)
-            if plane.method == STORED:
-                data[at:end] = symbols
-            elif plane.method == PACKED:
-                data[at:end] = pack_fields(symbols, FieldLayout(plane.width))[: end - at]
-            elif string is not None:
-                data[at:end] = string[: end - at]
-            at = end
 
     def _write_stored(self, starts: dict[int, int], data: np.ndarray) -> None:
         """Write stored planes, given the start of each in an array."""
@@ -191,15 +178,17 @@ class OtherPlanes(NamedTuple):
 
         pool.run(task, bits.size, LARGE_TILE)
 
-    def write_bytes(self, planes: np.ndarray, data: np.ndarray) -> None:
-        """Write stored and packed planes, given all of their bytes, to the start of an array."""
+    def write_bytes(self, planes: Iterable[np.ndarray], data: np.ndarray) -> None:
+        """Write the planes, given the bytes of each, to the start of an array."""
         at = 0
-        for symbols, plane in zip(planes, self.planes, strict=True):
+        for symbols, plane, string in zip(planes, self.planes, self.strings, strict=True):
             end = at + plane.nbytes_of(self.coded)
-            if plane.method == PACKED:
-                pack_to(symbols, FieldLayout(plane.width), data[at:end])
-            else:
+            if plane.method == STORED:
                 data[at:end] = symbols
+            elif plane.method == PACKED:
+                pack_to(symbols, FieldLayout(plane.width), data[at:end])
+            elif string is not None:
+                data[at:end] = string[: end - at]
             at = end
 
 

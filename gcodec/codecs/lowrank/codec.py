@@ -235,7 +235,7 @@ class LowRank(Codec):
             for part, size in zip(parts.messages, parts.counts(n), strict=True)
         )
         symbols = LowRankSymbols(
-            parts.split, self._message_step, parts.exponents, right, left, residual
+            parts.split, float(self.step), parts.exponents, right, left, residual
         )
         if not self._check_range(self._product(symbols, n), residual is None):
             values = empty_beside(n, np.float32, payload.data)
@@ -247,15 +247,9 @@ class LowRank(Codec):
         """Return the message of ecsq that a message without factors is."""
         return payload._replace(codec=self._ecsq(n, step=self.step, transform=self.transform))
 
-    @property
-    def _message_step(self) -> float:
-        """Step of the codec of a message."""
-        assert isinstance(self.step, float)
-        return self.step
-
     def _check_range(self, product: Product, is_all: bool) -> bool:
         """Refuse products that exceed float32; return whether sums with a residual are finite."""
-        bound = len(product.left) * self._message_step * message.MOST_POINT**2
+        bound = len(product.left) * float(self.step) * message.MOST_POINT**2
         if bound < _SAFE:  # nearly always
             return True
         if not product.is_finite:
@@ -268,7 +262,7 @@ class LowRank(Codec):
         if self.rank and dtype == "float32":
             parts = Parts.read(payload, self._bound_shape(n))
             if parts.residual is None:  # the symbols need not be stored
-                product = parts.product(self._message_step)
+                product = parts.product(float(self.step))
                 self._check_range(product, is_all=True)
                 return product.add
         return super()._read_adder(payload, n, dtype)
@@ -278,7 +272,7 @@ class LowRank(Codec):
             plain = self._plain(payload, n)
             return plain.codec._decode(plain, n, out)
         parts = Parts.read(payload, self._bound_shape(n))
-        product = parts.product(self._message_step)
+        product = parts.product(float(self.step))
         is_safe = self._check_range(product, parts.residual is None)
         values = result_beside(n, np.float32, payload.data) if out is None else out
         product.put(values)
@@ -294,7 +288,7 @@ class LowRank(Codec):
             plain = self._plain(payload, n)
             return plain.codec._decode_range(plain, n, start, stop)
         parts = Parts.read(payload, self._bound_shape(n))
-        product = parts.product(self._message_step)
+        product = parts.product(float(self.step))
         is_safe = self._check_range(product, parts.residual is None)
         values = product_range(*product, start, stop)
         if parts.residual is not None:

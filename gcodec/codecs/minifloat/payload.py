@@ -32,7 +32,7 @@ from gcodec.payload import (
     write_shortest,
 )
 from gcodec.runtime.deferred import Deferred, when_known
-from gcodec.runtime.device import device_of, host, placed
+from gcodec.runtime.device import beside, device_of, host
 from gcodec.runtime.memory import Drainable, contents, drainable, empty_beside, limited, restored
 from gcodec.wire.seek import MIN_ELEMENTS, SeekTable
 
@@ -192,7 +192,7 @@ def _write_tabled(
     before = lead.size + packed.size
     written = tabled.write(plan.table, _symbols(codes, n, fmt, plan), mask, head, n, before)
     data = written.data
-    data[: lead.size], data[lead.size : before] = placed(lead, data), packed
+    data[: lead.size], data[lead.size : before] = beside(lead, data), packed
     return written
 
 
@@ -225,7 +225,7 @@ def _symbols(
 def _with_lead(lead: np.ndarray, data: np.ndarray, size: int) -> np.ndarray:
     """Return `size` bytes that start with the lead and the data, on the device of the data."""
     whole, end = empty_beside(size, np.uint8, data), lead.size + data.size
-    whole[: lead.size], whole[lead.size : end] = placed(lead, data), data
+    whole[: lead.size], whole[lead.size : end] = beside(lead, data), data
     return whole
 
 

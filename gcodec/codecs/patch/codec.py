@@ -27,7 +27,7 @@ from gcodec.kernels.numeric import class_changes
 from gcodec.payload import Payload
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import resolved
-from gcodec.runtime.device import host, placed
+from gcodec.runtime.device import beside, host
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.primitives import DTYPE_CODES, ITEMSIZE
 
@@ -112,7 +112,7 @@ class Patch(Codec):
         symbols = message.symbols(self._dtype)
         old = out if is_copied else old
         if sizes is None:
-            self._write(out, old if symbols.stored is None else placed(symbols.stored, out))
+            self._write(out, old if symbols.stored is None else beside(symbols.stored, out))
             return
         for kind, (size, own) in enumerate(zip(symbols.sizes, base.sizes.tolist(), strict=False)):
             if size != own:

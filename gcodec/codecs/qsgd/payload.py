@@ -365,12 +365,7 @@ class DenseString(NamedTuple):
         """Return a `Take` that refuses symbols other than 0 in buckets whose norm is 0."""
 
         def checked(at: int, symbols: np.ndarray) -> None:
-            if device_of(symbols) is not None:  # a device decodes all symbols at once
-                coded_mask.refuse_nonzero(symbols, self.coded)
-            else:
-                _, mask = self.coded.part(at, at + symbols.size, symbols.size)
-                if mask is not None and symbols[~mask].any():
-                    raise nonzero_error()
+            coded_mask.refuse_nonzero(symbols, self.coded, at)
             take(at, symbols)
 
         return checked

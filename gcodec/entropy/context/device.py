@@ -32,7 +32,7 @@ from gcodec.payload import HeaderlessBytes
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
 from gcodec.runtime.deferred import Deferred, map_deferred, prefetch
-from gcodec.runtime.device import Device, placed
+from gcodec.runtime.device import Device, beside
 from gcodec.wire.seek import SeekTable
 
 
@@ -65,7 +65,7 @@ def write(
     """Write the string of a tensor; see `gcodec.entropy.context.symbol_coder.write`."""
     if not symbols.size:
         nbits = front.nbits
-        return Written(placed(front.trimmed(), symbols), nbits)
+        return Written(beside(front.trimmed(), symbols), nbits)
     return write_planned(plan(symbols, shape), symbols, front, symbols.size, coded)
 
 

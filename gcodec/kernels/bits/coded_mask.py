@@ -170,13 +170,16 @@ def spread(symbols: np.ndarray, coded: CodedMask, take: Callable[[int, np.ndarra
 
 
 @dispatched("gcodec.kernels.bits.coded_mask_cuda")
-def refuse_nonzero(symbols: np.ndarray, coded: CodedMask) -> None:
-    """Raise `Corrupt` if the symbol of an element in a zero-norm bucket is not 0."""
+def refuse_nonzero(symbols: np.ndarray, coded: CodedMask, start: int = 0) -> None:
+    """Raise `Corrupt` if the symbol of an element in a zero-norm bucket is not 0.
+
+    The first symbol is that of element `start`; on a device, of element 0.
+    """
     if coded.uncoded is None:
         return
-    for at in range(0, coded.n, _WIDE_CHUNK):
-        part = symbols[at : at + _WIDE_CHUNK]
-        _, mask = coded.part(at, at + part.size, part.size)
+    for at in range(0, symbols.size, _WIDE_CHUNK):
+        part, first = symbols[at : at + _WIDE_CHUNK], start + at
+        _, mask = coded.part(first, first + part.size, part.size)
         if mask is not None and part[~mask].any():
             raise nonzero_error()
 

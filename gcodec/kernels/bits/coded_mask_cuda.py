@@ -103,8 +103,9 @@ def spread(symbols: Array, coded: CodedMask, take: Callable[[int, Array], None])
     take(0, out)
 
 
-def refuse_nonzero(symbols: Array, coded: CodedMask) -> None:
+def refuse_nonzero(symbols: Array, coded: CodedMask, start: int = 0) -> None:
     """Raise `Corrupt` if the symbol of an element in a zero-norm bucket is not 0."""
+    assert start == 0  # a device decodes all symbols at once
     if coded.uncoded is None:
         return
     device = device_with(symbols)

@@ -53,7 +53,7 @@ def leaf_digests(bits: np.ndarray, leaf_nbytes: int, copy: np.ndarray | None = N
     data, count = bits.view(np.uint8), leaf_count(bits, leaf_nbytes)
     # A group takes as long as two or three leaves alone, which other threads could digest.
     width = _lane_count() if count > 2 * pool.thread_count() else 1
-    digests = np.empty((count, DIGEST_NBYTES), np.uint8)
+    digests = np.empty((count, DIGEST_NBYTES // 8), "<u8")
     target = np.empty(0, np.uint8) if copy is None else copy.view(np.uint8)
 
     def group(number: int, stop: int) -> None:
@@ -67,10 +67,10 @@ def leaf_digests(bits: np.ndarray, leaf_nbytes: int, copy: np.ndarray | None = N
             digest = node_digest(data[own].data, leaf_nbytes, 0, leaf, is_last=leaf + 1 == count)
             if copy is not None:
                 target[own] = data[own]
-            digests[leaf] = np.frombuffer(digest, np.uint8)
+            digests[leaf] = np.frombuffer(digest, "<u8")
 
     pool.run_each(group, -(-count // width))
-    return digests.reshape(-1)
+    return digests.reshape(-1).view(np.uint8)
 
 
 def leaf_count(bits: np.ndarray, leaf_nbytes: int) -> int:
@@ -104,7 +104,7 @@ def _lane_count() -> int:
 def _together(
     data: np.ndarray, leaf_nbytes: int, first: int, count: int, target: np.ndarray
 ) -> np.ndarray:
-    """Return the (count, 16) uint8 digests of at most `_lane_count()` whole leaves.
+    """Return the (count, 2) uint64 digests of at most `_lane_count()` whole leaves.
 
     Copy the leaves unless `target` is empty.
     """
@@ -115,7 +115,7 @@ def _together(
     state[2] ^= np.uint64(DIGEST_NBYTES << 8)
     last = np.where((leaves + 1) * leaf_nbytes == data.size, ~np.uint64(0), np.uint64(0))
     _digest_leaves(data, leaves * leaf_nbytes, leaf_nbytes, last, state.reshape(-1), target)
-    return state[: DIGEST_NBYTES // 8, :count].T.astype("<u8", order="C").view(np.uint8)
+    return state[: DIGEST_NBYTES // 8, :count].T
 
 
 @block("data", "starts", "length", "last", "state", "target", "copies")

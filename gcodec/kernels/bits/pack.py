@@ -52,7 +52,6 @@ class FieldLayout(NamedTuple):
         return -(-size // self.align) * self.align
 
 
-@dispatched("gcodec.kernels.bits.pack_cuda")
 def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
     """Pack codes into bytes.
 
@@ -67,13 +66,14 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
     -------
     (layout.nbytes(n),) uint8 array
     """
-    out = empty_beside(layout.nbytes(codes.size), np.uint8, None)
+    out = empty_beside(layout.nbytes(codes.size), np.uint8, codes)
     pack_to(codes, layout, out)
     return out
 
 
+@dispatched("gcodec.kernels.bits.pack_cuda")
 def pack_to(codes: np.ndarray, layout: FieldLayout, out: np.ndarray) -> None:
-    """Pack codes on the host into an array of exactly their bytes; see `pack_fields`."""
+    """Pack codes into an array of exactly their bytes; see `pack_fields`."""
     codes, n = np.require(codes, np.uint8, ["C", "A"]), codes.size
     pack, width = packer(layout.width, layout.order == "msb"), layout.width
     out[-(-n * width // 8) :] = 0

@@ -41,13 +41,11 @@ def padding_error(at: int, nbits: int) -> Corrupt:
     return Corrupt(f"a padding {unit} is not zero", at)
 
 
-def pack_fields(codes: Array, layout: FieldLayout) -> Array:
-    """Pack codes into bytes."""
-    device, n, width = device_with(codes), codes.size, layout.width
-    out = device.empty(layout.nbytes(n), np.uint8)
-    arguments = codes, n, width, layout.order == "msb", out, out.size
-    launch_striding(device, "pack", "pack_groups", -(-out.size // width), *arguments)
-    return out
+def pack_to(codes: Array, layout: FieldLayout, out: Array) -> None:
+    """Pack codes into an array of exactly their bytes."""
+    width, arguments = layout.width, (codes, codes.size, layout.width, layout.order == "msb")
+    groups = -(-out.size // width)
+    launch_striding(device_with(out), "pack", "pack_groups", groups, *arguments, out, out.size)
 
 
 def unpack_fields(data: Array, n: int, layout: FieldLayout) -> Array:

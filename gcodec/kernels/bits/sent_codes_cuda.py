@@ -9,8 +9,7 @@ import numpy as np
 from gcodec.kernels.bits import sent_codes
 from gcodec.kernels.bits.bit_list_cuda import bits_before, blocks
 from gcodec.kernels.bits.code_parts_cuda import launch_map
-from gcodec.kernels.bits.pack import FieldLayout
-from gcodec.kernels.bits.pack_cuda import pack_fields
+from gcodec.kernels.bits.pack import FieldLayout, pack_to
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with
 from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch, prefetch
@@ -49,7 +48,7 @@ def _parts(codes: Array) -> tuple[Array | LeadingBytes, ...]:
     arguments = words, words.size, before, positions, minus, room, counts
     device.launch("sent_codes", "list_sent", max(blocks(words.size), 1), THREADS, *arguments)
     signs = device.zeros(-(-room // 32), np.uint32).view(np.uint8)
-    signs[: _SIGNS.nbytes(room)] = pack_fields(minus, _SIGNS)
+    pack_to(minus, _SIGNS, signs[: _SIGNS.nbytes(room)])
     listed, unlisted = counts[1:2], counts[2:]
     return (
         counts[:2],

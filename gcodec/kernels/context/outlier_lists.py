@@ -10,7 +10,8 @@ import numpy as np
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.words import peek, put
-from gcodec.kernels.prefix.rice_words import LARGEST, MISSING, put_rice, read_rice
+from gcodec.kernels.prefix.codewords import CORRUPT, RICE, TRUNCATED
+from gcodec.kernels.prefix.rice_words import LARGEST, put_rice
 from gcodec.runtime.jit import kernel, subroutine
 
 RICE_NBITS = 5  # bits of a Rice parameter
@@ -19,6 +20,8 @@ NUMBER_NBITS = 40  # bits of the largest number in a list
 _SLACK = 16  # bytes that writing needs in addition
 _FAR = np.int64(1 << 62)  # a place after the last element of any tensor
 _TOO_LARGE, _BEYOND, _NEGATIVE_ZERO = 1, 2, 3  # faults of a list
+
+_read_word = RICE.value
 
 
 def put_lists(places: np.ndarray, symbols: np.ndarray, string: BitString) -> None:
@@ -50,9 +53,9 @@ def read_lists(
     places, symbols = np.empty(count, np.int64), np.empty(count, np.int64)
     fault = np.zeros(1, np.int64)
     after = int(_read_lists(data, at, end, n, places, symbols, fault))
-    if after == MISSING:
+    if after == TRUNCATED:
         raise Truncated(f"a list of outliers is cut off at bit {end}")
-    if fault[0] == _TOO_LARGE:
+    if after == CORRUPT or fault[0] == _TOO_LARGE:
         raise Corrupt(f"a list of outliers has a number of more than {NUMBER_NBITS} bits")
     if fault[0] == _BEYOND:
         raise Corrupt(f"an outlier lies at element {places[-1]} of {n}")
@@ -89,17 +92,18 @@ def _put_lists(places, symbols, gap_k, symbol_k, out, state):
 
 @subroutine
 def _read_numbers(data, at, end, out, fault):
-    """Read a parameter and out.size numbers; return the position of the next bit, or MISSING."""
+    """Read a parameter and out.size numbers; return the next bit, or TRUNCATED or CORRUPT."""
     if end - at < RICE_NBITS:
-        return np.int64(MISSING)
-    k = np.int64(peek(data, at) >> np.uint64(64 - RICE_NBITS))
+        return np.int64(TRUNCATED)
+    k = peek(data, at) >> np.uint64(64 - RICE_NBITS)
     at += RICE_NBITS
     for i in range(out.size):
-        out[i], at = read_rice(data, at, end, k)
+        number, at = _read_word(data, at, end, k)
         if at < 0:
-            return np.int64(MISSING)
-        if out[i] >> NUMBER_NBITS:
+            return at
+        if number >> np.uint64(NUMBER_NBITS):
             fault[0] = _TOO_LARGE
+        out[i] = np.int64(number)
     return at
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.words import peek, put
+from gcodec.kernels.prefix.codewords import RICE as RICE_CODE
 from gcodec.kernels.prefix.package_merge import scratch_size, word_lengths
-from gcodec.kernels.prefix.rice_words import put_rice, read_rice
+from gcodec.kernels.prefix.rice_words import put_rice
 from gcodec.runtime.jit import inline, kernel, subroutine
 
 MOST = 127  # the largest scale
@@ -36,6 +37,8 @@ _SYMBOLS, _WINDOWS = 1 << TOP, 1 << LONGEST
 HEAD = CODE + SHIFT + SCALE
 _ENDS, _CODE, _TABLE, _WORD, _SCALE = range(1, 6)  # faults of a list
 _ABOVE, _LOW = np.uint16(TOP), np.uint16(_SYMBOLS - 1)
+
+_read_word = RICE_CODE.value
 
 
 class ListParameters(NamedTuple):
@@ -305,12 +308,14 @@ def _read_rice_words(data, at, end, least, shift, out):
     if end - at < SCALE + RICE:
         return _ENDS, at
     head = np.int64(peek(data, at) >> np.uint64(64 - SCALE - RICE))
-    center, k, most = head >> RICE, head & ((1 << RICE) - 1), (MOST - least >> shift) + 1
+    center, most = head >> RICE, (MOST - least >> shift) + 1
+    k = np.uint64(head & ((1 << RICE) - 1))
     at, fault = at + SCALE + RICE, 0
     for i in range(out.size):
-        number, at = read_rice(data, at, end, k)
+        word, at = _read_word(data, at, end, k)
         if at < 0:
             return _ENDS, at
+        number = np.int64(word)  # k < 8, and no string has 2^55 zeros
         u = center + (-1 - (number >> 1) if number & 1 else number >> 1)
         if u < 0 or u > most:
             fault = _SCALE

@@ -9,7 +9,7 @@ from gcodec.kernels.numeric.reduce import LANES
 from gcodec.kernels.numeric.reduce_cuda import folded, tiles
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, blocks, device_with, launch_striding
-from gcodec.runtime.device import placed
+from gcodec.runtime.device import beside
 
 
 def norms(x: Array, bucket: int, kind: Norm) -> Array:
@@ -37,5 +37,5 @@ def norms(x: Array, bucket: int, kind: Norm) -> Array:
 def write_norms(norms: Array, data: Array) -> None:
     """Write norms, of the device or the host, big-endian, to the first bytes of `data`."""
     nbytes = 4 * norms.size
-    arguments = placed(norms, data), norms.size, data[:nbytes]
+    arguments = beside(norms, data), norms.size, data[:nbytes]
     launch_striding(device_with(data), "norms", "write_norms", nbytes, *arguments)

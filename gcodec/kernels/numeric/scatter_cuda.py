@@ -10,7 +10,7 @@ import numpy as np
 from gcodec.kernels.numeric.scatter import MINUS_ZERO, added_zero, position_error
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with, launch_striding
-from gcodec.runtime.device import Device, placed
+from gcodec.runtime.device import Device, beside
 
 
 def take(values: Array, positions: Array) -> Array:
@@ -21,21 +21,21 @@ def take(values: Array, positions: Array) -> Array:
 
 def take_runs(values: Array, chosen: Array, length: int) -> Array:
     """Return the elements of whole runs of float32 values."""
-    return _taken(values, placed(chosen, values), length)
+    return _taken(values, beside(chosen, values), length)
 
 
 def replace(array: Array, positions: Array, values: Array) -> None:
     """Write values to positions."""
     if positions.size:
         values = values if array.dtype == np.float32 else values.astype(np.uint8)
-        _replace(array, placed(positions, array), placed(values, array))
+        _replace(array, beside(positions, array), beside(values, array))
 
 
 def put(out: Array, positions: Array, values: Array) -> None:
     """Write values to positions, and zeros elsewhere."""
     positions = _rising(device_with(out), positions, out.size)
     out.view(np.uint32)[:] = 0
-    _replace(out, positions, placed(values, out))
+    _replace(out, positions, beside(values, out))
 
 
 def add(
@@ -49,7 +49,7 @@ def add(
     zero = added_zero(scale, has_minus_zero).view(np.uint32)
     device, n, k = device_with(out), out.size, positions.size
     sums, positions = device.empty(k, np.float32), _rising(device, positions, n)
-    terms = n, positions, placed(values, out), k, scale.view(np.uint32), out, sums
+    terms = n, positions, beside(values, out), k, scale.view(np.uint32), out, sums
     launch_striding(device, "scatter", "add_sums", k, *terms)
     if zero != MINUS_ZERO:
         launch_striding(device, "scatter", "add_zero", n, n, zero, out)

@@ -262,7 +262,8 @@ def _rice_value(data, at, end, parameter):
     at += zeros + 1
     if at + k > end:
         return _ZERO, np.int64(TRUNCATED)
-    return np.uint64(zeros) << parameter | _take(data, at, k, end), at + k
+    low = peek(data, at) >> _ONE >> np.uint64(63 - k)
+    return np.uint64(zeros) << parameter | low, at + k
 
 
 OMEGA = Rule("omega", _omega_word, _omega_value)  # values from 1; no parameter

@@ -12,7 +12,7 @@ from gcodec.kernels.prefix.codewords_cuda import NO_ERROR, check_status
 from gcodec.kernels.quantize.levels import Scale
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import byte_view, device_with, launch_striding
-from gcodec.runtime.device import placed
+from gcodec.runtime.device import beside
 
 _SILENT = 4  # number of an error
 
@@ -51,7 +51,7 @@ def place_values(
     out: Array,
 ) -> int:
     """Write the values of levels to (n,) float32 zeros."""
-    norms = placed(scale.norms, out)
+    norms = beside(scale.norms, out)
     _launch("place_values", pairs, out, out.size, norms, scale.bucket, scale.s)
     return before
 

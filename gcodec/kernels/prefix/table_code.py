@@ -130,15 +130,9 @@ class TableCode(NamedTuple):
         return np.array([0, self.parameter, self.top, 0, 0], np.uint64)
 
     @property
-    def _occurring(self) -> list[tuple[int, int]]:
-        """Each length from 1 to LONGEST, and the number of symbols with a word of that length."""
-        return [(length, self.nbits.count(length)) for length in range(1, LONGEST + 1)]
-
-    @property
     def parameter(self) -> int:
         """1 if the code is incomplete, so that some bits begin no word; 0 otherwise."""
-        taken = sum(count << LONGEST - length for length, count in self._occurring)
-        return int(taken != 1 << LONGEST)
+        return int(room_left(self.lengths) != 0)
 
     @property
     def look(self) -> Look:
@@ -151,7 +145,8 @@ class TableCode(NamedTuple):
     @property
     def mean_nbits(self) -> float:
         """Mean bits of a word, for the distribution of symbols that is optimal for the code."""
-        return sum(count * length * 0.5**length for length, count in self._occurring)
+        lengths = range(1, LONGEST + 1)
+        return sum(self.nbits.count(length) * length * 0.5**length for length in lengths)
 
     def words(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the words of the symbols below `size`, and their lengths; 0 without a word."""

@@ -7,7 +7,7 @@ import numpy as np
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with, factor_to_add, launch_striding, word
 from gcodec.runtime.deferred import Deferred
-from gcodec.runtime.device import placed
+from gcodec.runtime.device import beside
 
 _WARP = 32
 _Scale = float | np.float32 | Deferred
@@ -61,5 +61,5 @@ def multiply(
 
 
 def _launch(name: str, x: Array, first: int, length: int, scales: Array, *target: object) -> None:
-    arguments = x, x.size, first, length, placed(scales, x), *target
+    arguments = x, x.size, first, length, beside(scales, x), *target
     launch_striding(device_with(x), "block_scales", name, x.size, *arguments)

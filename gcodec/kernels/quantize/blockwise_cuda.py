@@ -13,7 +13,7 @@ from gcodec.kernels.quantize.value_table import ValueTable
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with, factor_to_add, launch_striding
 from gcodec.runtime.deferred import Deferred
-from gcodec.runtime.device import placed
+from gcodec.runtime.device import beside
 
 Kind = Literal["magnitude", "reciprocal", "factor"]
 
@@ -78,6 +78,6 @@ def dequantize(
 ) -> None:
     """Write the numbers of codes, or add a multiple of them."""
     device, n = device_with(codes), out.size
-    numbers = placed(scales, codes), device.to_device(values), values.size == 16, divides
+    numbers = beside(scales, codes), device.to_device(values), values.size == 16, divides
     arguments = codes, codes.size, n, block_size, *numbers, *factor_to_add(add), out
     launch_striding(device, _SOURCE, "table_values", n, *arguments, per_thread=_EACH)

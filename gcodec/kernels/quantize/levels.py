@@ -322,7 +322,7 @@ def _emit_levels(e: Emitter, x: Value, halves: Value) -> Value:
     level = builder.sub(whole, builder.sext(up, word))
     top = e.splat(e.args["s"])
     # r may exceed s because the norm is rounded.
-    return builder.select(builder.icmp_signed("<", level, top), level, top)
+    return e.smaller(level, top)
 
 
 def _emit_symbols(e: Emitter, x: Value, level: Value, kind: ValueType) -> Value:

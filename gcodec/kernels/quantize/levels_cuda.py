@@ -13,7 +13,7 @@ from gcodec.runtime.cuda_grid import (
     launch_striding,
     raise_reported,
 )
-from gcodec.runtime.device import placed
+from gcodec.runtime.device import beside
 
 
 def quantize(
@@ -54,7 +54,7 @@ def check(symbols: Array, s: int) -> None:
     raise_reported(device, wrong, lambda _: levels_error(s))
 
 
-def _part(scale: Scale, first: int, beside: Array) -> tuple[Array, int, int, np.uint32]:
+def _part(scale: Scale, first: int, like: Array) -> tuple[Array, int, int, np.uint32]:
     """Return `Scale.part`, with the norms on the device."""
     norms, phase, bucket, s = scale.part(first)
-    return placed(norms, beside), phase, bucket, s
+    return beside(norms, like), phase, bucket, s

@@ -29,7 +29,7 @@ from gcodec.runtime import pool
 from gcodec.runtime.cover import cover
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import BLOCK, SIGN, Builder, Emitter, Value, block, floats, lanes
+from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, Value, block, floats, lanes
 from gcodec.runtime.memory import aligned_empty
 
 Pack = Literal["chapter", "terngrad", "base3"]
@@ -217,8 +217,8 @@ def _emit_codes(e: Emitter, signed: Value, zero: int, plus: int, minus: int) -> 
     """Emit a code in a byte for each lane; the even groups of four precede the odd ones."""
     builder, code = e.builder, lanes(8)
     halves = IN_HALF + [HALF + k for k in IN_HALF]
-    pairs = e.picked(_saturated(builder, signed, 16), halves)
-    small = e.picked(_saturated(builder, pairs, 8), IN_WHOLE)
+    pairs = e.picked(_saturated(e, signed, 16), halves)
+    small = e.picked(_saturated(e, pairs, 8), IN_WHOLE)
     none = code([0] * BLOCK)
     negative = builder.icmp_signed("<", small, none)
     positive = builder.icmp_signed(">", small, none)
@@ -226,13 +226,11 @@ def _emit_codes(e: Emitter, signed: Value, zero: int, plus: int, minus: int) -> 
     return builder.select(negative, code([minus] * BLOCK), other)
 
 
-def _saturated(builder: Builder, values: Value, bits: int) -> Value:
+def _saturated(e: Emitter, values: Value, bits: int) -> Value:
     """Emit signed lanes, limited to a width in bits."""
     kind = values.type
     high, low = kind([2 ** (bits - 1) - 1] * kind.count), kind([-(2 ** (bits - 1))] * kind.count)
-    values = builder.select(builder.icmp_signed("<", values, high), values, high)
-    values = builder.select(builder.icmp_signed(">", values, low), values, low)
-    return builder.trunc(values, lanes(bits))
+    return e.builder.trunc(e.larger(e.smaller(values, high), low), lanes(bits))
 
 
 def _one_per_byte(zero: int, plus: int, minus: int) -> Callable[[Emitter, Value], Value]:

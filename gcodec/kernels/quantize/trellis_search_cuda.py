@@ -10,7 +10,7 @@ from gcodec.kernels.quantize.trellis_cuda import LANES_OF_BLOCK
 from gcodec.kernels.quantize.trellis_search import ClassesOf
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with, launch_striding, striding_blocks
-from gcodec.runtime.device import placed
+from gcodec.runtime.device import beside
 
 
 def best_levels(
@@ -25,7 +25,7 @@ def best_levels(
 ) -> None:
     """Find the best levels; a thread searches a lane of a run."""
     device, n = device_with(x), x.size
-    classes = placed(classes_of(0, n, device.empty(n, np.uint8)), x)
+    classes = beside(classes_of(0, n, device.empty(n, np.uint8)), x)
     runs = -(-n // (RUN * run_step))
     room = min(runs * RUN, n)
     source = x, n, factor.view(np.uint32), classes

@@ -17,7 +17,7 @@ from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
 from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch_later
-from gcodec.runtime.device import placed
+from gcodec.runtime.device import beside
 
 _WARPS = 4  # warps of a block of threads that reads runs
 _MOVERS, _MOST = 256, 128  # threads that move words, and their blocks for each rANS block
@@ -57,7 +57,7 @@ def write(
     sizes[:1] = lead.count if isinstance(lead, LeadingBytes) else 8 * lead.size
     kernel = "write_classed" if tables.classed else "write_block"
     layout = LOG2_BLOCK, fields[2:4] if tables.classed else least_run, fields[1:2]
-    model = placed(tables.reciprocals, symbols), placed(tables.pairs, symbols)
+    model = beside(tables.reciprocals, symbols), beside(tables.pairs, symbols)
     arguments = symbols, fields[:1], *layout, *model, slots, room, sizes[1:], run_words, snapshots
     device.launch("rans_write", kernel, blocks, LANES, *arguments)
     sums_before(device, sizes, ends)
