@@ -429,9 +429,6 @@ def beside(array: Array, other: Array) -> Array:
     return host(array) if device is None else device.to_device(host(array))
 
 
-placed = beside  # a second name, until nothing imports it
-
-
 @contextlib.contextmanager
 def use(device: Device) -> Iterator[Device]:
     """Recognize the arrays of `device`, which need not be a `CupyDevice`."""

@@ -49,7 +49,7 @@ from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import LeadingBytes, resolved
-from gcodec.runtime.device import device_of, placed
+from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.memory import empty_beside
 from gcodec.runtime.reuse import scratch
 from gcodec.wire.seek import LOG2_STATES
@@ -380,13 +380,13 @@ class _Writer:
         if method == STORED:
             symbols = self._symbols
         data = empty_beside(lead + symbols.size, np.uint8, self._bits)
-        data[lead:] = placed(symbols, data)
+        data[lead:] = beside(symbols, data)
         self._put_lead(data, head)
         return Written(data, 8 * data.size)
 
     def _put_lead(self, data: np.ndarray, head: bytes) -> None:
         """Write the head and all planes but the first to the start of the message."""
-        data[: len(head)] = placed(np.frombuffer(head, np.uint8), data)
+        data[: len(head)] = beside(np.frombuffer(head, np.uint8), data)
         self._statistics.others.write(data[len(head) :])
 
     def _put_front(self, method: _Method, string: BitString) -> BitString:
@@ -477,8 +477,8 @@ class _Writer:
                 room[lead:] = head
                 return room
             room = empty_beside(-(-nbytes // 4) * 4, np.uint8, self._bits)
-            room[lead:nbytes] = placed(head, room)
-            return LeadingBytes(room, placed(np.array([8 * nbytes], np.int64), room), 1, 0)
+            room[lead:nbytes] = beside(head, room)
+            return LeadingBytes(room, beside(np.array([8 * nbytes], np.int64), room), 1, 0)
 
         symbols = self._source_of(self._plane_of(method))
         if method.plan is not None:
