@@ -249,6 +249,7 @@ def test_other_attributes_are_refused(tmp_path, monkeypatch, memory):
         ({"chunks": [UPPER, LOWER], "start": b"\x80\x02"}, Unsupported, "protocol 4 or 5"),
         ({"chunks": [UPPER, LOWER], "end": b""}, Truncated, "pickle ends"),
         ({"chunks": [UPPER, LOWER], "end": b"N."}, Corrupt, "left at its end"),
+        ({"chunks": [UPPER, LOWER], "end": b"Q."}, Corrupt, "no storage belongs to it"),
         (
             {"chunks": [UPPER, LOWER], "transform_descriptors": b"](" + text("zstd") + b"e"},
             Unsupported,

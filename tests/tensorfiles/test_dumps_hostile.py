@@ -261,7 +261,8 @@ def test_pickle_end(file):
     refused(pt(file, b"N", end=b""), Truncated)
     refused(pt(file, b"", header=b"", end=b""), Truncated)
     refused(pt(file, b"N", end=b".N."), Corrupt)
-    refused(pt(file, b"N", header=b"\x80\x04"), Unsupported, "protocol 2")
+    for header in (b"\x80\x04", b"\x81\x02"):
+        refused(pt(file, b"N", header=header), Unsupported, "protocol 2")
     assert load_all(pt(file, b"N")) == []
 
 
@@ -505,6 +506,29 @@ def test_zip_directories(tmp_path):
         refused(zip_by_hand(path, [member(npy())], count), Corrupt)
 
 
+def test_ends_of_archives(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez(path)
+    assert load_all(path) == []
+    good = zip_by_hand(path, [member(npy())]).read_bytes()
+    path.write_bytes(good[:-2] + b"\xff\xff" + bytes(0xFFFF))  # the longest comment
+    assert len(load_all(path)) == 1
+    for cut in (1, 18):
+        path.write_bytes(good[:-cut])
+        refused(path, Truncated, "no directory at its end")
+    # Archives of zip64 may declare the largest number.
+    assert len(load_all(zip_by_hand(path, [member(npy())], 0xFFFF))) == 1
+    refused(zip_by_hand(path, [], 0xFFFF), Corrupt, "has 0 members, not 65535")
+
+
+@pytest.mark.parametrize("method", [0, 8])
+def test_declared_sizes_allocate_nothing(tmp_path, method):
+    head = npy(shape="(16777216,)", data=b"")
+    packed = deflate(head) if method else head
+    members = [member(head, packed=packed, size=len(head) + (64 << 20), method=method)]
+    refused(zip_by_hand(tmp_path / "x.npz", members), Corrupt, "the size that it declares")
+
+
 def test_too_many_members(tmp_path):
     path = tmp_path / "x.npz"
     entry = struct.Struct("<4s6H3L5H2L")
@@ -537,6 +561,13 @@ def test_overlapping_members(tmp_path):
     data[second + 42 : second + 46] = bytes(4)
     path.write_bytes(data)
     refused(path, Corrupt)
+    zip_by_hand(path, [member(npy(), b"a.npy"), member(npy(), b"b.npy")])
+    good = path.read_bytes()
+    for entry in (good.find(b"PK\1\2"), second):  # whose data reach into what follows them
+        data = bytearray(good)
+        data[entry + 20 : entry + 28] = 2 * struct.pack("<L", len(npy()) + 40)
+        path.write_bytes(data)
+        refused(path, Corrupt, "overlap")
 
 
 @pytest.mark.parametrize(

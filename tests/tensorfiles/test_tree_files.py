@@ -76,6 +76,21 @@ def test_trees_come_back_whole(tmp_path_factory: pytest.TempPathFactory, tree: A
     assert golden.same(gcodec.load_file(path, tree), tree)
 
 
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"\\structure": array(1), "a": array(2)},
+        {"\\file:a.safetensors": array(1)},
+        {"a": array(1), "\\": array(2)},
+        ["a"],
+        {"a": [2**64 - 1, -(2**63)], 2**64 - 1: array(1), -(2**63): 2},
+    ],
+)
+def test_unusual_keys_and_numbers_come_back(tmp_path: Path, tree: Any) -> None:
+    gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
+    assert golden.same(gcodec.load_file(tmp_path / "x.gcf"), tree)
+
+
 def test_mappings_of_tensors_have_their_keys_as_names(tmp_path: Path) -> None:
     tree = {"b.c": array(1), "a": array(2, 3), "": array()}
     gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
@@ -404,12 +419,17 @@ def test_sharded_tensors_of_torch_name_to_local() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "[]", "3", '{"version":1}', '{"version":true,"tree":[]}'),
+        *("", "[]", "3", "{}", '{"tree":[]}', '{"version":1}', '{"version":true,"tree":[]}'),
         *('{"version":1.0,"tree":[]}', '{"version":1,"tree":[],"more":1}'),
         '{"version":1,"tree":{"dict":{"a":1,"a":2}}}',
         *(
             '{"version":1,"tree":{"pairs":[[1,2],[1,3]]}}',
             '{"version":1,"tree":{"pairs":[[1.5,2]]}}',
+        ),
+        *(
+            '{"version":1,"tree":{"pairs":[[1,2],"ab"]}}',
+            '{"version":1,"tree":{"pairs":[[1,2],[3,4,5]]}}',
+            '{"version":1,"tree":{"pairs":[[1,2],[3]]}}',
         ),
         *('{"version":1,"tree":{"dict":{}, "tuple":[]}}', '{"version":1,"tree":{"float":"x"}}'),
         *(
@@ -440,6 +460,11 @@ def test_structures_in_other_words_are_refused(monkeypatch: pytest.MonkeyPatch) 
         structure.read(b'{"version":1,"tree":{"set":[]}}', [])
     with pytest.raises(gcodec.Corrupt, match="the structure is not UTF-8 at its byte 21"):
         structure.read(b'{"version":1,"tree":"\xff"}', [])
+    with pytest.raises(gcodec.Corrupt, match="the structure is not JSON at its character 21"):
+        structure.read(b'{"version":1,"tree":[', [])
+    for depth in (65, 100_000):
+        with pytest.raises(gcodec.Corrupt, match="the structure is nested more than 64 deep"):
+            structure.read(b'{"version":1,"tree":' + b"[" * depth + b"]" * depth + b"}", [])
     monkeypatch.setattr(structure, "MAX_NBYTES", 30)
     assert structure.read(structure.write([1, 23456]), []) == [1, 23456]
     with pytest.raises(gcodec.ParameterError, match="takes 31 bytes, and must take at most 30"):
