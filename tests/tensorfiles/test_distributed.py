@@ -250,6 +250,18 @@ def test_other_attributes_are_refused(tmp_path, monkeypatch, memory):
         ({"chunks": [UPPER, LOWER], "end": b""}, Truncated, "pickle ends"),
         ({"chunks": [UPPER, LOWER], "end": b"N."}, Corrupt, "left at its end"),
         ({"chunks": [UPPER, LOWER], "end": b"Q."}, Corrupt, "no storage belongs to it"),
+        ({"chunks": [UPPER, LOWER], "end": b"NN\x93."}, Corrupt, "not text, or too long"),
+        (
+            {"chunks": [UPPER, LOWER], "end": 2 * text(200 * "a") + b"\x93."},
+            Corrupt,
+            "not text, or too long",
+        ),
+        ({"chunks": [UPPER, LOWER], "end": b"N)\x81."}, Corrupt, "creates an object"),
+        (
+            {"chunks": [UPPER, LOWER], "end": named(f"{MODULE}.Metadata") + b"N\x85\x81."},
+            Corrupt,
+            "creates an object",
+        ),
         (
             {"chunks": [UPPER, LOWER], "transform_descriptors": b"](" + text("zstd") + b"e"},
             Unsupported,

@@ -210,6 +210,7 @@ def memo_entries(count: int) -> bytes:
         (name("torch.Size") + b")R", Corrupt),
         (name("torch.Size") + integer(-1) + b"\x85\x85R", Corrupt),
         (name("collections.OrderedDict") + b"N\x85R", Corrupt),
+        (name("collections.OrderedDict") + b"]R", Corrupt),
         (b"h\0", Corrupt),
         (b"q\0", Corrupt),
         (b"(q\0", Corrupt),
@@ -322,6 +323,37 @@ def test_tensor_arguments_of_wrong_types(file, index, value):
     refused(pt(file, b"".join(parts)), Corrupt)
 
 
+def test_flags_of_tensors(file):
+    *start, _, end = tensor()
+    assert len(load_all(pt(file, b"".join((*start, b")R}t", end))))) == 1
+    for flags, kind in ((b"\x88", Unsupported), (b"}}", Corrupt)):
+        refused(pt(file, b"".join((*start, b")R", flags, b"t", end))), kind)
+
+
+def test_views_of_storages(file):
+    """Elements of a result never share memory, and an empty tensor may have any strides."""
+    (got,) = load_all(pt(file, tensor_bytes(shape=(2, 2), stride=(0, 3))))
+    got[0] = 9
+    np.testing.assert_array_equal(got, [[9, 9], [0, 3]])
+    (empty,) = load_all(pt(file, tensor_bytes(shape=(3, 0), stride=(1, 1), numel=0), b""))
+    assert empty.shape == (3, 0)
+
+
+def test_values_of_pickles():
+    values = [True, False, None, -5, 300, 70_000, -(2**40), 1.5, "é", (), (1,), (1, 2), (1, 2, 3)]
+    data = pickle.dumps([*values, tuple(values)], protocol=2)
+    assert repr(unpickler.unpickle(data, torch_file.DIALECT)) == repr([*values, tuple(values)])
+
+
+def test_containers_and_keys(file):
+    """A container may appear twice, a key may be None, and one of any type may have a number."""
+    shared = b"](" + b"]q\0" + tensor_bytes() + b"a" + b"h\0" + b"e"
+    with open_dump(
+        pt(file, b"}" + text("a") + shared + b"sN" + tensor_bytes() + b"s)K\1s")
+    ) as dump:
+        assert [entry.name for entry in dump.entries] == ["a.0.0", "a.1.0", "None"]
+
+
 def test_tensor_v3(file):
     def v3(storage_bytes, dtype):
         return (
@@ -355,6 +387,7 @@ def test_torch_archives(tmp_path, file):
     refused(pt(file, b"N", extra=[("archive/constants.pkl", b"")]), Unsupported, "TorchScript")
     refused(pt(file, b"N", extra=[("archive/code/x.py", b"")]), Unsupported, "TorchScript")
     refused(pt(file, b"N", extra=[("other/data.pkl", b"N.")]), Corrupt)
+    assert load_all(pt(file, b"N", extra=[("archive/extra/data.pkl", b"N.")])) == []
     refused(pt(file, b"N", extra=[("archive/byteorder", b"middle")]), Corrupt)
     refused(pt(file, b"N", extra=[("archive/byteorder", b"big" * 99)]), LimitExceeded)
     write_dump(tmp_path / "x.npz", [("a", np.zeros(2))])
@@ -631,6 +664,7 @@ def test_damaged_archives_are_recognized(tmp_path):
         (npy()[:30], Truncated),
         (npy(version=4), Unsupported),
         (npy(version=0), Unsupported),
+        (npy()[:7] + b"\1" + npy()[8:], Unsupported),
         (npy(shape="(1099511627776,)"), Truncated),
         (npy(shape="(2305843009213693951,)"), Truncated),
         (npy(shape="(2305843009213693952,)"), Corrupt),
@@ -664,6 +698,8 @@ def test_damaged_archives_are_recognized(tmp_path):
             Corrupt,
         ),
         (npy(text="{'descr': '<f4', 'fortran_order': False, 'shape': (6,)"), Corrupt),
+        (npy(text="['descr': '<f4', 'fortran_order': False, 'shape': (6,)}"), Corrupt),
+        (npy(text="{'descr': '<f4', 'descr': [('a', '<f4')], 'shape': (6,)}"), Corrupt),
         (npy(text="{'descr': __import__('os'), 'fortran_order': False, 'shape': (6,)}"), Corrupt),
         (npy(text="(" * 9000), Corrupt),
         (npy(text="-" * 9000 + "1"), Corrupt),

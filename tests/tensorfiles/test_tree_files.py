@@ -25,7 +25,10 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec.api import files
-from gcodec.tensorfiles import frame_file, structure
+from gcodec.frame import crc32c
+from gcodec.limits import DEFAULT_LIMITS
+from gcodec.tensorfiles import frame_file, frame_list, structure
+from gcodec.wire.primitives import leb128
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safetensors"
 
@@ -283,6 +286,54 @@ def test_errors_name_the_byte_of_the_file(tmp_path: Path) -> None:
             with pytest.raises(gcodec.Corrupt, match=message) as caught:
                 read("b")
             assert caught.value.offset == start
+    for key in (None, b"secret"):
+        before = gcodec.encode(array(1, 2), "raw", name="a", key=key)
+        data = before + dataclasses.replace(frame, key=key).to_bytes()
+        *_, stored = frame_list.read_frames(data, DEFAULT_LIMITS, key)
+        with pytest.raises(gcodec.Corrupt) as caught, stored.locate_errors():
+            stored.frame.decode()
+        assert caught.value.offset == len(before) + len(frame.header())
+
+
+def test_headers_are_verified_without_payloads(tmp_path: Path) -> None:
+    path, first = tmp_path / "x.gcf", gcodec.encode(array(1), "raw", name="a")
+    head = gcodec.Frame.from_bytes(gcodec.encode(np.ones((0, 3)), "raw", name="b")).header()
+
+    def refused(second: bytes, kind: type, limits: gcodec.Limits | None = None) -> int:
+        path.write_bytes(first + second)
+        file = gcodec.open(path, limits=limits)
+        with file, pytest.raises(gcodec.FormatError, match=r"^frame 1: ") as caught:
+            file.headers()
+        assert kind in (caught.type, gcodec.FormatError)
+        return -1 if caught.value.offset is None else caught.value.offset - len(first)
+
+    for at in range(len(head)):
+        flipped = bytes(byte ^ (k == at) for k, byte in enumerate(head))
+        assert 0 <= refused(flipped + bytes(4), gcodec.FormatError) <= len(head) + 4
+    whole = gcodec.encode(array(1, 2), "raw", name="b")
+    for size in range(1, len(whole)):
+        assert refused(whole[:size], gcodec.Truncated) <= size
+    assert refused(whole[:-1], gcodec.Truncated) == len(whole) - 1
+    assert refused(whole, gcodec.LimitExceeded, gcodec.Limits(max_elements=1)) == 0
+    dtype, shape = b"\xc8", b"\0" + leb128(1 << 62)
+    for at, end, field, kind in (
+        (6, 7, dtype, gcodec.Unsupported),
+        (8, 10, shape, gcodec.Corrupt),
+    ):
+        changed = head[:at] + field + head[end:-4]
+        assert refused(changed + crc32c(changed) + bytes(4), kind) == at
+
+
+def test_outlines_of_frames() -> None:
+    frames = [gcodec.encode(array(1, 2), "raw", name="a", key=key) for key in (b"secret", None)]
+    data = b"".join(frames)
+    assert list(frame_list.outlines(data)) == [
+        ("a", 0, len(frames[0])),
+        ("a", len(frames[0]), len(data)),
+    ]
+    for cut in (1, len(frames[1]) + 1):
+        with pytest.raises(gcodec.Truncated, match="the bytes end within the frame"):
+            list(frame_list.outlines(data[:-cut]))
 
 
 @pytest.mark.parametrize("read", [gcodec.open, gcodec.load_file])
@@ -301,8 +352,11 @@ def test_keys_authenticate(tmp_path: Path) -> None:
     tree = {"a": [array(1)]}
     gcodec.save_file(tree, tmp_path / "x.gcf", "raw", key=b"secret")
     assert golden.same(gcodec.load_file(tmp_path / "x.gcf", key=b"secret"), tree)
-    with pytest.raises(gcodec.FormatError):
-        gcodec.load_file(tmp_path / "x.gcf", key=b"other")
+    file = gcodec.open(tmp_path / "x.gcf", key=b"other")
+    with file, pytest.raises(gcodec.FormatError, match=r"^frame 1: ") as caught:
+        file["a.0"]
+    start = (tmp_path / "x.gcf").read_bytes().rindex(b"GCF")
+    assert caught.value.offset is not None and caught.value.offset >= start
 
 
 def test_failed_writes_leave_the_file(tmp_path: Path) -> None:
@@ -504,6 +558,10 @@ def test_structures_must_agree_with_the_frames(tmp_path: Path) -> None:
     (tmp_path / "x.gcf").write_bytes(wrong)
     with pytest.raises(gcodec.Corrupt, match="uint8"):
         gcodec.load_file(tmp_path / "x.gcf")
+    wrong = gcodec.encode(np.frombuffer(text, np.uint8)[None], "raw", name="\\structure")
+    (tmp_path / "x.gcf").write_bytes(wrong + gcodec.encode(array(1), "raw", name="0"))
+    with pytest.raises(gcodec.Corrupt, match="uint8 in one dimension"):
+        gcodec.load_file(tmp_path / "x.gcf")
     packed = gcodec.encode(np.frombuffer(text, np.uint8), "lossless", name="\\structure")
     (tmp_path / "x.gcf").write_bytes(packed + gcodec.encode(array(1), "raw", name="0"))
     with pytest.raises(gcodec.Corrupt, match="codec raw"):
@@ -512,6 +570,22 @@ def test_structures_must_agree_with_the_frames(tmp_path: Path) -> None:
         (tmp_path / "x.gcf").write_bytes(data)
         with pytest.raises(gcodec.FormatError):
             gcodec.open(tmp_path / "x.gcf")
+
+
+def test_names_of_frames(tmp_path: Path) -> None:
+    """Only the first frame can be a structure, and frames without a name are numbered."""
+    path = tmp_path / "x.gcf"
+
+    def write(*names: str | None) -> None:
+        path.write_bytes(b"".join(gcodec.encode(array(1), "raw", name=name) for name in names))
+
+    write(None, "a", None, "\\structure")
+    with gcodec.open(path) as file:
+        assert file.names() == ["tensor0", "a", "tensor1", "\\structure"]
+    for names in (("a", "a"), (None, "tensor0")):
+        write(*names)
+        with pytest.raises(gcodec.Unsupported, match=f"two frames are named {names[1]!r}"):
+            gcodec.load_file(path)
 
 
 def test_frames_of_paths_and_open_files(tmp_path: Path) -> None:
