@@ -698,6 +698,7 @@ def test_damaged_archives_are_recognized(tmp_path):
             Corrupt,
         ),
         (npy(text="{'descr': '<f4', 'fortran_order': False, 'shape': (6,)"), Corrupt),
+        (npy(text="{'descr': '<f4', 'fortran_order': False, 'shape': (6,)} 1"), Corrupt),
         (npy(text="['descr': '<f4', 'fortran_order': False, 'shape': (6,)}"), Corrupt),
         (npy(text="{'descr': '<f4', 'descr': [('a', '<f4')], 'shape': (6,)}"), Corrupt),
         (npy(text="{'descr': __import__('os'), 'fortran_order': False, 'shape': (6,)}"), Corrupt),
