@@ -605,6 +605,7 @@ def test_limits_may_be_integers_of_numpy() -> None:
         {"max_elements": True},
         {"max_bytes": -1},
         {"max_ratio": 0},
+        {"max_ratio": True},
         {"max_ratio": float("nan")},
         {"max_ratio": 10**400},
         {"max_ratio": float("inf")},
