@@ -333,6 +333,11 @@ def test_integer_columns_with_missing_values() -> None:
 def test_masked_arrays() -> None:
     with pytest.raises(TypeError, match="filled"):
         frame_of(np.ma.masked_less(X, 0))
+    data = np.ma.masked_less(np.frombuffer(frame_of(X), np.uint8), 0)
+    with pytest.raises(TypeError, match="masked array"):
+        gcodec.decode(data)
+    with pytest.raises(TypeError, match="masked array"):
+        gcodec.encode(X, "raw", out=np.ma.masked_less(np.zeros(200, np.uint8), 0))
 
 
 @pytest.mark.parametrize("protocol", ["interface", "dlpack"])
@@ -442,6 +447,15 @@ def test_nonfinite_values_stay_in_the_input(dtype: str, spec: str) -> None:
     assert x.tobytes() == before
     kept = np.array(100 * [1, 0, 0, -2]).astype(gs.DTYPES[dtype])
     assert np.array_equal(gcodec.decode(frame), gcodec.decode(frame_of(kept, spec)))
+
+
+@pytest.mark.parametrize("dtype", gs.DTYPES)
+@pytest.mark.parametrize("spec", ["raw", "minmax", "sign"])
+def test_nonfinite_values_are_refused_before_out_is_written_to(dtype: str, spec: str) -> None:
+    x, out = np.array([1, np.nan, 2]).astype(gs.DTYPES[dtype]), bytearray(200)
+    with pytest.raises(ParameterError, match="x holds 1 NaN or Inf, the first at flat index 1"):
+        gcodec.encode(x, spec, out=out)
+    assert not any(out)
 
 
 @pytest.mark.parametrize("value", [1e39, -1e300, np.finfo(np.float64).max])

@@ -244,6 +244,17 @@ def test_strided_and_overlapping_arrays() -> None:
     assert (out == new).all()
     gcodec.apply_patch(frame, old, out=memory[1:21])  # which shares memory with the base
     assert (memory[1:21] == new).all()
+    old = np.random.default_rng(0).standard_normal(300_000, np.float32)  # copied in parts
+    for count in (2, 4000):
+        new = old.copy()
+        new[:count] *= np.float32(1.01)
+        frame = gcodec.encode_patch(new, old)
+        for shift in (-7, -1, 0, 1, 7):
+            memory = np.zeros(old.size + 14, np.float32)
+            memory[7:-7] = old
+            out = memory[7 + shift : 7 + shift + old.size]
+            gcodec.apply_patch(frame, memory[7:-7], out=out)
+            assert np.array_equal(out, new)
     big = np.arange(6, dtype=">f4")
     frame = gcodec.encode_patch(big + 1, base=big)
     assert (gcodec.apply_patch(frame, big) == big + 1).all()

@@ -205,6 +205,16 @@ def test_parts_decode_to_the_rounded_whole(spec: str, dtype: str) -> None:
     assert out.tobytes() == gcodec.decode(frame).tobytes() == expected
 
 
+@pytest.mark.parametrize("nonfinite", ["raise", "propagate"])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_memory_of_the_caller_is_not_released(dtype: str, nonfinite: str) -> None:
+    """The payload of ``raw`` is the memory of the tensor."""
+    x = np.full(9 << 20, 3, dtype)
+    frame = gcodec.encode(x, "raw", nonfinite=nonfinite)  # type: ignore[call-overload]
+    assert (x == 3).all()
+    assert frame[-4 - x.nbytes : -4] == memoryview(x).cast("B")
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has such thresholds")
 @pytest.mark.parametrize("spec", ["minmax", "microscale"])
 def test_freed_memory_is_kept_for_the_next_call(spec: str) -> None:
