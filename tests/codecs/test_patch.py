@@ -25,6 +25,7 @@ from tensor_pairs import (
 import gcodec
 from gcodec.codecs.patch import digest
 from gcodec.codecs.patch.message import ALL, CHANGES, STORED, UNCHANGED, Message
+from gcodec.patch.files import shortest_frame
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -232,6 +233,18 @@ def test_names_keys_and_frames() -> None:
     assert (gcodec.apply_patch(read, old) == old + 1).all()
     with pytest.raises(gcodec.LimitExceeded):
         gcodec.apply_patch(frame, old, key=b"k", limits=gcodec.Limits(max_elements=3))
+
+
+@pytest.mark.parametrize(("share", "codec"), [(0, "patch"), (0.4, "patch"), (1, "lossless")])
+def test_shortest_frame(share: float, codec: str) -> None:
+    """A patch, unless it is longer than a frame without a base."""
+    base = np.random.default_rng(0).standard_normal(2000, np.float32)
+    new = base.copy()
+    new[: int(share * new.size)] = 0
+    frame = shortest_frame(new, base, "w")
+    assert gcodec.Frame.from_bytes(frame).codec.name == codec
+    whole = gcodec.encode(new, "lossless", name="w")
+    assert len(frame) == min(len(whole), len(gcodec.encode_patch(new, base, name="w")))
 
 
 def test_strided_and_overlapping_arrays() -> None:
