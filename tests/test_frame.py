@@ -768,6 +768,11 @@ def test_unusual_layouts_of_out(name: str) -> None:
     frame = gcodec.encode(x, "raw")
     misaligned = np.frombuffer(bytearray(97), np.uint8)[1:].view(np.float32).reshape(2, 3, 4)
     backwards = np.empty((2, 3, 8), np.float32)[::-1, ::-1, ::-2]
+    empty = gcodec.encode(x[:0], "raw")
+    assert gcodec.decode(empty, **{name: np.empty((0, 6, 4), np.float32)[:, ::2]}).size == 0
+    column = np.lib.stride_tricks.as_strided(np.empty(6, np.float32), (3, 1), (8, 0))
+    first = gcodec.encode(x[0, :, :1], "raw")
+    assert gcodec.decode(first, **{name: column}).tolist() == [[0], [4], [8]]
     for target in (np.empty((2, 3, 4), np.float32, order="F"), backwards, misaligned):
         assert np.array_equal(gcodec.decode(frame, **{name: target}), x)
         if name == "out":
