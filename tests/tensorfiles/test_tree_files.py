@@ -94,6 +94,15 @@ def test_unusual_keys_and_numbers_come_back(tmp_path: Path, tree: Any) -> None:
     assert golden.same(gcodec.load_file(tmp_path / "x.gcf"), tree)
 
 
+def test_scalars_of_numpy_are_tensors(tmp_path: Path) -> None:
+    tree = {"a": np.float64(0.5), "b": array(1)}
+    gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
+    with gcodec.open(tmp_path / "x.gcf") as file:
+        assert file.shapes() == {"a": (), "b": (1,)}
+        assert file.dtypes() == {"a": "float64", "b": "float32"}
+    assert type(gcodec.load_file(tmp_path / "x.gcf", like=tree)["a"]) is np.float64
+
+
 def test_mappings_of_tensors_have_their_keys_as_names(tmp_path: Path) -> None:
     tree = {"b.c": array(1), "a": array(2, 3), "": array()}
     gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
@@ -132,8 +141,10 @@ def test_counters_of_like_take_the_numbers_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "counter.gcf"
     tree = {"seen": Counter("aab"), "values": np.ones(2, np.float32)}
     gcodec.save_file(tree, path, "raw")
-    loaded = gcodec.load_file(path, like={**tree, "seen": Counter("ab")})
-    assert loaded["seen"] == Counter("aab")
+    like = Counter("ab")
+    like.unit = "letter"  # type: ignore[attr-defined]
+    loaded = gcodec.load_file(path, like={**tree, "seen": like})
+    assert loaded["seen"] == Counter("aab") and loaded["seen"].unit == "letter"
 
 
 def test_types_of_like_are_restored(tmp_path: Path) -> None:
@@ -164,6 +175,7 @@ def test_state_dict_of_torch(tmp_path: Path) -> None:
     optimizer.load_state_dict(loaded["optimizer"])
     assert torch.equal(loaded["model"]["0.weight"], checkpoint["model"]["0.weight"])
     assert loaded["optimizer"]["param_groups"] == checkpoint["optimizer"]["param_groups"]
+    assert loaded["model"]._metadata == checkpoint["model"]._metadata  # versions of the modules
 
 
 def test_pytrees_of_jax(tmp_path: Path) -> None:
@@ -381,6 +393,8 @@ def test_limits_bound_each_tensor(tmp_path: Path) -> None:
         ({"a": (array(0), 5), "b": 3}, "has 'b', which the file lacks"),
         ({"b": 1}, "lacks 'a', which the file has"),
         ({"a": {"x": array(0)}}, "must be a list or a tuple"),
+        ({"a": 5}, "must be a list or a tuple"),
+        ({"a": object()}, "must be a list or a tuple"),
         ({"a": [3, 5]}, "must be an array"),
         ({"a": [array(0), array(0)]}, "must be a scalar"),
         ({"a": [array(0, 0), 5]}, "shape"),
@@ -399,11 +413,12 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
             gcodec.save_file(tree, path, "raw")
     released = memoryview(bytearray(8))
     released.release()
-    for leaf in (object(), {1, 2}, 1j, np.array(["a"]), np.ones(2, complex), released):
+    for leaf in (object(), {1, 2}, 1j, np.array(["a"]), np.ones(2, complex), released, State):
         with pytest.raises(TypeError, match="x"):
             gcodec.save_file({"x": leaf}, path, "raw")
-    with pytest.raises(TypeError, match=r"the key 1\.5 is of type float"):
-        gcodec.save_file({1.5: array(1)}, path, "raw")
+    for key, kind in ((1.5, "float"), (True, "bool")):
+        with pytest.raises(TypeError, match=rf"the key {key} is of type {kind}"):
+            gcodec.save_file({key: array(1)}, path, "raw")
     with pytest.raises(gcodec.ParameterError, match="two tensors have the path '1'"):
         gcodec.save_file({1: array(1), "1": array(2)}, path, "raw")
     with pytest.raises(
