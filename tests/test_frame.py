@@ -27,6 +27,7 @@ import gcodec
 from gcodec import Corrupt, FormatError, Frame, LimitExceeded, Limits, Truncated, Unsupported
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.interop import templar
+from gcodec.wire import primitives
 from gcodec.wire.primitives import max_header_nbytes
 
 RAW, TWO_BIT, ONE_BIT = 1, 3, 4
@@ -252,6 +253,7 @@ def test_bound_of_headers_covers_the_longest_fields(
         ("8500", "shortest"),
         ("8080808000", "shortest"),
         ("8080808080808080808001", "longer than 10"),
+        ("80808080808080808002", "shortest"),  # 2^64
         ("ffffffffffffffffff02", "shortest"),
         ("ffffffffffffffffff7f", "shortest"),
         ("ff" * 40, "longer than 10"),
@@ -262,6 +264,15 @@ def test_invalid_leb128(number: str, match: str) -> None:
     assert refused(with_header(header, bytes(4)), Corrupt, match).offset == 8
     bits = b"GCF\1\0" + bytes([RAW, 1, 0]) + b"\0\0" + bytes.fromhex(number)
     assert refused(with_header(bits, bytes(4)), Corrupt, match).offset == 10
+
+
+def test_range_of_leb128() -> None:
+    for number in (0, 127, 128, 2**64 - 1):
+        assert primitives.leb128(number) == leb128.encode(number)
+        assert primitives.Reader(leb128.encode(number)).leb128() == number
+    for number in (-1, 2**64):
+        with pytest.raises(ParameterError, match=r"from 0 to 2\*\*64 - 1"):
+            primitives.leb128(number)
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"a\xc3", b"\xed\xa0\x80", b"\xc0\x80"])
@@ -594,6 +605,7 @@ def test_limits_may_be_integers_of_numpy() -> None:
         {"max_elements": True},
         {"max_bytes": -1},
         {"max_ratio": 0},
+        {"max_ratio": True},
         {"max_ratio": float("nan")},
         {"max_ratio": 10**400},
         {"max_ratio": float("inf")},
@@ -756,6 +768,11 @@ def test_unusual_layouts_of_out(name: str) -> None:
     frame = gcodec.encode(x, "raw")
     misaligned = np.frombuffer(bytearray(97), np.uint8)[1:].view(np.float32).reshape(2, 3, 4)
     backwards = np.empty((2, 3, 8), np.float32)[::-1, ::-1, ::-2]
+    empty = gcodec.encode(x[:0], "raw")
+    assert gcodec.decode(empty, **{name: np.empty((0, 6, 4), np.float32)[:, ::2]}).size == 0
+    column = np.lib.stride_tricks.as_strided(np.empty(6, np.float32), (3, 1), (8, 0))
+    first = gcodec.encode(x[0, :, :1], "raw")
+    assert gcodec.decode(first, **{name: column}).tolist() == [[0], [4], [8]]
     for target in (np.empty((2, 3, 4), np.float32, order="F"), backwards, misaligned):
         assert np.array_equal(gcodec.decode(frame, **{name: target}), x)
         if name == "out":

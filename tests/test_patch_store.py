@@ -109,6 +109,16 @@ def test_a_new_writer_continues(tmp_path: Path) -> None:
         gcodec.PatchStore(tmp_path).publish(3, steps[3])
 
 
+def test_writers_may_take_turns(tmp_path: Path) -> None:
+    """Each one patches the last step, and not the last step of its own."""
+    steps, writers = states(4), [gcodec.PatchStore(tmp_path) for _ in range(2)]
+    for step, tree in enumerate(steps):
+        writers[step % 2].publish(step, tree)
+    patches = {f"{step - 1:012}-{step:012}.patch.gcf" for step in (1, 2, 3)}
+    assert names(tmp_path) == {f"{0:012}.anchor.gcf", *patches}
+    assert_same(gcodec.PatchStore(tmp_path).catch_up(steps[2], 2).tree, steps[3])
+
+
 def test_caller_may_change_published_tensors(tmp_path: Path) -> None:
     store, tree = gcodec.PatchStore(tmp_path), {"w": np.zeros(3000, np.float32)}
     for step in range(3):
@@ -363,6 +373,18 @@ def test_files_of_two_histories_are_noticed_and_avoided(tmp_path: Path) -> None:
     with pytest.raises(gcodec.Corrupt, match=r"^000000000002-000000000003\.patch\.gcf: tensor"):
         store.load(3)
     assert_same(store.catch_up(steps[0], 0, 3).tree, steps[3])
+
+
+def test_patch_of_another_history_after_a_right_one_is_avoided(tmp_path: Path) -> None:
+    steps = states(6)
+    store, other = (gcodec.PatchStore(tmp_path / k, anchor_every=1, keep=9) for k in "ab")
+    for step in range(3):
+        store.publish(step, steps[step])
+        other.publish(step, steps[step + 3])
+    os.replace(*(each.folder / f"{1:012}-{2:012}.patch.gcf" for each in (other, store)))
+    assert_same(store.catch_up(steps[0], 0).tree, steps[2])  # from the anchor of step 2
+    with pytest.raises(gcodec.ParameterError, match="has the digest"):
+        store.catch_up(steps[1], 1)
 
 
 @pytest.mark.parametrize("base", [5, 9])

@@ -450,8 +450,6 @@ def _device_values(array: Array, dtype: str) -> Array:
 
 def _overlaps_itself(array: np.ndarray) -> bool:
     """Return whether elements of an array may share memory, which those of slices do not."""
-    if not array.size:
-        return False
     nbytes = array.itemsize  # from the first to the last byte along the dimensions so far
     pairs = zip(array.strides, array.shape, strict=True)
     for stride, size in sorted((abs(stride), size) for stride, size in pairs if size > 1):

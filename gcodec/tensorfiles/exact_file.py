@@ -256,7 +256,10 @@ def first_bytes(frame: Frame) -> bytes:
     FormatError
     """
     if frame.dtype != "uint8" or len(frame.shape) != 1:
-        raise Corrupt(f"the start of a file must be uint8 in one dimension, not {frame.dtype}")
+        raise Corrupt(
+            f"the start of a file must be uint8 in one dimension, not {frame.dtype} of shape "
+            f"{frame.shape}"
+        )
     most = MAX_HEADER + LENGTH_NBYTES
     if frame.size > most:
         raise LimitExceeded(f"the start of a file has {frame.size} bytes, more than {most}")

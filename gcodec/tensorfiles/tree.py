@@ -262,7 +262,7 @@ def _mapping_of(
 def _dict_like(like: dict[object, object], children: Sequence[object]) -> dict[object, object]:
     """Return a dict of the same class, keys and attributes, such as a module's state."""
     result = copy.copy(like)
-    if hasattr(like, "__dict__"):  # OrderedDict drops attributes from copies
+    if hasattr(like, "__dict__"):  # Counter and defaultdict drop attributes from copies
         vars(result).update(vars(like))
     for key, child in zip(like, children, strict=True):
         result[key] = child  # `update` of a Counter counts

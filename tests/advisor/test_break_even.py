@@ -89,6 +89,15 @@ def test_nothing_is_recommended_that_does_not_pay(
             assert way.time + way.coding <= dense.time * (1 + 1e-9)
 
 
+def test_gpus_of_a_node_divide_its_link() -> None:
+    """A scheme is recommended where it pays for the share of a GPU, but not for the whole link."""
+    scheme = Scheme("fast", 4, 0.1, encode=1e9, decode=1e9)
+    cluster, work = Cluster(8, 8, Link(4e9), Link(1e12)), Work(10**8, 0)
+    assert 4e9 / 8 < scheme.pays_below(work) < 4e9
+    ways = advisor.advise(cluster, work, [scheme]).best.ways
+    assert {way.level: way.scheme for way in ways} == {"inside": None, "between": scheme}
+
+
 def test_schemes_have_speeds_of_their_own() -> None:
     work = Work(10**6, 0.1, encode=1e6, decode=2e6)
     slow, fast = Scheme("slow", 8), Scheme("fast", 8, encode=1e9)

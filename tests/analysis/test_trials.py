@@ -37,6 +37,20 @@ def sample_of(values: np.ndarray) -> Sample:
     return Sample("name", values.size, values, seed=5)
 
 
+@pytest.mark.parametrize(
+    ("spec", "error"),
+    [
+        *(("terngrad", 0.1), ("mxnet-2bit", 0.1), ("sign", 0.2), ("topk:k=1", 0.1)),
+        *(("topk:threshold=1", 0), ("raw", 0)),
+    ],
+)
+def test_least_errors_by_hand(spec: str, error: float) -> None:
+    values = np.array([3, -1], np.float32)
+    assert least_error(gcodec.parse(spec), values) == pytest.approx(error, abs=2e-5)
+    for size in (0, 2):
+        assert least_error(gcodec.parse(spec), np.zeros(size, np.float32)) == 0
+
+
 def check(values: np.ndarray, codec: gcodec.Codec) -> None:
     """Check that a trial has the size and the error of the frame, within their lower bounds."""
     trial = attempt(sample_of(values), codec)

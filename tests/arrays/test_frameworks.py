@@ -346,6 +346,12 @@ def test_torch_targets_with_a_gradient(torch: Any) -> None:
     weight.grad = torch.zeros(2, 4)
     gcodec.decode_add(frame, weight.grad)
     assert torch.equal(weight.grad, torch.from_numpy(X))
+    buffer = torch.ones(64)
+    loss = (torch.ones(64, requires_grad=True) * buffer).sum()
+    used = gcodec.encode(X, "raw", out=buffer)
+    assert buffer.numpy().tobytes()[:used] == frame
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
     with torch.inference_mode():
         inside = torch.zeros(2, 4)
     gcodec.decode(frame, out=inside)

@@ -287,6 +287,11 @@ def test_no_advice_for_dtypes_that_cannot_be_converted(x: Any) -> None:
         frame_of(x)
     assert "as in" not in str(raised.value)
     assert ("imaginary" in str(raised.value)) == (x.dtype.kind == "c")
+    _, _, lossless = str(raised.value).partition("keep its exact bits by ")
+    assert bool(lossless) == (x.dtype.kind in "mM")
+    if lossless:
+        frame = eval(lossless, {"x": x, "numpy": np, "gcodec": gcodec})
+        assert gcodec.decode(frame).tobytes() == x.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -328,6 +333,11 @@ def test_integer_columns_with_missing_values() -> None:
 def test_masked_arrays() -> None:
     with pytest.raises(TypeError, match="filled"):
         frame_of(np.ma.masked_less(X, 0))
+    data = np.ma.masked_less(np.frombuffer(frame_of(X), np.uint8), 0)
+    with pytest.raises(TypeError, match="masked array"):
+        gcodec.decode(data)
+    with pytest.raises(TypeError, match="masked array"):
+        gcodec.encode(X, "raw", out=np.ma.masked_less(np.zeros(200, np.uint8), 0))
 
 
 @pytest.mark.parametrize("protocol", ["interface", "dlpack"])
@@ -428,6 +438,26 @@ def test_nonfinite_in_parts(dtype: str, spec: str) -> None:
     assert frame_of(x, spec, nonfinite="zero") == frame_of(zeroed, spec)
 
 
+@pytest.mark.parametrize("dtype", gs.DTYPES)
+@pytest.mark.parametrize("spec", ["raw", "lossless", "lossless:mode=fast", "sign"])
+def test_nonfinite_values_stay_in_the_input(dtype: str, spec: str) -> None:
+    x = np.array(100 * [1, np.nan, np.inf, -2]).astype(gs.DTYPES[dtype])
+    before = x.tobytes()
+    frame = frame_of(x, spec, nonfinite="zero")
+    assert x.tobytes() == before
+    kept = np.array(100 * [1, 0, 0, -2]).astype(gs.DTYPES[dtype])
+    assert np.array_equal(gcodec.decode(frame), gcodec.decode(frame_of(kept, spec)))
+
+
+@pytest.mark.parametrize("dtype", gs.DTYPES)
+@pytest.mark.parametrize("spec", ["raw", "minmax", "sign"])
+def test_nonfinite_values_are_refused_before_out_is_written_to(dtype: str, spec: str) -> None:
+    x, out = np.array([1, np.nan, 2]).astype(gs.DTYPES[dtype]), bytearray(200)
+    with pytest.raises(ParameterError, match="x holds 1 NaN or Inf, the first at flat index 1"):
+        gcodec.encode(x, spec, out=out)
+    assert not any(out)
+
+
 @pytest.mark.parametrize("value", [1e39, -1e300, np.finfo(np.float64).max])
 def test_float64_beyond_float32(value: float) -> None:
     x = np.array([1.0, value])
@@ -517,7 +547,20 @@ def test_like_a_scalar(dtype: str) -> None:
     assert (type(decoded), decoded.shape, decoded.dtype) == (np.ndarray, (), array_0d.dtype)
 
 
-@pytest.mark.parametrize("like", [[1.0], 1.5, "x", object(), array.array("f", [1]), np.float32])
+def with_array(**attributes: object) -> object:
+    """Return an object that NumPy converts, with other attributes of an array."""
+    return type("WithArray", (), {"__array__": lambda self: X, **attributes})()
+
+
+@pytest.mark.parametrize(
+    "like",
+    [
+        *([1.0], 1.5, "x", object(), array.array("f", [1]), np.float32),
+        with_array(dtype=X.dtype),
+        with_array(dtype="float32", shape=X.shape),
+    ],
+    ids=lambda like: type(like).__name__,
+)
 def test_like_that_is_no_array(like: Any) -> None:
     with pytest.raises(TypeError, match=r"^like is of type .*: must be an array"):
         gcodec.decode(frame_of(X), like=like)

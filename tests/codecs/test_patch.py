@@ -25,6 +25,7 @@ from tensor_pairs import (
 import gcodec
 from gcodec.codecs.patch import digest
 from gcodec.codecs.patch.message import ALL, CHANGES, STORED, UNCHANGED, Message
+from gcodec.patch.files import shortest_frame
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -234,6 +235,18 @@ def test_names_keys_and_frames() -> None:
         gcodec.apply_patch(frame, old, key=b"k", limits=gcodec.Limits(max_elements=3))
 
 
+@pytest.mark.parametrize(("share", "codec"), [(0, "patch"), (0.4, "patch"), (1, "lossless")])
+def test_shortest_frame(share: float, codec: str) -> None:
+    """A patch, unless it is longer than a frame without a base."""
+    base = np.random.default_rng(0).standard_normal(2000, np.float32)
+    new = base.copy()
+    new[: int(share * new.size)] = 0
+    frame = shortest_frame(new, base, "w")
+    assert gcodec.Frame.from_bytes(frame).codec.name == codec
+    whole = gcodec.encode(new, "lossless", name="w")
+    assert len(frame) == min(len(whole), len(gcodec.encode_patch(new, base, name="w")))
+
+
 def test_strided_and_overlapping_arrays() -> None:
     memory = np.arange(40, dtype=np.float32)
     old = memory[::2]
@@ -244,6 +257,17 @@ def test_strided_and_overlapping_arrays() -> None:
     assert (out == new).all()
     gcodec.apply_patch(frame, old, out=memory[1:21])  # which shares memory with the base
     assert (memory[1:21] == new).all()
+    old = np.random.default_rng(0).standard_normal(300_000, np.float32)  # copied in parts
+    for count in (2, 4000):
+        new = old.copy()
+        new[:count] *= np.float32(1.01)
+        frame = gcodec.encode_patch(new, old)
+        for shift in (-7, -1, 0, 1, 7):
+            memory = np.zeros(old.size + 14, np.float32)
+            memory[7:-7] = old
+            out = memory[7 + shift : 7 + shift + old.size]
+            gcodec.apply_patch(frame, memory[7:-7], out=out)
+            assert np.array_equal(out, new)
     big = np.arange(6, dtype=">f4")
     frame = gcodec.encode_patch(big + 1, base=big)
     assert (gcodec.apply_patch(frame, big) == big + 1).all()

@@ -19,7 +19,7 @@ import pytest
 from sweeps import thinned
 
 import gcodec
-from gcodec.runtime import pool
+from gcodec.runtime import memory, pool
 
 N = 1 << 23
 NBYTES = 4 * N
@@ -203,6 +203,41 @@ def test_parts_decode_to_the_rounded_whole(spec: str, dtype: str) -> None:
     out = np.empty_like(x)
     assert gcodec.decode(frame, out=out) is out
     assert out.tobytes() == gcodec.decode(frame).tobytes() == expected
+
+
+@pytest.mark.parametrize("nonfinite", ["raise", "propagate"])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_memory_of_the_caller_is_not_released(dtype: str, nonfinite: str) -> None:
+    """The payload of ``raw`` is the memory of the tensor."""
+    x = np.full(9 << 20, 3, dtype)
+    frame = gcodec.encode(x, "raw", nonfinite=nonfinite)  # type: ignore[call-overload]
+    assert (x == 3).all()
+    assert frame[-4 - x.nbytes : -4] == memoryview(x).cast("B")
+
+
+def test_only_elements_that_were_read_are_released() -> None:
+    """The elements left, those beyond a limit, and the memory around an array stay as they are."""
+    block = np.full(44 << 20, 7, np.uint8)
+    first, end = 3_000_001, (37 << 20) + 3_000_007
+    array, around = block[first:end], (block[:first], block[end:])
+    half, limit = array.size // 2 + 5, array.size - 3_000_003
+
+    def check(left: np.ndarray, drained: np.ndarray) -> None:
+        assert (left == 7).all() and all((part == 7).all() for part in around)
+        assert memory.page_adviser() is None or np.count_nonzero(drained == 0) > 8 << 20
+        array[:] = 7
+
+    drainable = memory.Drainable(array)
+    drainable.done(0, half)
+    check(array[half:], array[:half])
+    drainable = memory.Drainable(array)
+    drainable.done(half, array.size)
+    check(array[:half], array[half:])
+    drainable = memory.Drainable(array).limited(limit)
+    drainable.done(0, array.size)
+    check(array[limit:], array[:limit])
+    memory.Drainable(array).drop()
+    check(array[:0], array)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has such thresholds")

@@ -241,6 +241,7 @@ def test_other_attributes_are_refused(tmp_path, monkeypatch, memory):
         ({"chunks": [UPPER, (*LOWER[:2], "../x.distcp", 0, 1)]}, Corrupt, "not a .distcp file"),
         ({"chunks": [UPPER, (*LOWER[:2], "/etc/x.distcp", 0, 1)]}, Corrupt, "not a .distcp file"),
         ({"chunks": [UPPER, (*LOWER[:2], "a.safetensors", 0, 1)]}, Corrupt, "not a .distcp file"),
+        ({"chunks": [UPPER, (*LOWER[:2], "a\nb.distcp", 0, 1)]}, Corrupt, "not a .distcp file"),
         ({"chunks": [UPPER, (*LOWER[:3], 2522, 1500)]}, FormatError, "chunk of tensor 'w' in"),
         ({"chunks": [UPPER, (*LOWER[:3], 0, 1261)]}, Corrupt, "is not a float32 tensor"),
         ({"chunks": [UPPER, LOWER], "dtype": "torch.float16"}, Corrupt, "not a float16 tensor"),
@@ -249,6 +250,19 @@ def test_other_attributes_are_refused(tmp_path, monkeypatch, memory):
         ({"chunks": [UPPER, LOWER], "start": b"\x80\x02"}, Unsupported, "protocol 4 or 5"),
         ({"chunks": [UPPER, LOWER], "end": b""}, Truncated, "pickle ends"),
         ({"chunks": [UPPER, LOWER], "end": b"N."}, Corrupt, "left at its end"),
+        ({"chunks": [UPPER, LOWER], "end": b"Q."}, Corrupt, "no storage belongs to it"),
+        ({"chunks": [UPPER, LOWER], "end": b"NN\x93."}, Corrupt, "not text, or too long"),
+        (
+            {"chunks": [UPPER, LOWER], "end": 2 * text(200 * "a") + b"\x93."},
+            Corrupt,
+            "not text, or too long",
+        ),
+        ({"chunks": [UPPER, LOWER], "end": b"N)\x81."}, Corrupt, "creates an object"),
+        (
+            {"chunks": [UPPER, LOWER], "end": named(f"{MODULE}.Metadata") + b"N\x85\x81."},
+            Corrupt,
+            "creates an object",
+        ),
         (
             {"chunks": [UPPER, LOWER], "transform_descriptors": b"](" + text("zstd") + b"e"},
             Unsupported,
@@ -278,6 +292,8 @@ CHUNK = record(f"{MODULE}.MetadataIndex", offset=size(0, 0))
         (text("w"), {**TENSOR, "chunks": b"N"}, b"}", "no list of chunks"),
         (text("w"), {**TENSOR, "properties": b"N"}, b"}", "tensor 'w' has no dtype"),
         (text("w"), None, b"}", "another value in place of a TensorStorageMetadata"),
+        (text("w"), b"N", b"}", "another value in place of a TensorStorageMetadata"),
+        (text("w"), TENSOR, mapping([(b"N", CHUNK)]), "in place of a MetadataIndex"),
         (text("w"), TENSOR, b"]", "no dict of storage_data"),
         (text("w"), TENSOR, mapping([(CHUNK, CHUNK)]), "in place of a _StorageInfo"),
         (
@@ -291,6 +307,8 @@ CHUNK = record(f"{MODULE}.MetadataIndex", offset=size(0, 0))
 def test_metadata_of_other_kinds_is_refused(tmp_path, name, fields, places, match):
     if fields is None:
         tensor = record(f"{MODULE}.ChunkStorageMetadata")
+    elif isinstance(fields, bytes):
+        tensor = fields
     else:
         tensor = record(f"{MODULE}.TensorStorageMetadata", **fields)
     whole = {"state_dict_metadata": mapping([(name, tensor)]), "storage_data": places}

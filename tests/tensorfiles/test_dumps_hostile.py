@@ -210,6 +210,7 @@ def memo_entries(count: int) -> bytes:
         (name("torch.Size") + b")R", Corrupt),
         (name("torch.Size") + integer(-1) + b"\x85\x85R", Corrupt),
         (name("collections.OrderedDict") + b"N\x85R", Corrupt),
+        (name("collections.OrderedDict") + b"]R", Corrupt),
         (b"h\0", Corrupt),
         (b"q\0", Corrupt),
         (b"(q\0", Corrupt),
@@ -261,7 +262,8 @@ def test_pickle_end(file):
     refused(pt(file, b"N", end=b""), Truncated)
     refused(pt(file, b"", header=b"", end=b""), Truncated)
     refused(pt(file, b"N", end=b".N."), Corrupt)
-    refused(pt(file, b"N", header=b"\x80\x04"), Unsupported, "protocol 2")
+    for header in (b"\x80\x04", b"\x81\x02"):
+        refused(pt(file, b"N", header=header), Unsupported, "protocol 2")
     assert load_all(pt(file, b"N")) == []
 
 
@@ -321,6 +323,37 @@ def test_tensor_arguments_of_wrong_types(file, index, value):
     refused(pt(file, b"".join(parts)), Corrupt)
 
 
+def test_flags_of_tensors(file):
+    *start, _, end = tensor()
+    assert len(load_all(pt(file, b"".join((*start, b")R}t", end))))) == 1
+    for flags, kind in ((b"\x88", Unsupported), (b"}}", Corrupt)):
+        refused(pt(file, b"".join((*start, b")R", flags, b"t", end))), kind)
+
+
+def test_views_of_storages(file):
+    """Elements of a result never share memory, and an empty tensor may have any strides."""
+    (got,) = load_all(pt(file, tensor_bytes(shape=(2, 2), stride=(0, 3))))
+    got[0] = 9
+    np.testing.assert_array_equal(got, [[9, 9], [0, 3]])
+    (empty,) = load_all(pt(file, tensor_bytes(shape=(3, 0), stride=(1, 1), numel=0), b""))
+    assert empty.shape == (3, 0)
+
+
+def test_values_of_pickles():
+    values = [True, False, None, -5, 300, 70_000, -(2**40), 1.5, "é", (), (1,), (1, 2), (1, 2, 3)]
+    data = pickle.dumps([*values, tuple(values)], protocol=2)
+    assert repr(unpickler.unpickle(data, torch_file.DIALECT)) == repr([*values, tuple(values)])
+
+
+def test_containers_and_keys(file):
+    """A container may appear twice, a key may be None, and one of any type may have a number."""
+    shared = b"](" + b"]q\0" + tensor_bytes() + b"a" + b"h\0" + b"e"
+    with open_dump(
+        pt(file, b"}" + text("a") + shared + b"sN" + tensor_bytes() + b"s)K\1s")
+    ) as dump:
+        assert [entry.name for entry in dump.entries] == ["a.0.0", "a.1.0", "None"]
+
+
 def test_tensor_v3(file):
     def v3(storage_bytes, dtype):
         return (
@@ -354,6 +387,7 @@ def test_torch_archives(tmp_path, file):
     refused(pt(file, b"N", extra=[("archive/constants.pkl", b"")]), Unsupported, "TorchScript")
     refused(pt(file, b"N", extra=[("archive/code/x.py", b"")]), Unsupported, "TorchScript")
     refused(pt(file, b"N", extra=[("other/data.pkl", b"N.")]), Corrupt)
+    assert load_all(pt(file, b"N", extra=[("archive/extra/data.pkl", b"N.")])) == []
     refused(pt(file, b"N", extra=[("archive/byteorder", b"middle")]), Corrupt)
     refused(pt(file, b"N", extra=[("archive/byteorder", b"big" * 99)]), LimitExceeded)
     write_dump(tmp_path / "x.npz", [("a", np.zeros(2))])
@@ -505,6 +539,29 @@ def test_zip_directories(tmp_path):
         refused(zip_by_hand(path, [member(npy())], count), Corrupt)
 
 
+def test_ends_of_archives(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez(path)
+    assert load_all(path) == []
+    good = zip_by_hand(path, [member(npy())]).read_bytes()
+    path.write_bytes(good[:-2] + b"\xff\xff" + bytes(0xFFFF))  # the longest comment
+    assert len(load_all(path)) == 1
+    for cut in (1, 18):
+        path.write_bytes(good[:-cut])
+        refused(path, Truncated, "no directory at its end")
+    # Archives of zip64 may declare the largest number.
+    assert len(load_all(zip_by_hand(path, [member(npy())], 0xFFFF))) == 1
+    refused(zip_by_hand(path, [], 0xFFFF), Corrupt, "has 0 members, not 65535")
+
+
+@pytest.mark.parametrize("method", [0, 8])
+def test_declared_sizes_allocate_nothing(tmp_path, method):
+    head = npy(shape="(16777216,)", data=b"")
+    packed = deflate(head) if method else head
+    members = [member(head, packed=packed, size=len(head) + (64 << 20), method=method)]
+    refused(zip_by_hand(tmp_path / "x.npz", members), Corrupt, "the size that it declares")
+
+
 def test_too_many_members(tmp_path):
     path = tmp_path / "x.npz"
     entry = struct.Struct("<4s6H3L5H2L")
@@ -537,6 +594,13 @@ def test_overlapping_members(tmp_path):
     data[second + 42 : second + 46] = bytes(4)
     path.write_bytes(data)
     refused(path, Corrupt)
+    zip_by_hand(path, [member(npy(), b"a.npy"), member(npy(), b"b.npy")])
+    good = path.read_bytes()
+    for entry in (good.find(b"PK\1\2"), second):  # whose data reach into what follows them
+        data = bytearray(good)
+        data[entry + 20 : entry + 28] = 2 * struct.pack("<L", len(npy()) + 40)
+        path.write_bytes(data)
+        refused(path, Corrupt, "overlap")
 
 
 @pytest.mark.parametrize(
@@ -600,6 +664,7 @@ def test_damaged_archives_are_recognized(tmp_path):
         (npy()[:30], Truncated),
         (npy(version=4), Unsupported),
         (npy(version=0), Unsupported),
+        (npy()[:7] + b"\1" + npy()[8:], Unsupported),
         (npy(shape="(1099511627776,)"), Truncated),
         (npy(shape="(2305843009213693951,)"), Truncated),
         (npy(shape="(2305843009213693952,)"), Corrupt),
@@ -633,6 +698,9 @@ def test_damaged_archives_are_recognized(tmp_path):
             Corrupt,
         ),
         (npy(text="{'descr': '<f4', 'fortran_order': False, 'shape': (6,)"), Corrupt),
+        (npy(text="{'descr': '<f4', 'fortran_order': False, 'shape': (6,)} 1"), Corrupt),
+        (npy(text="['descr': '<f4', 'fortran_order': False, 'shape': (6,)}"), Corrupt),
+        (npy(text="{'descr': '<f4', 'descr': [('a', '<f4')], 'shape': (6,)}"), Corrupt),
         (npy(text="{'descr': __import__('os'), 'fortran_order': False, 'shape': (6,)}"), Corrupt),
         (npy(text="(" * 9000), Corrupt),
         (npy(text="-" * 9000 + "1"), Corrupt),

@@ -25,7 +25,10 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec.api import files
-from gcodec.tensorfiles import frame_file, structure
+from gcodec.frame import crc32c
+from gcodec.limits import DEFAULT_LIMITS
+from gcodec.tensorfiles import frame_file, frame_list, structure
+from gcodec.wire.primitives import leb128
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safetensors"
 
@@ -76,6 +79,30 @@ def test_trees_come_back_whole(tmp_path_factory: pytest.TempPathFactory, tree: A
     assert golden.same(gcodec.load_file(path, tree), tree)
 
 
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"\\structure": array(1), "a": array(2)},
+        {"\\file:a.safetensors": array(1)},
+        {"a": array(1), "\\": array(2)},
+        ["a"],
+        {"a": [2**64 - 1, -(2**63)], 2**64 - 1: array(1), -(2**63): 2},
+    ],
+)
+def test_unusual_keys_and_numbers_come_back(tmp_path: Path, tree: Any) -> None:
+    gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
+    assert golden.same(gcodec.load_file(tmp_path / "x.gcf"), tree)
+
+
+def test_scalars_of_numpy_are_tensors(tmp_path: Path) -> None:
+    tree = {"a": np.float64(0.5), "b": array(1)}
+    gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
+    with gcodec.open(tmp_path / "x.gcf") as file:
+        assert file.shapes() == {"a": (), "b": (1,)}
+        assert file.dtypes() == {"a": "float64", "b": "float32"}
+    assert type(gcodec.load_file(tmp_path / "x.gcf", like=tree)["a"]) is np.float64
+
+
 def test_mappings_of_tensors_have_their_keys_as_names(tmp_path: Path) -> None:
     tree = {"b.c": array(1), "a": array(2, 3), "": array()}
     gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
@@ -114,8 +141,10 @@ def test_counters_of_like_take_the_numbers_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "counter.gcf"
     tree = {"seen": Counter("aab"), "values": np.ones(2, np.float32)}
     gcodec.save_file(tree, path, "raw")
-    loaded = gcodec.load_file(path, like={**tree, "seen": Counter("ab")})
-    assert loaded["seen"] == Counter("aab")
+    like = Counter("ab")
+    like.unit = "letter"  # type: ignore[attr-defined]
+    loaded = gcodec.load_file(path, like={**tree, "seen": like})
+    assert loaded["seen"] == Counter("aab") and loaded["seen"].unit == "letter"
 
 
 def test_types_of_like_are_restored(tmp_path: Path) -> None:
@@ -146,6 +175,7 @@ def test_state_dict_of_torch(tmp_path: Path) -> None:
     optimizer.load_state_dict(loaded["optimizer"])
     assert torch.equal(loaded["model"]["0.weight"], checkpoint["model"]["0.weight"])
     assert loaded["optimizer"]["param_groups"] == checkpoint["optimizer"]["param_groups"]
+    assert loaded["model"]._metadata == checkpoint["model"]._metadata  # versions of the modules
 
 
 def test_pytrees_of_jax(tmp_path: Path) -> None:
@@ -268,6 +298,54 @@ def test_errors_name_the_byte_of_the_file(tmp_path: Path) -> None:
             with pytest.raises(gcodec.Corrupt, match=message) as caught:
                 read("b")
             assert caught.value.offset == start
+    for key in (None, b"secret"):
+        before = gcodec.encode(array(1, 2), "raw", name="a", key=key)
+        data = before + dataclasses.replace(frame, key=key).to_bytes()
+        *_, stored = frame_list.read_frames(data, DEFAULT_LIMITS, key)
+        with pytest.raises(gcodec.Corrupt) as caught, stored.locate_errors():
+            stored.frame.decode()
+        assert caught.value.offset == len(before) + len(frame.header())
+
+
+def test_headers_are_verified_without_payloads(tmp_path: Path) -> None:
+    path, first = tmp_path / "x.gcf", gcodec.encode(array(1), "raw", name="a")
+    head = gcodec.Frame.from_bytes(gcodec.encode(np.ones((0, 3)), "raw", name="b")).header()
+
+    def refused(second: bytes, kind: type, limits: gcodec.Limits | None = None) -> int:
+        path.write_bytes(first + second)
+        file = gcodec.open(path, limits=limits)
+        with file, pytest.raises(gcodec.FormatError, match=r"^frame 1: ") as caught:
+            file.headers()
+        assert kind in (caught.type, gcodec.FormatError)
+        return -1 if caught.value.offset is None else caught.value.offset - len(first)
+
+    for at in range(len(head)):
+        flipped = bytes(byte ^ (k == at) for k, byte in enumerate(head))
+        assert 0 <= refused(flipped + bytes(4), gcodec.FormatError) <= len(head) + 4
+    whole = gcodec.encode(array(1, 2), "raw", name="b")
+    for size in range(1, len(whole)):
+        assert refused(whole[:size], gcodec.Truncated) <= size
+    assert refused(whole[:-1], gcodec.Truncated) == len(whole) - 1
+    assert refused(whole, gcodec.LimitExceeded, gcodec.Limits(max_elements=1)) == 0
+    dtype, shape = b"\xc8", b"\0" + leb128(1 << 62)
+    for at, end, field, kind in (
+        (6, 7, dtype, gcodec.Unsupported),
+        (8, 10, shape, gcodec.Corrupt),
+    ):
+        changed = head[:at] + field + head[end:-4]
+        assert refused(changed + crc32c(changed) + bytes(4), kind) == at
+
+
+def test_outlines_of_frames() -> None:
+    frames = [gcodec.encode(array(1, 2), "raw", name="a", key=key) for key in (b"secret", None)]
+    data = b"".join(frames)
+    assert list(frame_list.outlines(data)) == [
+        ("a", 0, len(frames[0])),
+        ("a", len(frames[0]), len(data)),
+    ]
+    for cut in (1, len(frames[1]) + 1):
+        with pytest.raises(gcodec.Truncated, match="the bytes end within the frame"):
+            list(frame_list.outlines(data[:-cut]))
 
 
 @pytest.mark.parametrize("read", [gcodec.open, gcodec.load_file])
@@ -286,8 +364,11 @@ def test_keys_authenticate(tmp_path: Path) -> None:
     tree = {"a": [array(1)]}
     gcodec.save_file(tree, tmp_path / "x.gcf", "raw", key=b"secret")
     assert golden.same(gcodec.load_file(tmp_path / "x.gcf", key=b"secret"), tree)
-    with pytest.raises(gcodec.FormatError):
-        gcodec.load_file(tmp_path / "x.gcf", key=b"other")
+    file = gcodec.open(tmp_path / "x.gcf", key=b"other")
+    with file, pytest.raises(gcodec.FormatError, match=r"^frame 1: ") as caught:
+        file["a.0"]
+    start = (tmp_path / "x.gcf").read_bytes().rindex(b"GCF")
+    assert caught.value.offset is not None and caught.value.offset >= start
 
 
 def test_failed_writes_leave_the_file(tmp_path: Path) -> None:
@@ -312,6 +393,8 @@ def test_limits_bound_each_tensor(tmp_path: Path) -> None:
         ({"a": (array(0), 5), "b": 3}, "has 'b', which the file lacks"),
         ({"b": 1}, "lacks 'a', which the file has"),
         ({"a": {"x": array(0)}}, "must be a list or a tuple"),
+        ({"a": 5}, "must be a list or a tuple"),
+        ({"a": object()}, "must be a list or a tuple"),
         ({"a": [3, 5]}, "must be an array"),
         ({"a": [array(0), array(0)]}, "must be a scalar"),
         ({"a": [array(0, 0), 5]}, "shape"),
@@ -330,11 +413,12 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
             gcodec.save_file(tree, path, "raw")
     released = memoryview(bytearray(8))
     released.release()
-    for leaf in (object(), {1, 2}, 1j, np.array(["a"]), np.ones(2, complex), released):
+    for leaf in (object(), {1, 2}, 1j, np.array(["a"]), np.ones(2, complex), released, State):
         with pytest.raises(TypeError, match="x"):
             gcodec.save_file({"x": leaf}, path, "raw")
-    with pytest.raises(TypeError, match=r"the key 1\.5 is of type float"):
-        gcodec.save_file({1.5: array(1)}, path, "raw")
+    for key, kind in ((1.5, "float"), (True, "bool")):
+        with pytest.raises(TypeError, match=rf"the key {key} is of type {kind}"):
+            gcodec.save_file({key: array(1)}, path, "raw")
     with pytest.raises(gcodec.ParameterError, match="two tensors have the path '1'"):
         gcodec.save_file({1: array(1), "1": array(2)}, path, "raw")
     with pytest.raises(
@@ -404,12 +488,17 @@ def test_sharded_tensors_of_torch_name_to_local() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "[]", "3", '{"version":1}', '{"version":true,"tree":[]}'),
+        *("", "[]", "3", "{}", '{"tree":[]}', '{"version":1}', '{"version":true,"tree":[]}'),
         *('{"version":1.0,"tree":[]}', '{"version":1,"tree":[],"more":1}'),
         '{"version":1,"tree":{"dict":{"a":1,"a":2}}}',
         *(
             '{"version":1,"tree":{"pairs":[[1,2],[1,3]]}}',
             '{"version":1,"tree":{"pairs":[[1.5,2]]}}',
+        ),
+        *(
+            '{"version":1,"tree":{"pairs":[[1,2],"ab"]}}',
+            '{"version":1,"tree":{"pairs":[[1,2],[3,4,5]]}}',
+            '{"version":1,"tree":{"pairs":[[1,2],[3]]}}',
         ),
         *('{"version":1,"tree":{"dict":{}, "tuple":[]}}', '{"version":1,"tree":{"float":"x"}}'),
         *(
@@ -440,6 +529,11 @@ def test_structures_in_other_words_are_refused(monkeypatch: pytest.MonkeyPatch) 
         structure.read(b'{"version":1,"tree":{"set":[]}}', [])
     with pytest.raises(gcodec.Corrupt, match="the structure is not UTF-8 at its byte 21"):
         structure.read(b'{"version":1,"tree":"\xff"}', [])
+    with pytest.raises(gcodec.Corrupt, match="the structure is not JSON at its character 21"):
+        structure.read(b'{"version":1,"tree":[', [])
+    for depth in (65, 100_000):
+        with pytest.raises(gcodec.Corrupt, match="the structure is nested more than 64 deep"):
+            structure.read(b'{"version":1,"tree":' + b"[" * depth + b"]" * depth + b"}", [])
     monkeypatch.setattr(structure, "MAX_NBYTES", 30)
     assert structure.read(structure.write([1, 23456]), []) == [1, 23456]
     with pytest.raises(gcodec.ParameterError, match="takes 31 bytes, and must take at most 30"):
@@ -479,6 +573,10 @@ def test_structures_must_agree_with_the_frames(tmp_path: Path) -> None:
     (tmp_path / "x.gcf").write_bytes(wrong)
     with pytest.raises(gcodec.Corrupt, match="uint8"):
         gcodec.load_file(tmp_path / "x.gcf")
+    wrong = gcodec.encode(np.frombuffer(text, np.uint8)[None], "raw", name="\\structure")
+    (tmp_path / "x.gcf").write_bytes(wrong + gcodec.encode(array(1), "raw", name="0"))
+    with pytest.raises(gcodec.Corrupt, match="uint8 in one dimension"):
+        gcodec.load_file(tmp_path / "x.gcf")
     packed = gcodec.encode(np.frombuffer(text, np.uint8), "lossless", name="\\structure")
     (tmp_path / "x.gcf").write_bytes(packed + gcodec.encode(array(1), "raw", name="0"))
     with pytest.raises(gcodec.Corrupt, match="codec raw"):
@@ -487,6 +585,22 @@ def test_structures_must_agree_with_the_frames(tmp_path: Path) -> None:
         (tmp_path / "x.gcf").write_bytes(data)
         with pytest.raises(gcodec.FormatError):
             gcodec.open(tmp_path / "x.gcf")
+
+
+def test_names_of_frames(tmp_path: Path) -> None:
+    """Only the first frame can be a structure, and frames without a name are numbered."""
+    path = tmp_path / "x.gcf"
+
+    def write(*names: str | None) -> None:
+        path.write_bytes(b"".join(gcodec.encode(array(1), "raw", name=name) for name in names))
+
+    write(None, "a", None, "\\structure")
+    with gcodec.open(path) as file:
+        assert file.names() == ["tensor0", "a", "tensor1", "\\structure"]
+    for names in (("a", "a"), (None, "tensor0")):
+        write(*names)
+        with pytest.raises(gcodec.Unsupported, match=f"two frames are named {names[1]!r}"):
+            gcodec.load_file(path)
 
 
 def test_frames_of_paths_and_open_files(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from gcodec import Codec, ParameterError
 from gcodec import codecs as codec_classes
 from gcodec.codec import register, registry
 from gcodec.errors import Corrupt, Unsupported, suggestion
-from gcodec.wire.kinds import Choice, Float32, binary32
+from gcodec.wire.kinds import Choice, Float32, Integer, Kind, Sizes, binary32
 from gcodec.wire.params import param
+from gcodec.wire.primitives import Reader
 
 
 @pytest.mark.parametrize(
@@ -228,6 +229,47 @@ def test_binary32_is_idempotent(value: float) -> None:
     if math.isfinite(once):
         assert np.float32(once) == np.float32(value)
         assert repr(once) == str(np.float32(value)) or float(str(np.float32(value))) == once
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (
+            Integer(2, 9, sent=("a", "b")),
+            {"a": b"\0", "b": b"\1", 2: b"\4", 9: b"\x0b"},
+            {1: b"\3", 10: b"\x0c", "c": None, 2.0: None, None: None},
+        ),
+        (
+            Sizes(3, 200, 1000),
+            {(1,): b"\1\1", (200,): b"\1\xc8\1", (10, 10, 10): b"\3" + 3 * b"\n"},
+            {
+                **{(): b"\0", (1, 1, 1, 1): b"\4" + 4 * b"\1", (0,): b"\1\0"},
+                **{(1, 0): b"\2\1\0", (201,): b"\1\xc9\1", (7, 143): b"\2\7\x8f\1"},
+            },
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_bounds_of_kinds(kind: Kind, good: dict[Any, bytes], bad: dict[Any, bytes | None]) -> None:
+    """Constructors and readers accept the same values."""
+    for value, data in good.items():
+        assert kind.check("x", value) == kind.parse("x", kind.text(value)) == value
+        assert kind.write(value) == data
+        assert kind.read(Reader(data)) == value
+    for value, field in bad.items():
+        with pytest.raises(ParameterError, match=r"^x="):
+            kind.check("x", value)
+        if field is not None:
+            with pytest.raises(Corrupt, match="must be "):
+                kind.read(Reader(field))
+
+
+def test_numbers_are_tested_before_and_after_rounding() -> None:
+    kind = Float32("a number below 1", lambda number: number < 1)
+    assert kind.check("x", 0.5) == 0.5
+    for value in (1.0, 1 - 1e-12):
+        with pytest.raises(ParameterError, match="must be a number below 1"):
+            kind.check("x", value)
 
 
 def test_encoder_and_decoder_share_the_binary32_number() -> None:

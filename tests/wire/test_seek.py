@@ -542,6 +542,23 @@ def test_blocks_of_fewer_elements_than_values_are_refused(advances: list[int]) -
         Frame.from_bytes(data)
 
 
+def test_tables_that_exceed_the_tensor_are_refused() -> None:
+    """A reader of the header refuses them, before it reads the payload."""
+    dense, sparse = frame_with_table(60, "dense", 5), frame_with_table(60, "sparse", 4)
+    assert dense.seek is not None and sparse.seek is not None
+    (lengths,), (bits, advances) = columns_of(dense.seek), columns_of(sparse.seek)
+    for frame, log2_block, columns, match in (
+        (dense, 5, [[lengths[0], dense.payload.nbits]], "bits, the payload"),
+        (sparse, 4, [bits, [advances[0], 60]], "passes the 60 elements"),
+        (sparse, 4, [[bits[0], sparse.payload.nbits], advances], "bits, the payload"),
+    ):
+        with pytest.raises(Corrupt, match=match):
+            Frame.from_bytes(with_section(frame, written(log2_block, columns)))
+    other = frame_with_table(90, "dense", 5)
+    with pytest.raises(Corrupt, match=r"3 blocks of 2\^5 for 60 elements"):
+        dense.codec.decode(dense.payload._replace(seek=other.seek), 60)
+
+
 @each_spec
 def test_changed_sums_are_refused(form: str) -> None:
     frame = frame_with_table(20000, form, 0)
