@@ -22,6 +22,7 @@ from gcodec import Codec, Payload, register
 from gcodec.analysis.dissect import UNDECODED, Dissection
 from gcodec.arrays.source import outlet
 from gcodec.codec import registry
+from gcodec.codecs import sparseloco
 from gcodec.codecs.dct8 import levels
 from gcodec.codecs.lowrank.message import MOST_EXPONENT
 from gcodec.fields.walker import CHUNK, KINDS, FieldSpan, FieldWalker
@@ -223,6 +224,19 @@ def test_ends_of_ranges_are_named() -> None:
         *(("low", 0, -1.0), ("high", 0, 3.0), ("low", 1, 2.0), ("high", 1, 7.0)),
         *(("low", 2, 5.0), ("high", 2, 5.0)),
     ]
+
+
+@pytest.mark.parametrize("shape", [(200,), (12, 11)])
+def test_numbers_of_powersgd_are_those_of_the_payload(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    frame = gcodec.encode(x, "powersgd:rank=2")
+    numbers = [field for field in dissected(frame)[1] if field.kind == "value"]
+    payload = gcodec.Frame.from_bytes(frame).payload.tobytes()
+    assert [field.value for field in numbers] == np.frombuffer(payload, "<f4").tolist()
+    if len(shape) == 1:
+        assert same_except_nan(decoded(numbers, 200, "float32"), x)
+    else:  # a number of a factor affects many elements
+        assert not any(field.decoded or field.element for field in numbers)
 
 
 def test_fields_without_a_level_are_errors() -> None:
@@ -518,6 +532,28 @@ def test_errors_are_placed_at_their_bytes(spec: str, at: int, wrong: bytes, bad:
     assert actual.bad == 8 * (len(broken.header()) + bad)
     assert all(f.first < actual.bad for f in fields if f.value is not None)
     assert str(actual.error) == str(decoding_error(broken.to_bytes(), None))
+
+
+@pytest.mark.parametrize(("byte", "reason"), [(0xC0, "bin 3 of 3"), (0x01, "bits of a byte")])
+def test_bytes_of_bins_are_refused(
+    byte: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last byte contains one bin of two bits, below 3, and six zeros."""
+    pack = sparseloco.pack_fields
+
+    def changed(bins: np.ndarray, layout: Any) -> np.ndarray:
+        data = pack(bins, layout)
+        data[-1] |= byte
+        return data
+
+    x = np.random.default_rng(0).standard_normal(20).astype(np.float32)
+    with monkeypatch.context() as patched:
+        patched.setattr(sparseloco, "pack_fields", changed)
+        broken = gcodec.encode(x, "sparseloco:k=1,chunk=4,code=huffman,bins=3")
+    actual, fields = dissected(broken)
+    assert sum(len(field.decoded) for field in fields) == 4
+    assert isinstance(actual.error, gcodec.Corrupt) and reason in str(actual.error)
+    assert str(actual.error) == str(decoding_error(broken, None))
 
 
 @pytest.mark.parametrize("pack", ["base3", "rans"])
