@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,13 @@ from sweeps import thinned
 import gcodec
 from bench.low_rank import shannon_bound
 from gcodec.codecs.lowrank import factorize
-from gcodec.codecs.lowrank.allocation import allocate, nbits
+from gcodec.codecs.lowrank.allocation import (
+    OVERHEAD,
+    allocate,
+    beside_residual,
+    nbits,
+    rank_at,
+)
 from gcodec.codecs.lowrank.factorize import Factorizer, quantized
 from gcodec.codecs.lowrank.message import MOST_EXPONENT, MOST_SPLIT, exponents_of, scales
 from gcodec.codecs.lowrank.subspace import Matrix, Subspace, gram_of
@@ -190,6 +197,14 @@ def test_symbols_that_are_no_factors_are_refused(changes: dict[str, object]) -> 
     for call in (codec.pack, lambda symbols: codec.dequantize(symbols, x.shape)):
         with pytest.raises(gcodec.ParameterError, match=r"^symbols"):
             call(wrong)
+
+
+def test_largest_exponents_of_symbols_are_valid() -> None:
+    codec, x = gcodec.parse("lowrank:rank=2,step=0.3"), matrix_of(12, 10)
+    symbols = codec.quantize(x)._replace(exponents=np.array([MOST_EXPONENT] * 2))  # type: ignore[attr-defined]
+    payload = codec.pack(symbols)
+    assert payload.codec.unpack(payload, x.shape).exponents.tolist() == [MOST_EXPONENT] * 2
+    assert not codec.dequantize(symbols, x.shape).any()
 
 
 def test_factors_of_another_matrix_are_refused() -> None:
@@ -439,6 +454,56 @@ def test_allocation_is_the_reverse_water_filling() -> None:
         assert (coded > max(sizes) * allocation.distortion).all()
         bound = shannon_bound(energies, sizes, target * whole)
         assert 0 < bound < nbits(allocation, energies, sizes)
+
+
+def pays(energy: float, distortion: float, sizes: tuple[float, float]) -> bool:
+    """Return whether a component saves more error than its bits would save elsewhere."""
+    if energy <= max(sizes) * distortion:  # a factor would take no bits
+        return False
+    nbits = sum(size / 2 * math.log2(energy / (size * distortion)) for size in sizes)
+    saved = energy - sum(sizes) * distortion
+    return saved > nbits * 2 * math.log(2) * distortion
+
+
+@pytest.mark.parametrize("sizes", [(100.0, 200.0), (7.0, 5000.0), (31.5, 30.0), (1.0, 1.0)])
+def test_components_are_coded_where_they_pay(sizes: tuple[float, float]) -> None:
+    energies = 1.07 ** -np.arange(300.0)
+    for distortion in (1e-3, 3e-5, 1e-7):
+        ranks = [rank for rank, e in enumerate(energies) if not pays(e, distortion, sizes)]
+        assert rank_at(distortion, energies, sizes) == min(ranks, default=300)
+    allocation = allocate(energies, 1.2 * energies.sum(), sizes, 0.5 * energies.sum())
+    assert allocation.rank == rank_at(allocation.distortion, energies, sizes) > 0
+    lost = 1.2 * energies.sum() - energies[: allocation.rank].sum()
+    error = lost + allocation.rank * sum(sizes) * allocation.distortion
+    assert allocation.error == pytest.approx(error, rel=1e-12)
+    coarser = allocation.distortion * (1 + 1e-6)  # which the target does not allow
+    rank = rank_at(coarser, energies, sizes)
+    missing = 1.2 * energies.sum() - energies[:rank].sum()
+    assert allocation.error <= 0.5 * energies.sum() < missing + rank * sum(sizes) * coarser
+    rates = [
+        max(math.log2(energy / (size * allocation.distortion)) / 2, 0) + OVERHEAD
+        for energy in energies[: allocation.rank]
+        for size in sizes
+    ]
+    expected = sum(rate * size for rate, size in zip(rates, sizes * allocation.rank, strict=True))
+    assert nbits(allocation, energies, sizes) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [(100.0, 200.0), (7.0, 5000.0)])
+@pytest.mark.parametrize("target", [0.3, 0.01])
+def test_components_beside_a_residual_save_its_bits(
+    sizes: tuple[float, float], target: float
+) -> None:
+    """The variance of a value of the residual takes the place of the distortion."""
+    energies, n = 1.3 ** -np.arange(60.0), math.prod(sizes)
+    whole = energies.sum() + 0.5
+    target *= whole
+    allocation = beside_residual(energies, whole, sizes, target)
+    variances = [(whole - energies[:rank].sum() + target) / n for rank in range(61)]
+    wanted = [rank for rank, e in enumerate(energies) if not pays(e, variances[rank + 1], sizes)]
+    assert 0 < allocation.rank == wanted[0] < 60
+    assert allocation.distortion == pytest.approx(variances[allocation.rank], rel=1e-12)
+    assert allocation.error == target
 
 
 def test_diagonalization_is_orthogonal() -> None:
