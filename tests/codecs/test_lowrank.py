@@ -207,6 +207,20 @@ def test_largest_exponents_of_symbols_are_valid() -> None:
     assert not codec.dequantize(symbols, x.shape).any()
 
 
+def test_factors_of_zeros_are_refused() -> None:
+    """A message of zeros has no string, which decoders refuse beside factors."""
+    codec, x = gcodec.parse("lowrank:rank=2,step=0.3"), matrix_of(12, 10)
+    symbols = codec.quantize(x)
+    for name, size in (("left", 24), ("right", 20), ("residual", 120)):
+        zeros = gcodec.parse("ecsq:step=1.0").quantize(np.zeros(size, np.float32))
+        wrong = symbols._replace(**{name: zeros})  # type: ignore[attr-defined]
+        for call in (codec.pack, lambda symbols: codec.dequantize(symbols, x.shape)):
+            with pytest.raises(
+                gcodec.ParameterError, match=rf"^symbols\.{name}: must be of values"
+            ):
+                call(wrong)
+
+
 def test_factors_of_another_matrix_are_refused() -> None:
     codec = gcodec.parse("lowrank:rank=2,step=0.3")
     symbols = codec.quantize(matrix_of(12, 10))
