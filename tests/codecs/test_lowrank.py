@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from gcodec.codecs.lowrank.allocation import (
     nbits,
     rank_at,
 )
+from gcodec.codecs.lowrank.encoder import Candidate
 from gcodec.codecs.lowrank.factorize import Factorizer, quantized
 from gcodec.codecs.lowrank.message import MOST_EXPONENT, MOST_SPLIT, exponents_of, scales
 from gcodec.codecs.lowrank.subspace import Matrix, Subspace, gram_of
@@ -116,6 +118,17 @@ def test_residual_follows_factors_where_it_pays() -> None:
     assert symbols.rank and symbols.residual is not None
     assert 0.0098 * 0.99 <= error_of(x, frame.decode()) <= 0.01
     assert frame.nbytes < len(gcodec.encode(x, "ecsq:nmse=0.01"))
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.3, 100.0])
+def test_sizes_of_candidates_are_those_of_messages(noise: float) -> None:
+    """Factors alone, factors with a residual, and ecsq alone."""
+    codec, x = gcodec.parse("lowrank:nmse=0.01"), matrix_of(64, 600, noise=noise)
+    symbols: Any = codec.quantize(x)
+    kind = (symbols.rank > 0, symbols.residual is not None)
+    assert kind == {0.01: (True, False), 0.3: (True, True), 100.0: (False, True)}[noise]
+    candidate, payload = Candidate.of_symbols(symbols, "no"), codec.pack(symbols)
+    assert candidate.nbits == payload.nbits == 8 * len(payload.tobytes())
 
 
 @pytest.mark.parametrize("bits", [0.1, 0.5, 2.0, 6.0])

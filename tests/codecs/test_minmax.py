@@ -328,6 +328,7 @@ def test_laws() -> None:
     assert minmax(bits=2, bucket=11).contraction(1000) == 0.5
     assert minmax(bits=2, bucket=20).contraction(1000) is None
     assert minmax(bits=2, bucket=11, rounding="stochastic").contraction(1000) is None
+    assert minmax(rounding="stochastic").unbiased and not minmax().unbiased
     for n in (0, 1, 2):
         assert minmax(bits=1).variance(n) == 0 and minmax(bits=1).contraction(n) == 1
 
