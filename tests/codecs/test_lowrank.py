@@ -419,8 +419,8 @@ def test_search_starts_from_the_steps_of_the_preceding_message(
 def test_inner_products_of_points_are_exact() -> None:
     """Points with the step 1 are multiples of 1/512; large ones take another path."""
     random = np.random.default_rng(1)
-    for largest in (1 << 12, 1 << 23):
-        integers = random.integers(-largest, largest, (5, 300))
+    for largest, size in ((1 << 12, 300), (1 << 23, 300), (1 << 24, 3000)):
+        integers = random.integers(-largest, largest, (5, size))
         gram = [
             [sum(a * b for a, b in zip(p, q, strict=True)) for q in integers.tolist()]
             for p in integers.tolist()

@@ -158,6 +158,15 @@ def test_contraction_needs_exact_values_and_a_number_of_them(
     assert codec.contraction(0) == (None if bound is None else 1)
 
 
+def test_symbols_of_another_size_are_refused() -> None:
+    codec = gcodec.parse("topk:k=2")
+    symbols = codec.quantize(f32(3, -2, *[0] * 8))
+    assert codec.dequantize(symbols, 10).tolist() == [3, -2, *[0] * 8]
+    for n in (1, 2, 9, 11):
+        with pytest.raises(gcodec.ParameterError, match=r"^symbols"):
+            codec.dequantize(symbols, n)
+
+
 def test_real_gradient() -> None:
     with open_dump(EXAMPLE) as dump:
         for entry in dump.entries:
