@@ -45,7 +45,7 @@ from gcodec.entropy import tabled
 from gcodec.entropy.coder import BitSpan, CodedString, into
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.tabled import Table
-from gcodec.errors import Corrupt, ParameterError
+from gcodec.errors import ParameterError
 from gcodec.fields import tabled as tabled_fields
 from gcodec.fields.contexts import context_string
 from gcodec.fields.packed import lookup, packed
@@ -367,8 +367,10 @@ class TernGrad(Codec):
         def describe(byte: int, number: int) -> FieldValue:
             digits = [byte // 3**k % 3 for k in range(ternary.TRITS)]
             length = n - ternary.TRITS * number
-            if byte >= FIVES.size or any(digits[length:]):
-                raise Corrupt(f"the byte {byte} does not contain five codes of {n}")
+            if byte >= FIVES.size:
+                raise ternary.digits_error()
+            if any(digits[length:]):
+                raise ternary.pad_digits_error(number)
             decoded = tuple(values[digit] for digit in digits[:length])
             text = " ".join("0+-"[digit] for digit in digits[:length])
             return FieldValue(byte, text, element=ternary.TRITS * number, decoded=decoded)

@@ -261,6 +261,35 @@ def test_parts_of_chunks() -> None:
                 assert part.tobytes() == whole[first:stop].tobytes()
 
 
+def test_parts_are_whole_rows_of_tiles_or_pieces_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "PART", 60)  # five tiles of 3 x 4 elements
+    for rows, columns in ((1, 1), (3, 20), (7, 8), (31, 12), (4, 21), (9, 100), (2, 37)):
+        cut = chunks.tiles(rows * columns, columns, (3, 4), 9)
+        across, parts = -(-columns // min(4, columns)), cut.parts()
+        assert [at for first, stop in parts for at in range(first, stop)] == [*range(cut.count)]
+        for first, stop in parts:
+            assert stop - first <= max(60 // cut.size, 1)
+            in_one_row = first // across == (stop - 1) // across
+            assert in_one_row or first % across == stop % across == 0
+
+
+def test_wide_matrices_are_transformed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, spec = noise(9, 100), "dct8:chunk=3x4,k=5,layout=tiles"
+    frame = gcodec.encode(x, spec)
+    monkeypatch.setattr(chunks, "PART", 60)
+    monkeypatch.setattr(transform, "PART", 60)
+    assert gcodec.encode(x, spec) == frame
+
+
+@pytest.mark.parametrize("chunk", ["8x8", "64x64", "3x20", "5"])
+def test_bound_without_a_shape_holds_for_every_matrix(chunk: str) -> None:
+    codec = gcodec.parse(f"dct8:chunk={chunk},k=9,layout=tiles,index=fixed")
+    for n in (1, 2, 7, 12, 64, 97, 210, 4096):
+        shapes = [(rows, n // rows) for rows in range(1, n + 1) if n % rows == 0]
+        bounds = [codec._with_shape(shape).max_payload_nbits(n) for shape in (*shapes, (n,))]
+        assert max(bounds) <= codec.max_payload_nbits(n)
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (70,), (13, 21), (65, 1), (5, 7, 3)])
 @pytest.mark.parametrize("layout", ["flat", "tiles"])
 def test_layouts_keep_the_shape(shape: tuple[int, ...], layout: str) -> None:
@@ -325,6 +354,67 @@ def test_levels_are_nearest(values: str) -> None:
     decoded = levels.dequantize(quantized, values)
     step = np.ptp(v, axis=1) / 255 if values == "affine8" else np.abs(v).max(axis=1) / 127 * 1.004
     assert np.all(np.abs(decoded - v) <= step[:, None] * 0.501 + np.abs(v) * 2.0**-9)
+
+
+def exact_sign7(v: np.ndarray) -> tuple[Fraction, list[int]]:
+    """Return M and the levels of a chunk, by rational arithmetic."""
+    magnitudes = [abs(Fraction(float(one))) for one in v]
+    largest = max(magnitudes)
+    is_small = largest < Fraction(2) ** -126
+    unit = Fraction(2) ** (max(math.frexp(largest)[1] - 1, -126) - 8)
+    scale = unit * (math.ceil if is_small and v.size > 1 else round)(largest / unit)
+    if not scale:
+        return scale, []
+    if v.size == 1:
+        return scale, [127 + 128 * int(v[0] < 0)]
+    sizes = [min(round(one * 127 / scale), 127) for one in magnitudes]
+    codes = [size + 128 * int(one < 0 < size) for size, one in zip(sizes, v, strict=True)]
+    return (scale, codes) if any(sizes) else (Fraction(0), [])
+
+
+def exact_affine8(v: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """Return both scales and the levels of a chunk, with each operation rounded to binary32."""
+    least, most = min(v), max(v)
+    spread = F(most - least)
+    step = F(spread / F(255))
+    if v.size > 2 and 0 <= step < F(2.0**-126) and F(255) * step < spread:
+        step += F(2.0**-149)
+    codes = [min(round(float(F(F(one - least) / step))), 255) if step else 0 for one in v]
+    if v.size <= 2:
+        codes = [255 * (code > 0) for code in codes]
+    return np.array([step, least]) + F(0), codes if step or least else []
+
+
+def hard_coefficients(k: int) -> np.ndarray:
+    """Return chunks with scales and levels between two, small and subnormal numbers, and zeros."""
+    rng = np.random.default_rng(k)
+    low = [0, 1, 0x3FFF, 0x4000, 0x4001, 0x7FFF]
+    highs = [0, 1, 2, 0x80, 0xFF, 0x100, 0x101, 0x3F80, 0x3F81, 0x5000, 0xFDFF]
+    largest = np.array([high << 15 | half for high in highs for half in low], np.uint32)
+    chunks = largest.view(F)[:, None] * rng.choice(F([-1, -0.7, -0.01, 0, 0.3, 1]), (66, k))
+    chunks[:, k // 2] = largest.view(F) * rng.choice(F([-1, 1]), 66)
+    ties = np.full((8, k), 254, F)  # with M = 254, odd numbers lie between two levels
+    ties[:, 1:] = rng.integers(-253, 254, (8, k - 1))
+    tiny = rng.integers(-3000, 3000, (40, k)) * 2.0**-149
+    both = [ties, ties * 2.0**-149, tiny, tiny + 2.0**-137, np.zeros((1, k)), -np.zeros((1, k))]
+    return np.concatenate([chunks, *both]).astype(F)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 9])
+@pytest.mark.parametrize("values", ["sign7", "affine8"])
+def test_levels_equal_those_of_exact_arithmetic(values: str, k: int) -> None:
+    coefficients = hard_coefficients(k)
+    scales, codes = levels.quantize(coefficients, values)
+    coded = iter(codes.tolist())
+    for chunk, own in zip(coefficients, scales, strict=True):
+        if values == "sign7":
+            scale, expected = exact_sign7(chunk)
+            assert Fraction(float(own[0])) == scale
+        else:
+            ends, expected = exact_affine8(chunk)
+            assert own.tobytes() == ends.tobytes()
+        assert (next(coded) if own.any() else []) == expected
+    assert not [*coded]
 
 
 @pytest.mark.parametrize("values", levels.VALUES)
@@ -497,8 +587,12 @@ def test_nan_leaves_the_residual_unchanged(bad: float, nonfinite: Any) -> None:
 def test_transforms_beyond_float32_are_refused(values: str) -> None:
     x = np.full(64, 3e38, F)
     spec = f"dct8:chunk=8x8,values={values}"
-    with pytest.raises(ParameterError, match="float32"):
+    with pytest.raises(ParameterError, match="x: must not exceed float32 when it is transformed"):
         gcodec.encode(x, spec)
+    x[7] = np.nan
+    with pytest.raises(ParameterError, match="1 NaN or Inf, the first at flat index 7"):
+        gcodec.encode(x, spec)
+    x[7] = 3e38
     residual = np.zeros_like(x)
     with pytest.raises(ParameterError):
         gcodec.parse(spec).quantize_residual(x, residual)
@@ -601,9 +695,10 @@ def test_invalid_scales_are_refused(bits: int, field: int) -> None:
         payload.codec.decode(payload._replace(data=data), 64)
     payload = payload_of("dct8:chunk=8x8,k=5", 64)
     data = payload.data.copy()
-    data[:2] = 0xFF
-    with pytest.raises(Corrupt, match="scale"):
-        payload.codec.decode(payload._replace(data=data), 64)
+    for high, low in ((0xFF, 0xFF), (0xFF, 0x00)):  # NaN, and infinity
+        data[:2] = high, low
+        with pytest.raises(Corrupt, match="scale"):
+            payload.codec.decode(payload._replace(data=data), 64)
 
 
 def test_decoded_values_beyond_float32_are_refused() -> None:
@@ -672,6 +767,25 @@ def test_scales_of_other_chunks_are_refused() -> None:
     longer = symbols._replace(scales=np.concatenate([symbols.scales, zero]))
     with pytest.raises(ParameterError, match=r"^symbols"):
         codec.dequantize(longer, 40)
+
+
+@pytest.mark.parametrize(
+    "positions", [(-1, 1, 2), (0, 1, 8), (0, 9, 2), (1, 1, 2), (0, 2, 2), (2, 1, 3), (-9, -8, -7)]
+)
+@pytest.mark.parametrize("row", [0, 4])
+def test_positions_outside_of_a_chunk_are_refused(
+    positions: tuple[int, int, int], row: int
+) -> None:
+    """A decoder would write to other memory."""
+    codec = gcodec.parse("dct8:chunk=8,k=3")
+    symbols: Any = codec.quantize(np.linspace(-1, 2, 40, dtype=np.float32))
+    wrong = symbols._replace(positions=symbols.positions.copy())
+    wrong.positions[row] = positions
+    for call in (codec.pack, lambda symbols: codec.dequantize(symbols, 40)):
+        with pytest.raises(ParameterError, match=r"^symbols"):
+            call(wrong)
+    wrong.positions[row] = 5, 6, 7
+    codec.dequantize(wrong, 40)
 
 
 def test_contraction_depends_on_layout_and_levels() -> None:

@@ -276,6 +276,37 @@ def test_scales_of_extreme_tensors_are_positive_and_finite(fmt, unit):
             assert mse(x, fmt, scale) < 0.25 * np.mean(x.astype(float) ** 2)
 
 
+@each_format
+@pytest.mark.parametrize("beta", [0.5, 2.0])
+def test_scales_are_normal_unless_that_would_be_too_coarse(fmt, beta):
+    """They are if the rms is at least 16 times the smallest level with the least normal scale."""
+    x = quantiles(beta, 5000).astype(float)
+    x *= 16 * 2.0**-126 * float(fmt.magnitudes()[1]) / math.sqrt(np.mean(x * x))
+    for rule in gennorm.RULES[: 3 if fmt == CO3 else 2]:
+        for factor in (1.01, 4.0, 2.0**12):
+            assert scale_of((x * factor).astype(np.float32), fmt, rule) >= 2.0**-126
+    if fmt.exponent > 3 and beta == 2:  # about 2^-131 and 2^-139
+        assert scale_of((x * 0.99).astype(np.float32), fmt, "gennorm") < 2.0**-127
+
+
+@each_format
+def test_the_largest_scale_is_that_of_float32(fmt):
+    top = float(fmt.magnitudes()[-1])
+    scale = gennorm.most_of(gennorm.ladder_of(fmt))
+    assert scale == float(np.float32(scale)) and scale * top <= LARGEST
+    with np.errstate(over="ignore"):
+        assert float(np.nextafter(np.float32(scale), np.float32(np.inf))) * top > LARGEST
+
+
+@each_format
+def test_tensors_of_few_values_are_searched(fmt):
+    x = random_sample(0.5, 4096)
+    few = x[:4095]
+    assert scale_of(few, fmt, "gennorm") == scale_of(few, fmt, "histogram")
+    if fmt.exponent > 2:
+        assert scale_of(x, fmt, "gennorm") != scale_of(x, fmt, "histogram")
+
+
 def test_a_scale_follows_powers_of_two():
     x = random_sample(0.8, 5000)
     for rule in gennorm.RULES:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,14 @@ from sweeps import thinned
 import gcodec
 from bench.low_rank import shannon_bound
 from gcodec.codecs.lowrank import factorize
-from gcodec.codecs.lowrank.allocation import allocate, nbits
+from gcodec.codecs.lowrank.allocation import (
+    OVERHEAD,
+    allocate,
+    beside_residual,
+    nbits,
+    rank_at,
+)
+from gcodec.codecs.lowrank.encoder import Candidate
 from gcodec.codecs.lowrank.factorize import Factorizer, quantized
 from gcodec.codecs.lowrank.message import MOST_EXPONENT, MOST_SPLIT, exponents_of, scales
 from gcodec.codecs.lowrank.subspace import Matrix, Subspace, gram_of
@@ -111,6 +120,17 @@ def test_residual_follows_factors_where_it_pays() -> None:
     assert frame.nbytes < len(gcodec.encode(x, "ecsq:nmse=0.01"))
 
 
+@pytest.mark.parametrize("noise", [0.01, 0.3, 100.0])
+def test_sizes_of_candidates_are_those_of_messages(noise: float) -> None:
+    """Factors alone, factors with a residual, and ecsq alone."""
+    codec, x = gcodec.parse("lowrank:nmse=0.01"), matrix_of(64, 600, noise=noise)
+    symbols: Any = codec.quantize(x)
+    kind = (symbols.rank > 0, symbols.residual is not None)
+    assert kind == {0.01: (True, False), 0.3: (True, True), 100.0: (False, True)}[noise]
+    candidate, payload = Candidate.of_symbols(symbols, "no"), codec.pack(symbols)
+    assert candidate.nbits == payload.nbits == 8 * len(payload.tobytes())
+
+
 @pytest.mark.parametrize("bits", [0.1, 0.5, 2.0, 6.0])
 def test_bits_are_met_from_below(bits: float) -> None:
     x = matrix_of(120, 160)
@@ -190,6 +210,28 @@ def test_symbols_that_are_no_factors_are_refused(changes: dict[str, object]) -> 
     for call in (codec.pack, lambda symbols: codec.dequantize(symbols, x.shape)):
         with pytest.raises(gcodec.ParameterError, match=r"^symbols: they are no factors of a"):
             call(wrong)
+
+
+def test_largest_exponents_of_symbols_are_valid() -> None:
+    codec, x = gcodec.parse("lowrank:rank=2,step=0.3"), matrix_of(12, 10)
+    symbols = codec.quantize(x)._replace(exponents=np.array([MOST_EXPONENT] * 2))  # type: ignore[attr-defined]
+    payload = codec.pack(symbols)
+    assert payload.codec.unpack(payload, x.shape).exponents.tolist() == [MOST_EXPONENT] * 2
+    assert not codec.dequantize(symbols, x.shape).any()
+
+
+def test_factors_of_zeros_are_refused() -> None:
+    """A message of zeros has no string, which decoders refuse beside factors."""
+    codec, x = gcodec.parse("lowrank:rank=2,step=0.3"), matrix_of(12, 10)
+    symbols = codec.quantize(x)
+    for name, size in (("left", 24), ("right", 20), ("residual", 120)):
+        zeros = gcodec.parse("ecsq:step=1.0").quantize(np.zeros(size, np.float32))
+        wrong = symbols._replace(**{name: zeros})  # type: ignore[attr-defined]
+        for call in (codec.pack, lambda symbols: codec.dequantize(symbols, x.shape)):
+            with pytest.raises(
+                gcodec.ParameterError, match=rf"^symbols\.{name}: must be of values"
+            ):
+                call(wrong)
 
 
 def test_factors_of_another_matrix_are_refused() -> None:
@@ -377,8 +419,8 @@ def test_search_starts_from_the_steps_of_the_preceding_message(
 def test_inner_products_of_points_are_exact() -> None:
     """Points with the step 1 are multiples of 1/512; large ones take another path."""
     random = np.random.default_rng(1)
-    for largest in (1 << 12, 1 << 23):
-        integers = random.integers(-largest, largest, (5, 300))
+    for largest, size in ((1 << 12, 300), (1 << 23, 300), (1 << 24, 3000)):
+        integers = random.integers(-largest, largest, (5, size))
         gram = [
             [sum(a * b for a, b in zip(p, q, strict=True)) for q in integers.tolist()]
             for p in integers.tolist()
@@ -439,6 +481,56 @@ def test_allocation_is_the_reverse_water_filling() -> None:
         assert (coded > max(sizes) * allocation.distortion).all()
         bound = shannon_bound(energies, sizes, target * whole)
         assert 0 < bound < nbits(allocation, energies, sizes)
+
+
+def pays(energy: float, distortion: float, sizes: tuple[float, float]) -> bool:
+    """Return whether a component saves more error than its bits would save elsewhere."""
+    if energy <= max(sizes) * distortion:  # a factor would take no bits
+        return False
+    nbits = sum(size / 2 * math.log2(energy / (size * distortion)) for size in sizes)
+    saved = energy - sum(sizes) * distortion
+    return saved > nbits * 2 * math.log(2) * distortion
+
+
+@pytest.mark.parametrize("sizes", [(100.0, 200.0), (7.0, 5000.0), (31.5, 30.0), (1.0, 1.0)])
+def test_components_are_coded_where_they_pay(sizes: tuple[float, float]) -> None:
+    energies = 1.07 ** -np.arange(300.0)
+    for distortion in (1e-3, 3e-5, 1e-7):
+        ranks = [rank for rank, e in enumerate(energies) if not pays(e, distortion, sizes)]
+        assert rank_at(distortion, energies, sizes) == min(ranks, default=300)
+    allocation = allocate(energies, 1.2 * energies.sum(), sizes, 0.5 * energies.sum())
+    assert allocation.rank == rank_at(allocation.distortion, energies, sizes) > 0
+    lost = 1.2 * energies.sum() - energies[: allocation.rank].sum()
+    error = lost + allocation.rank * sum(sizes) * allocation.distortion
+    assert allocation.error == pytest.approx(error, rel=1e-12)
+    coarser = allocation.distortion * (1 + 1e-6)  # which the target does not allow
+    rank = rank_at(coarser, energies, sizes)
+    missing = 1.2 * energies.sum() - energies[:rank].sum()
+    assert allocation.error <= 0.5 * energies.sum() < missing + rank * sum(sizes) * coarser
+    rates = [
+        max(math.log2(energy / (size * allocation.distortion)) / 2, 0) + OVERHEAD
+        for energy in energies[: allocation.rank]
+        for size in sizes
+    ]
+    expected = sum(rate * size for rate, size in zip(rates, sizes * allocation.rank, strict=True))
+    assert nbits(allocation, energies, sizes) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [(100.0, 200.0), (7.0, 5000.0)])
+@pytest.mark.parametrize("target", [0.3, 0.01])
+def test_components_beside_a_residual_save_its_bits(
+    sizes: tuple[float, float], target: float
+) -> None:
+    """The variance of a value of the residual takes the place of the distortion."""
+    energies, n = 1.3 ** -np.arange(60.0), math.prod(sizes)
+    whole = energies.sum() + 0.5
+    target *= whole
+    allocation = beside_residual(energies, whole, sizes, target)
+    variances = [(whole - energies[:rank].sum() + target) / n for rank in range(61)]
+    wanted = [rank for rank, e in enumerate(energies) if not pays(e, variances[rank + 1], sizes)]
+    assert 0 < allocation.rank == wanted[0] < 60
+    assert allocation.distortion == pytest.approx(variances[allocation.rank], rel=1e-12)
+    assert allocation.error == target
 
 
 def test_diagonalization_is_orthogonal() -> None:

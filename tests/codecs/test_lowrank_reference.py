@@ -97,6 +97,29 @@ def test_descriptions_end_at_the_first_bad_field(byte: int, value: int, name: st
     assert dissection.bad == fields[-1].first + fields[-1].nbits
 
 
+def test_exponents_are_not_allocated_for_too_few_bits() -> None:
+    parts = reference.parameters(1 << 16, False), reference.scalars(np.float32(0.5))
+    for nbits in (0, 1 << 16):
+        data = b"\xff" * (nbits // 8)
+        frame = reference_frame.build(14, 1, (9, 14), *parts, data, nbits)
+        with pytest.raises(gcodec.Truncated, match=f"^{nbits} bits cannot contain 65536"):
+            gcodec.decode(frame)
+
+
+def test_a_factor_ends_within_the_payload() -> None:
+    """One byte more would be read from other memory."""
+    valid = gcodec.parse("lowrank:rank=1,step=0.5").encode(gradient((9, 14), 0.1, 0))
+    parts = message.Parts.read(valid, (9, 14))
+    sizes = parts.right.nbits // 8, parts.left.nbits // 8
+    data = bytearray(valid.tobytes())
+    at = len(data) - sum(sizes) - 1
+    assert data[at] == sizes[0]
+    data[at] = wanted = sum(sizes) + 1
+    wrong = valid._replace(data=np.frombuffer(bytes(data), np.uint8))
+    with pytest.raises(gcodec.Truncated, match=f"^{wanted} bytes wanted, {wanted - 1} left"):
+        valid.codec.decode(wrong, (9, 14))
+
+
 def test_products_are_bounded() -> None:
     frame = gcodec.encode(gradient((20, 30), 0.1, 1), "lowrank:rank=2,step=0.5")
     for decode in (gcodec.decode, gcodec.Frame.from_bytes):

@@ -338,7 +338,12 @@ def test_nonfinite_values_leave_the_residual_unchanged(scale: Any, value: float)
     codec = codec_of(MiniFloat("e2m1"), scale=scale)
     x, residual = np.ones(2, np.float32), f32(0.5, -3)
     x[1] = value
-    for call in (codec.quantize, codec.encode, lambda x: codec.quantize_residual(x, residual)):
+    for call in (
+        codec.quantize,
+        codec.encode,
+        lambda x: codec.quantize_residual(x, residual),
+        lambda x: codec._try(x, 0),
+    ):
         with pytest.raises(ParameterError, match="1 NaN or Inf, the first at flat index 1"):
             call(x)
     x = f32(1, LARGEST)
@@ -505,6 +510,66 @@ def test_the_first_wrong_code_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
             at = 600_000 * (2 if fmt.width <= 4 else 1) + (fmt.width <= 4)
             with pytest.raises(Corrupt, match=f"element {at} "):
                 minifloat.check(first, n, fmt)
+
+
+@pytest.mark.parametrize("table", ["empirical", 0])
+@pytest.mark.parametrize(
+    ("format", "code"),
+    [
+        *(("e2m1", code) for code in ("huffman", "pair", "planes", "rans", "context")),
+        *(("e4m3", code) for code in ("huffman", "planes", "rans", "context")),
+    ],
+)
+def test_codes_of_long_tensors_have_the_same_values(
+    format: str, code: str, table: int | str
+) -> None:
+    """Coders process a long tensor in parts; its last byte may contain one code."""
+    x = np.random.default_rng(0).standard_normal((1 << 20) + 5).astype(np.float32)
+    codec = codec_of(MiniFloat(format), code=code, table=table, scale=0.25)
+    symbols = codec.quantize(x)
+    payload, expected = codec.pack(symbols), codec.dequantize(symbols, x.size)
+    assert gs.same_bits(codec.decode(payload, x.size), expected)
+    assert codec.unpack(payload, x.size).codes.tobytes() == symbols.codes.tobytes()
+
+
+@pytest.mark.parametrize("block", [0, 4])
+@pytest.mark.parametrize("fmt", [MiniFloat("e2m1"), MiniFloat("e4m3")], ids="-".join)
+def test_symbols_of_another_tensor_are_refused(fmt: MiniFloat, block: int) -> None:
+    """A decoder would read beyond the codes or the factors."""
+    codec = codec_of(fmt, block=block, scale=0.25)
+    symbols = codec.quantize(np.arange(20, dtype=np.float32))
+    wrong = [{"codes": symbols.codes[:-1]}, {"codes": np.append(symbols.codes, np.uint8(0))}]
+    wrong += [{"factors": symbols.factors[1:]}] if block else [{"factors": symbols.codes[:1]}]
+    for changes in (*wrong, {"n": 21}, {"n": 18}):
+        for call in (codec.pack, lambda symbols: codec.dequantize(symbols, 20)):
+            with pytest.raises(ParameterError, match=r"^symbols"):
+                call(symbols._replace(**changes))
+
+
+def test_omitted_codes_of_contexts_are_refused() -> None:
+    payload = codec_of(MiniFloat("e2m1"), code="context", scale=1.0).encode(f32(*range(13)))
+    assert payload.codec.decode(payload, 13).max() == 12
+    for style in ("fn", "ieee"):
+        narrow = codec_of(MiniFloat("e2m1", style), code="context", scale=1.0)
+        with pytest.raises(gcodec.FormatError):
+            narrow.decode(payload._replace(codec=narrow), 13)
+
+
+def test_planes_end_within_the_payload() -> None:
+    codec = codec_of(MiniFloat("e4m3"), code="planes", scale=1.0, table="empirical")
+    with pytest.raises(Truncated, match="has 72 bits, its signs and mantissas 80"):
+        codec.decode(bytes(9), 20, nbits=72)
+
+
+def test_values_beyond_float16_leave_the_residual_unchanged() -> None:
+    """The sum 80000 has the code of 90000, which float16 rounds to infinity."""
+    codec = codec_of(MiniFloat("e2m1"), scale=30000.0)
+    x, residual = np.float16([60000]), f32(20000)
+    with pytest.raises(ParameterError, match="float16"):
+        codec.quantize_residual(x, residual)
+    assert residual.tolist() == [20000]
+    codec.quantize_residual(x, residual, decay=0.5)
+    assert residual.tolist() == [10000]
 
 
 @each_format

@@ -254,6 +254,22 @@ def test_integers_of_any_kind() -> None:
     assert repr(minmax(bits=4)) == "MinMax(bits=4)"
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("spec", ["minmax", "minmax:bucket=7", "minmax:rounding=stochastic"])
+def test_nonfinite_values_are_refused(spec: str, value: float) -> None:
+    x, residual, codec = np.arange(100, dtype=np.float32), f32(*[1] * 100), gcodec.parse(spec)
+    x[41] = value
+    for call in (
+        lambda: gcodec.encode(x, codec),
+        lambda: codec.quantize(x),
+        lambda: codec.quantize_residual(x, residual),
+        lambda: codec._try(x, 0),
+    ):
+        with pytest.raises(ParameterError, match="1 NaN or Inf, the first at flat index 41"):
+            call()
+    assert (residual == 1).all()
+
+
 RANGES = [
     *((math.nan, 1), (0, math.nan), (-math.inf, 1), (0, math.inf), (1, 0), (1e-45, 0)),
     *((-0.0, 1), (-1, -0.0), (-0.0, 0.0), (0.0, -0.0), (-0.0, -0.0), (math.inf, math.inf)),
@@ -312,6 +328,7 @@ def test_laws() -> None:
     assert minmax(bits=2, bucket=11).contraction(1000) == 0.5
     assert minmax(bits=2, bucket=20).contraction(1000) is None
     assert minmax(bits=2, bucket=11, rounding="stochastic").contraction(1000) is None
+    assert minmax(rounding="stochastic").unbiased and not minmax().unbiased
     for n in (0, 1, 2):
         assert minmax(bits=1).variance(n) == 0 and minmax(bits=1).contraction(n) == 1
 

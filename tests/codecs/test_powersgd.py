@@ -215,6 +215,28 @@ def test_frames_beyond_the_limit_of_products_are_refused() -> None:
     assert np.array_equal(gcodec.decode(values, limits=limits), x)
 
 
+@pytest.mark.parametrize("shape", [(7,), (2, 3), (12, 11)])
+def test_nonfinite_input_is_refused(shape: tuple[int, ...]) -> None:
+    """Tensors whose values are sent, and one with factors."""
+    codec = gcodec.parse("powersgd")
+    for wrong in (np.nan, np.inf, -np.inf):
+        x = np.ones(shape, np.float32)
+        x.reshape(-1)[5] = wrong
+        for call in (codec.quantize, codec.encode, lambda x: gcodec.encode(x, codec)):
+            with pytest.raises(gcodec.ParameterError, match="the first at flat index 5"):
+                call(x)
+
+
+@pytest.mark.parametrize(("shape", "count"), [((7,), 7), ((2, 3), 6), ((12, 11), 4 * 23)])
+def test_payloads_of_another_length_are_refused(shape: tuple[int, ...], count: int) -> None:
+    codec = gcodec.parse("powersgd")
+    data = np.ones(count + 1, np.float32).view(np.uint8).tobytes()
+    assert codec.decode(data[: 4 * count], shape).shape == shape
+    for end, error in ((4 * count - 4, gcodec.Truncated), (4 * count + 4, gcodec.Corrupt)):
+        with pytest.raises(error):
+            codec.decode(data[:end], shape)
+
+
 def test_nonfinite_values_are_refused() -> None:
     codec = gcodec.parse("powersgd:rank=1")
     payload = codec.encode(matrix(4, 4, 1))

@@ -76,6 +76,35 @@ def test_free_codes(x: np.ndarray, setting: reference.Setting, index: str) -> No
     assert message == reference.encode(x.reshape(-1), x.shape, setting)
 
 
+@given(tensors(), parameters())
+@examples(30)
+def test_automatic_codes_are_the_shortest(x: np.ndarray, setting: reference.Setting) -> None:
+    """Equally frequent bins need no codewords, and a table costs bits."""
+    shortest, *others = (
+        codec_of(setting, code=code, index=setting.index).encode(x).nbits
+        for code in ("auto", "none", "huffman")
+    )
+    assert shortest == min(others)
+
+
+def test_symbols_of_another_tensor_are_refused() -> None:
+    codec: Any = gcodec.parse("sparseloco:k=2,chunk=4")
+    symbols = codec.quantize(np.arange(1, 17, dtype=np.float32))
+    last = symbols.positions.copy()
+    last[-1] = 16
+    for n, changes in (
+        (15, {}),
+        (16, {"n": 15}),
+        (16, {"positions": symbols.positions[:-1]}),
+        (16, {"bins": symbols.bins[:-1]}),
+        (16, {"positions": last}),
+        (16, {"positions": np.roll(symbols.positions, 1)}),
+        (16, {"positions": symbols.positions // 4 * 4}),
+    ):
+        with pytest.raises(ParameterError, match=r"^symbols"):
+            codec.dequantize(symbols._replace(**changes), n)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("chunk", [2, 3, 64, 256])
 def test_tiles(shape: tuple[int, ...], chunk: int) -> None:

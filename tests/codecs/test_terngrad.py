@@ -218,6 +218,26 @@ def test_bytes_above_242_are_refused(byte: int) -> None:
             codec.decode(raw, 10, scale=1.0)
 
 
+@pytest.mark.parametrize("pack", ["base3", "rans", "context"])
+@pytest.mark.parametrize("at", [0, 7])
+def test_bytes_of_symbols_above_242_are_refused(pack: str, at: int) -> None:
+    """The table of five codes has 243 entries."""
+    codec: Any = gcodec.parse(f"terngrad:pack={pack}")
+    symbols = codec.quantize(np.ones(40, np.float32))
+    for byte in (243, 255):
+        symbols.codes[at] = byte
+        for call in (codec.pack, lambda symbols: codec.dequantize(symbols, 40)):
+            with pytest.raises(ParameterError, match="symbols: bytes of five codes must be below"):
+                call(symbols)
+    symbols.codes[at] = 242
+    assert (codec.dequantize(symbols, 40)[5 * at : 5 * at + 5] == -symbols.scale).all()
+
+
+def test_only_unclipped_values_are_unbiased() -> None:
+    assert gcodec.parse("terngrad:clip=0").unbiased
+    assert not any(gcodec.parse(f"terngrad:clip={clip}").unbiased for clip in (0.5, 2.5, 100.0))
+
+
 def test_symbols_of_another_shape_are_refused() -> None:
     """The contexts of a code are its neighbors in the tensor, so each code needs its place."""
     codec = terngrad(pack="context")

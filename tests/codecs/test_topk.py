@@ -142,6 +142,31 @@ def test_contraction(data: st.DataObject) -> None:
     assert (unsent**2).sum() <= (1 - bound) * (x**2).sum() * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(
+    ("spec", "bound"),
+    [
+        *(("topk:k=5", 0.05), ("topk:ratio=0.3", 0.3), ("topk:k=500", 1.0)),
+        *(("topk:threshold=0.5", None), ("topk:threshold=0.5,value=int8", None)),
+        *((f"topk:value={value}", None) for value in ("float16", "bfloat16", "int8", "sign")),
+    ],
+)
+def test_contraction_needs_exact_values_and_a_number_of_them(
+    spec: str, bound: float | None
+) -> None:
+    codec = gcodec.parse(spec)
+    assert codec.contraction(100) == bound
+    assert codec.contraction(0) == (None if bound is None else 1)
+
+
+def test_symbols_of_another_size_are_refused() -> None:
+    codec = gcodec.parse("topk:k=2")
+    symbols = codec.quantize(f32(3, -2, *[0] * 8))
+    assert codec.dequantize(symbols, 10).tolist() == [3, -2, *[0] * 8]
+    for n in (1, 2, 9, 11):
+        with pytest.raises(gcodec.ParameterError, match=r"^symbols"):
+            codec.dequantize(symbols, n)
+
+
 def test_real_gradient() -> None:
     with open_dump(EXAMPLE) as dump:
         for entry in dump.entries:

@@ -22,9 +22,10 @@ from gcodec import Codec, Payload, register
 from gcodec.analysis.dissect import UNDECODED, Dissection
 from gcodec.arrays.source import outlet
 from gcodec.codec import registry
+from gcodec.codecs import sparseloco
 from gcodec.codecs.dct8 import levels
 from gcodec.codecs.lowrank.message import MOST_EXPONENT
-from gcodec.fields.walker import KINDS, FieldSpan, FieldWalker
+from gcodec.fields.walker import CHUNK, KINDS, FieldSpan, FieldWalker
 from gcodec.frame import crc32c
 from gcodec.wire import primitives
 
@@ -199,6 +200,43 @@ def test_every_codec_is_fully_described(codec: Codec) -> None:
     assert not any(UNDECODED in field.meaning for field in fields)
     kinds = {"header", "norm", "scale", "table", "index", "sign", "level", "value", "pad"}
     assert set(actual.totals) <= kinds
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("minmax:bits=3,bucket=7", "terngrad:pack=base3", "qsgd:code=packed,form=dense,bucket=7"),
+        *("minifloat:code=none,block=9", "minifloat:code=planes,format=e4m3,block=9"),
+        *("minifloat:code=pair,block=9", "blockwise:block=32", "microscale:format=nvfp4"),
+    ],
+)
+def test_long_payloads_are_described_in_parts(spec: str) -> None:
+    """The last part begins within a bucket or a block."""
+    x = np.random.default_rng(0).standard_normal(2 * CHUNK + 101).astype(np.float32)
+    check_dissection(gcodec.encode(x * 2.0 ** (np.arange(x.size) % 29), spec))
+
+
+def test_ends_of_ranges_are_named() -> None:
+    x = np.float32([3, -1, 2, 7, 5])
+    fields = dissected(gcodec.encode(x, "minmax:bucket=2"))[1]
+    ends = [(f.name, f.number, f.value) for f in fields if f.kind == "scale"]
+    assert ends == [
+        *(("low", 0, -1.0), ("high", 0, 3.0), ("low", 1, 2.0), ("high", 1, 7.0)),
+        *(("low", 2, 5.0), ("high", 2, 5.0)),
+    ]
+
+
+@pytest.mark.parametrize("shape", [(200,), (12, 11)])
+def test_numbers_of_powersgd_are_those_of_the_payload(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    frame = gcodec.encode(x, "powersgd:rank=2")
+    numbers = [field for field in dissected(frame)[1] if field.kind == "value"]
+    payload = gcodec.Frame.from_bytes(frame).payload.tobytes()
+    assert [field.value for field in numbers] == np.frombuffer(payload, "<f4").tolist()
+    if len(shape) == 1:
+        assert same_except_nan(decoded(numbers, 200, "float32"), x)
+    else:  # a number of a factor affects many elements
+        assert not any(field.decoded or field.element for field in numbers)
 
 
 def test_fields_without_a_level_are_errors() -> None:
@@ -479,6 +517,8 @@ NAN, ZERO, LARGE = (bytes(np.float32(number).data) for number in (np.nan, 0, 3e3
         *[("microscale:format=mxfp6e2m3", at, b"\xff", at) for at in (300, 307)],
         *[("microscale:format=mxfp4,code=huffman", 0, wrong, 0) for wrong in (b"\x02", b"\xff")],
         ("microscale:format=mxfp6e2m3,code=huffman", 0, b"\x02", 0),
+        *[("minmax:bucket=32", at, b"\x7f\xc0", at) for at in (0, 8 * 299)],  # NaN as low
+        *[("terngrad:pack=base3", at, b"\xf3", at) for at in (0, 1919)],  # 243, one too large
     ],
 )
 def test_errors_are_placed_at_their_bytes(spec: str, at: int, wrong: bytes, bad: float) -> None:
@@ -492,6 +532,43 @@ def test_errors_are_placed_at_their_bytes(spec: str, at: int, wrong: bytes, bad:
     assert actual.bad == 8 * (len(broken.header()) + bad)
     assert all(f.first < actual.bad for f in fields if f.value is not None)
     assert str(actual.error) == str(decoding_error(broken.to_bytes(), None))
+
+
+@pytest.mark.parametrize(("byte", "reason"), [(0xC0, "bin 3 of 3"), (0x01, "bits of a byte")])
+def test_bytes_of_bins_are_refused(
+    byte: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last byte contains one bin of two bits, below 3, and six zeros."""
+    pack = sparseloco.pack_fields
+
+    def changed(bins: np.ndarray, layout: Any) -> np.ndarray:
+        data = pack(bins, layout)
+        data[-1] |= byte
+        return data
+
+    x = np.random.default_rng(0).standard_normal(20).astype(np.float32)
+    with monkeypatch.context() as patched:
+        patched.setattr(sparseloco, "pack_fields", changed)
+        broken = gcodec.encode(x, "sparseloco:k=1,chunk=4,code=huffman,bins=3")
+    actual, fields = dissected(broken)
+    assert sum(len(field.decoded) for field in fields) == 4
+    assert isinstance(actual.error, gcodec.Corrupt) and reason in str(actual.error)
+    assert str(actual.error) == str(decoding_error(broken, None))
+
+
+@pytest.mark.parametrize("pack", ["base3", "rans"])
+@pytest.mark.parametrize("number", [3, 9, 81])
+def test_pad_codes_that_are_not_zero_are_refused(pack: str, number: int) -> None:
+    """The last byte contains one code, and four pad codes."""
+    codec = gcodec.parse(f"terngrad:pack={pack},clip=0")
+    symbols = codec.quantize(np.ones(201, np.float32), seed=1)
+    symbols.codes[-1] = number  # type: ignore[attr-defined]
+    payload = codec.pack(symbols)
+    broken = gcodec.Frame(payload.codec, "float32", (201,), payload).to_bytes()
+    actual, fields = dissected(broken)
+    assert sum(len(field.decoded) for field in fields) == 200
+    assert isinstance(actual.error, gcodec.Corrupt)
+    assert str(actual.error) == str(decoding_error(broken, None))
 
 
 @pytest.mark.parametrize(("n", "method"), [(64, "as they are"), (9600, "in words")])

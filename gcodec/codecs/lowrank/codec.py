@@ -205,6 +205,8 @@ class LowRank(Codec):
             if part is not None:
                 codec._check_type(f"symbols.{name}", part)
                 codec._check_symbols(part)
+                if symbols.rank and part.scales is None:  # ecsq writes no string for zeros
+                    raise ParameterError(f"symbols.{name}: must be of values that are not all 0")
 
     def _pack(self, symbols: LowRankSymbols) -> Payload:
         return self._payload(Candidate.of_symbols(symbols, self.trellis))

