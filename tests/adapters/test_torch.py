@@ -317,6 +317,29 @@ def test_tensors_with_nan_or_zeros_share_no_frame() -> None:
     assert [kept(coder) for coder in pair] == before
 
 
+def test_zero_gradient_shares_no_frame_and_keeps_residual() -> None:
+    coder = shared_coders()[0]
+    for step in range(2):
+        mine, before = parts(step, "minmax:bits=3"), kept(coder)
+        mine[1].values[...] *= 1 - step
+        coder.average(mine, [coder.encode(mine, step)])
+        coder.commit()
+    assert not mine[1].values.any()
+    after = kept(coder)
+    assert after["residual:a"] == before["residual:a"]
+    assert [after[f"step:{name}"] for name in "ab"] == [1, 2]
+
+
+def test_two_tensors_below_the_bound_share_a_frame() -> None:
+    """The coded ones have 64 and 21 elements."""
+    spec, messages = "minmax:bits=3", []
+    for below in (0, 21, 22, 64, 65):
+        coder = BucketCoder(gcodec.Feedback(spec, seed=3), 3, 0, Key(None), below)
+        messages.append(coder.encode(parts(1, spec), 0))
+    assert messages[:4] == [messages[0]] * 4
+    assert b"members" in messages[4]
+
+
 def test_damaged_shared_frames_are_refused() -> None:
     coder = shared_coders()[0]
     message = coder.encode(parts(1, "minmax:bits=3"), 0)

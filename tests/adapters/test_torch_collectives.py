@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,9 +17,9 @@ from rank_processes import run_ranks
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import gcodec.torch  # noqa: E402
-from gcodec.advisor import Link  # noqa: E402
+from gcodec.advisor import Link, break_even  # noqa: E402
 from gcodec.errors import ParameterError  # noqa: E402
-from gcodec.torch import choice  # noqa: E402
+from gcodec.torch import agreement, choice  # noqa: E402
 from gcodec.torch.nodes import Nodes, find_nodes  # noqa: E402
 from gcodec.torch.saved_state import Place, SavedState, redistribute  # noqa: E402
 from gcodec.training.collectives import share_of  # noqa: E402
@@ -387,6 +389,8 @@ def test_shares_cover_a_tensor() -> None:
         x = np.arange(np.prod(shape)).reshape(shape)
         parts = [share_of(x, i, size).reshape(-1) for i in range(size)]
         np.testing.assert_array_equal(np.concatenate(parts), x.reshape(-1))
+        if shape[0] >= size:  # whole rows
+            assert {share_of(x, i, size).shape[1:] for i in range(size)} == {shape[1:]}
 
 
 @pytest.mark.parametrize(
@@ -396,3 +400,140 @@ def test_states_without_a_possible_place_are_refused(place: list[int]) -> None:
     state, _ = gcodec.torch.ddp_hook("sign", model=torch.nn.Linear(8, 8))
     with pytest.raises(ParameterError, match=r"^state\['place'\]"):
         state.load_state_dicts([{"iteration": 0, "rank": 0, "size": 1, "place": place}])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"iteration": 4}, r"^states: iteration=4: must be 3$"),
+        ({"size": 3}, r"^states: size=3: must be 2$"),
+        ({"rank": 2}, r"^states: rank=2: must be a rank below the size 2$"),
+        ({"rank": 0}, r"^states: ranks=\[0, 0\]: must be all different$"),
+    ],
+)
+def test_states_that_do_not_belong_together_are_refused(
+    change: dict[str, int], message: str
+) -> None:
+    state, _ = gcodec.torch.ddp_hook("sign", model=torch.nn.Linear(8, 8))
+    states = [{"iteration": 3, "rank": rank, "size": 2} for rank in range(2)]
+    with pytest.raises(ParameterError, match=message):
+        state.load_state_dicts([states[0], states[1] | change])
+    assert state.iteration == 0
+
+
+@pytest.mark.parametrize("inside", [1, 4])
+@pytest.mark.parametrize("two_phase", [0, 1])
+def test_break_even_link_of_a_place(
+    inside: int, two_phase: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Count what a rank sends, receives and codes, by hand, and compare with the advisor."""
+    nodes, dense, message, encode, decode = 3, 16e6, 1e6, 0.5, 0.25
+    state, _ = gcodec.torch.ddp_hook("sign")
+    place = Place(0, inside, 1, nodes, two_phase)
+    monkeypatch.setattr(type(state), "_place", place)
+    assert np.isnan(state.pays_below)
+    state.gradient_nbytes = int(inside * dense)
+    traffic = state._traffic
+    if two_phase:  # shares to the other nodes, a mean to them; a mean has the size of a share
+        traffic.received_nbytes = int(2 * (nodes - 1) / nodes * message)
+        traffic.encode_seconds, traffic.decode_seconds = encode * (1 + 1 / nodes), 2 * decode
+        expected = break_even(dense, message, encode, decode, nodes, "two-phase")
+    else:
+        traffic.message_nbytes = int(message)
+        traffic.encode_seconds, traffic.decode_seconds = encode, nodes * decode
+        expected = break_even(dense, message, encode, decode, nodes)
+    assert state.pays_below == pytest.approx(8 * expected, rel=1e-6)
+    monkeypatch.setattr(type(state), "_place", place._replace(node=0, nodes=1))
+    assert np.isnan(state.pays_below)
+
+
+class Scripted:
+    """A key-value store in which some keys appear only when they have been asked for once."""
+
+    def __init__(self, *late: str) -> None:
+        self.values: dict[str, str] = {}
+        self.late = set(late)
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+    def check(self, keys: list[str]) -> bool:
+        is_late = keys[0] in self.late
+        self.late -= {*keys}
+        return keys[0] in self.values and not is_late
+
+    def get(self, key: str) -> bytes:
+        return self.values[key].encode()
+
+
+@pytest.mark.parametrize(
+    ("reports", "late", "expected"),
+    [
+        ({0: "", 1: "a reason"}, [], ([2], ["a reason"])),
+        ({0: "", 1: "", 2: ""}, [1], ([1], [])),
+        ({0: "", 1: "", 2: "a reason"}, [1], ([], ["a reason"])),
+        ({0: "", 1: "", 2: ""}, [], ([], [])),
+    ],
+)
+def test_roll_call_names_absent_and_late_ranks(
+    reports: dict[int, str], late: list[int], expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Scripted(*(agreement._failure_key("group", rank) for rank in late))
+    monkeypatch.setattr(agreement, "_store", lambda: store)
+    monkeypatch.setattr(agreement, "_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(agreement, "_LATE_SECONDS", 0)
+    for rank, reason in reports.items():
+        monkeypatch.setattr("torch.distributed.get_rank", lambda rank=rank: rank)
+        agreement.report_failure("group", reason)
+    agreement.report_failure("another group", "another reason")
+    assert agreement.roll_call("group", range(3), 0.2) == expected
+
+
+def test_store_that_does_not_answer_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("the connection is closed")
+
+    monkeypatch.setattr(agreement, "_store", fail)
+    agreement.report_failure("group", "a reason")
+    assert agreement.roll_call("group", [0, 1], 0.1) == ([], [])
+
+
+@pytest.mark.parametrize("can_delete", [True, False])
+def test_greatest_number_of_each_call(can_delete: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of the same ranks do not mix, and their keys do not become more with each of them."""
+    store = torch.distributed.HashStore()
+    if not can_delete:
+        store = Undeletable(store)
+    monkeypatch.setattr(agreement, "_store", lambda: store)
+
+    def member(number: int) -> list[int]:
+        return [
+            agreement.greatest_of([4, 2], number * (-1) ** call, timedelta(seconds=60))
+            for call in range(6)
+        ]
+
+    with ThreadPoolExecutor(2) as threads:
+        results = list(threads.map(member, (1, 3)))
+    assert results == [[3, -1] * 3] * 2
+    assert agreement.greatest_of([7], 5, None) == 5
+    if can_delete:
+        assert store.num_keys() == 1 + 2 + 1 + 1  # counts, and the numbers of the last calls
+
+
+class Undeletable:
+    """A store that cannot delete keys, as some stores of torch cannot."""
+
+    def __init__(self, store: Any) -> None:
+        self.add, self.set, self.get, self.wait = store.add, store.set, store.get, store.wait
+
+    def delete_key(self, key: str) -> None:
+        raise RuntimeError("this store deletes nothing")
+
+
+def test_names_that_only_another_rank_has_are_compared() -> None:
+    texts = [json.dumps(values).encode() for values in ({"a": 1}, {"a": 1, "b": 2})]
+    group = cast(Any, SimpleNamespace(all_gather=lambda text: texts))
+    with pytest.raises(ParameterError, match=r"^f: the ranks differ: b=None on rank 0, 2 on ra"):
+        agreement.check_agreement(group, "f", {"a": 1})
+    texts[1] = texts[0]
+    agreement.check_agreement(group, "f", {"a": 1})
