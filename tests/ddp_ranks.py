@@ -701,9 +701,14 @@ def refusal_of(call: Any, *args: Any, **options: Any) -> str | None:
 
 
 def mismatch() -> dict[str, Any]:
-    """Start ranks with different seeds; the first step must fail and name the setting."""
-    seed = dist.get_rank() + 3
-    return {"error": error_of(Training("sign", seed=seed), 0)}
+    """Start ranks with different seeds or steps; the first step must fail and name the value."""
+    rank = dist.get_rank()
+    loaded = Training("sign")
+    loaded.state.load_state_dict(loaded.state.state_dict() | {"iteration": torch.tensor(rank)})
+    return {
+        "error": error_of(Training("sign", seed=rank + 3), 0),
+        "loaded": error_of(loaded, 0),
+    }
 
 
 def communicator(group: dist.ProcessGroup | None = None) -> dict[str, Any]:

@@ -390,6 +390,42 @@ def unused() -> dict[str, Any]:
     return {"digest": training.digest(), "names": sorted(names)}
 
 
+class Scaled(torch.nn.Module):
+    """Model with a frozen parameter of another dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.weight = torch.nn.Parameter(torch.randn(16, 16))
+        self.scale = torch.nn.Parameter(torch.randn(16).bfloat16(), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.weight) * self.scale.float()
+
+
+def dtypes() -> dict[str, Any]:
+    """Gather the bytes of parameters of several dtypes, which no codec compresses."""
+    net, size = Scaled(), dist.get_world_size()
+    expected = {name: p.detach().clone() for name, p in net.named_parameters()}
+    fully_shard(net, mesh=init_device_mesh("cpu", (size,)))
+    comm = gcodec.torch.fsdp_comm("sign", parameters="sign", min_numel=0)
+    comm.register(net)
+    seen: dict[str, torch.Tensor] = {}
+
+    def look(module: Any, arguments: Any) -> None:
+        seen.update({n: p.detach().clone() for n, p in module.named_parameters()})
+        seen["sent"] = torch.tensor(comm.sent_nbytes)
+
+    net.register_forward_pre_hook(look)
+    net(torch.ones(1, 16)).sum().backward()
+    return {
+        "exact": all(torch.equal(seen[name], p) for name, p in expected.items()),
+        "sent": int(seen["sent"]),
+        "shard": sum(p.nbytes for p in expected.values()) // size,
+        "residuals": sorted(key for key in comm.state_dict() if "residual" in key),
+    }
+
+
 def tensor_parallel() -> dict[str, Any]:
     """Cut two layers by tensor parallelism as well; pairs of ranks hold the same third layer."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
@@ -17,11 +17,16 @@ from rank_processes import run_ranks
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import gcodec.torch  # noqa: E402
+from gcodec import advisor  # noqa: E402
 from gcodec.advisor import Link, break_even  # noqa: E402
 from gcodec.errors import ParameterError  # noqa: E402
 from gcodec.torch import agreement, choice  # noqa: E402
+from gcodec.torch.exchange import Traffic  # noqa: E402
+from gcodec.torch.factors import Factors  # noqa: E402
+from gcodec.torch.messages import Part  # noqa: E402
 from gcodec.torch.nodes import Nodes, find_nodes  # noqa: E402
 from gcodec.torch.saved_state import Place, SavedState, redistribute  # noqa: E402
+from gcodec.training import Simulator  # noqa: E402
 from gcodec.training.collectives import share_of  # noqa: E402
 
 PAIR = (
@@ -308,6 +313,97 @@ def test_choice_follows_the_advisor(
     assert f"{bits:.3g} bits per value" in chosen.reason
 
 
+def test_choice_follows_the_slowest_rank_and_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank measures others, and all choose the same."""
+    links = [Link(1e8), Link(1e6)]
+    codings = [choice.Coding(8, 1e-9, 1e-8, 0.1), choice.Coding(2, 1e-8, 1e-9, 0.2)]
+    monkeypatch.setattr(choice, "measure_link", lambda group: links[group.rank])
+
+    def worker(communicator: Any) -> choice.Choice:
+        coding = codings[communicator.rank]
+        return choice.choose_collective(coding, 10**6, communicator, None)
+
+    first, second = Simulator(2).run(worker)
+    assert first == second
+    measured = "8 bits per value, coding 100 and 100 million values per second, links of 1 MB/s"
+    assert measured in first.reason
+
+
+def test_measured_coding_is_that_of_compressed_values() -> None:
+    codec, x = gcodec.parse("topk:k=1"), np.array([[3, 4, np.inf, np.nan]], np.float32)
+    dense = Part("b", np.ones(5, np.float32), None)
+    empty = Part("e", np.zeros((0, 3), np.float32), codec)
+    assert choice.measure_coding([dense, empty]) == choice.Coding(0.0, 0.0, 0.0, 0.0)
+    measured = choice.measure_coding([dense, Part("w", x, codec), empty])
+    frame = gcodec.encode(np.nan_to_num(x, posinf=0), codec, name="w")
+    assert measured.bits == 8 * len(frame) / 4
+    assert measured.error == pytest.approx(9 / 25)
+    assert min(measured.encode, measured.decode) > 0
+    zeros = choice.measure_coding([Part("w", np.zeros_like(x), codec)])
+    assert zeros.error == 0
+
+
+def test_measured_link_is_that_of_the_fastest_gathers(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, link, calls = [0.0], Link(1e8, latency=1e-3), list[int]()
+
+    def all_gather(message: bytes, head_nbytes: int) -> list[bytes]:
+        assert head_nbytes == len(message)
+        calls.append(len(message))
+        is_disturbed = len(calls) % 3 != 2
+        clock[0] += advisor.ring_all_gather(len(message), 4, link) + 0.5 * is_disturbed
+        return [message] * 4
+
+    monkeypatch.setattr(choice, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    measured = choice.measure_link(cast(Any, SimpleNamespace(size=4, all_gather=all_gather)))
+    assert measured.bandwidth == pytest.approx(1e8)
+    assert measured.latency == pytest.approx(1e-3)
+
+
+def test_factors_of_a_dropped_step_are_undone() -> None:
+    """The state is that of the last completed step, even during a step."""
+    codecs = {"a": "powersgd:rank=1", "b": "powersgd:rank=2", "c": None}
+
+    def parts(rank: int, step: int) -> list[Part]:
+        rng = np.random.default_rng([rank, step])
+        return [
+            Part(name, rng.standard_normal((20, 12), np.float32), spec and gcodec.parse(spec))
+            for name, spec in codecs.items()
+        ]
+
+    def same(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> bool:
+        return first.keys() == second.keys() and all(
+            np.array_equal(first[key], second[key]) for key in first
+        )
+
+    def worker(communicator: Any) -> None:
+        factors, twin = (Factors(communicator, 3) for _ in range(2))
+        for step in range(3):
+            means = []
+            for each in (factors, twin):
+                bucket = parts(communicator.rank, step)
+                each.average(bucket, step, Traffic())
+                each.commit()
+                means.append([part.values for part in bucket])
+            assert all(map(np.array_equal, *means))
+            before = factors.state_dict()
+            assert any(key.startswith("1:residual:a") for key in before)
+            assert any(key.startswith("2:residual:b") for key in before)
+            for _ in range(2):  # two buckets of a step that is dropped
+                factors.average(parts(communicator.rank, 7), step, Traffic())
+                assert same(factors.state_dict(), before)
+            factors.rollback()
+            assert same(factors.state_dict(), before)
+            assert np.array_equal(factors.residual("a"), before["1:residual:a"])
+        for state in ({"residual:a": np.ones((20, 12))}, {**before, "x:start:a": np.ones(3)}):
+            with pytest.raises(ParameterError, match="must be RANK:KEY of a Power"):
+                factors.load_state_dict(state)
+        assert same(factors.state_dict(), before)
+        with pytest.raises(ParameterError, match="name='c': must be one that was compressed"):
+            factors.residual("c")
+
+    Simulator(2).run(worker)
+
+
 KINDS = [(4, 1, 0), (3, 1, 1), (4, 2, 0), (6, 2, 1), (2, 2, 0)]  # ranks, of a node, two phases
 
 
@@ -418,6 +514,32 @@ def test_states_that_do_not_belong_together_are_refused(
     states = [{"iteration": 3, "rank": rank, "size": 2} for rank in range(2)]
     with pytest.raises(ParameterError, match=message):
         state.load_state_dicts([states[0], states[1] | change])
+    assert state.iteration == 0
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """Make a process group of this process alone."""
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_loaded_state_replaces_those_of_another_run() -> None:
+    """Before the advisor has chosen a collective, which the states of another run wait for."""
+    model = torch.nn.Linear(8, 8)
+    state, _ = gcodec.torch.ddp_hook("topk:k=3", model=model, collective="auto", min_numel=0)
+    before = state.state_dict()
+    counters = {"iteration": 5, "size": 2, "step:weight": torch.tensor(2)}
+    residuals = [{"rank": rank, "residual:weight": torch.ones(8, 8) * rank} for rank in range(2)]
+    state.load_state_dicts([counters | residual for residual in residuals])
+    restored = state.state_dict()
+    assert state.iteration == restored["iteration"] == 5
+    assert torch.equal(restored["residual:weight"], torch.full((8, 8), 0.5))
+    state.load_state_dict(before)
+    assert state.state_dict() == before
     assert state.iteration == 0
 
 

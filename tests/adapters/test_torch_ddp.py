@@ -187,6 +187,7 @@ def test_invalid_arguments_are_refused(pair: Callable[[str], list[Any]]) -> None
 def test_mismatched_settings_are_refused(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("mismatch"):
         assert rank["error"] == "ddp_hook: the ranks differ: seed=3 on rank 0, 4 on rank 1"
+        assert rank["loaded"] == "ddp_hook: the ranks differ: iteration=0 on rank 0, 1 on rank 1"
 
 
 def test_unresponsive_rank_times_out(pair: Callable[[str], list[Any]]) -> None:
