@@ -689,7 +689,10 @@ def arguments() -> dict[str, Any]:
     rank = dist.get_rank()
     groups: tuple[Any, ...] = (5, "x", [], [1 - rank], [rank, rank], [rank, 2], [rank, -1])
     refusals += [("group", refusal_of(make.apart, wrong)) for wrong in groups]
-    return {"wrong": [pair for pair in refusals if not str(pair[1]).startswith(pair[0])]}
+    return {
+        "wrong": [pair for pair in refusals if not str(pair[1]).startswith(pair[0])],
+        "ranks": make.apart([rank, 1 - rank]).ranks,  # the members may list them in any order
+    }
 
 
 def refusal_of(call: Any, *args: Any, **options: Any) -> str | None:
@@ -727,6 +730,7 @@ def communicator(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
         "to": members.all_to_all(to) == [bytes([r, own]) * (5 * own + r) for r in range(size)],
         "sum": values.tolist(),
         "exchange": members.exchange(partner, messages[own]) == messages[partner],
+        "itself": members.exchange(own, b"x") == b"x",
         "broadcast": [members.broadcast(messages[own], r) == messages[r] for r in range(size)],
         "refused": [
             refusal_of(members.exchange, size, b""),

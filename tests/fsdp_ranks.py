@@ -222,6 +222,10 @@ def resume() -> dict[str, Any]:
     again.optimizer.load_state_dict(half.optimizer.state_dict())
     for step in range(2, 4):
         again.step(step)
+    digests, steps = [whole.digest(), again.digest(), half.digest()], [again.comm.step]
+    again.comm.load_state_dict(loaded)
+    again.comm.rollback()  # of no pass
+    steps.append(again.comm.step)
     refusals = [
         refusal_of(again.comm.load_state_dict, state)
         for state in (
@@ -248,8 +252,8 @@ def resume() -> dict[str, Any]:
         Training(spec, min_numel=1 << 20).comm.load_state_dict(counters)
     return {
         "warned": [str(warning.message)[:45] for warning in caught],
-        "digests": [whole.digest(), again.digest(), half.digest()],
-        "step": again.comm.step,
+        "digests": digests,
+        "steps": steps,
         "refused": [str(text).partition(":")[0].partition("[")[0] for text in refusals],
     }
 

@@ -47,7 +47,7 @@ FOUR = (
     *("two_phase", "hierarchical", "inside_then_two_phase", "from_torchrun"),
     *("resume_hierarchical", "restart", "peers", "refused", "nonfinite", "gone_inside"),
     "after_other_groups",
-    *("gone_between", "gone_at_last", "flipped_between", "killed"),
+    *("gone_between", "gone_at_last", "gone_in_choice", "flipped_between", "killed"),
 )
 Ranks = Callable[[str], list[Any]]
 
@@ -193,7 +193,9 @@ def test_rank_that_vanishes_is_named(pair: Ranks, scenario: str) -> None:
     check_gone(pair(scenario), 1)
 
 
-@pytest.mark.parametrize("scenario", ["gone_inside", "gone_between", "gone_at_last"])
+@pytest.mark.parametrize(
+    "scenario", ["gone_inside", "gone_between", "gone_at_last", "gone_in_choice"]
+)
 def test_rank_that_vanishes_in_a_hierarchy_is_named(four: Ranks, scenario: str) -> None:
     check_gone(four(scenario), 1)
 

@@ -181,7 +181,7 @@ def test_complex_gradients(pair: Callable[[str], list[Any]]) -> None:
 
 def test_invalid_arguments_are_refused(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("arguments"):
-        assert rank == {"wrong": []}
+        assert rank == {"wrong": [], "ranks": [0, 1]}
 
 
 def test_mismatched_settings_are_refused(pair: Callable[[str], list[Any]]) -> None:
@@ -222,6 +222,7 @@ def check_communicator(seen: Any, size: int) -> None:
         "empty": True,
         "to": True,
         "exchange": True,
+        "itself": True,
         "broadcast": [True] * size,
         "refused": [f"{name}={size}: must be a rank below {size}" for name in ("to", "root")],
     }
