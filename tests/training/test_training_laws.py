@@ -205,6 +205,34 @@ def test_parameters_that_differ_are_refused_on_all(method: Any) -> None:
     Simulator(3).run(worker)
 
 
+@pytest.mark.parametrize("method", [PowerSGD, OneBitAdam])
+def test_parameters_are_compared_after_a_state_was_loaded(method: Any) -> None:
+    def worker(c: Communicator) -> None:
+        instance = method(c, **({"warmup": 2} if method is OneBitAdam else {}))
+        x, gradients = ({"w": np.full((5, 6), i, np.float32)} for i in range(2))
+        instance.step(x, gradients, rate=0.1)
+        instance.load_state_dict(instance.state_dict())
+        x["w"] += c.rank
+        with pytest.raises(gcodec.ParameterError, match="parameters: ranks 0 and 1 have diff"):
+            instance.step(x, gradients, rate=0.1)
+
+    Simulator(2).run(worker)
+
+
+@pytest.mark.parametrize("method", [PowerSGD, OneBitAdam])
+def test_parameters_of_other_shapes_are_refused_on_all(method: Any) -> None:
+    """Although their bytes are equal."""
+
+    def worker(c: Communicator) -> None:
+        instance = method(c, **({"warmup": 2} if method is OneBitAdam else {}))
+        shape = (5, 6) if c.rank else (6, 5)
+        x, gradients = ({"w": np.full(shape, i, np.float32)} for i in range(2))
+        with pytest.raises(gcodec.ParameterError, match="parameters: ranks 0 and 1 have diff"):
+            instance.step(x, gradients, rate=0.1)
+
+    Simulator(2).run(worker)
+
+
 @pytest.mark.parametrize(
     ("method", "settings", "rate", "message"),
     [
