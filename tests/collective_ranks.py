@@ -33,6 +33,7 @@ import gcodec
 import gcodec.torch
 from gcodec.errors import ParameterError
 from gcodec.feedback import Transaction
+from gcodec.torch import choice
 from gcodec.torch.choice import Choice
 from gcodec.training.collectives import share_of
 
@@ -146,9 +147,11 @@ def hierarchical() -> dict[str, Any]:
 
 
 def after_other_groups() -> dict[str, Any]:
-    """Make groups of nodes on ranks that have unequally many groups."""
+    """Make groups of nodes, which the caller has too, on ranks with unequally many groups."""
     dist.new_group([0, 1])
-    return hierarchical()
+    nodes = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+    inside = nodes[dist.get_rank() // 2]
+    return compare("sign", 2, False, collective="hierarchical", inside=inside)
 
 
 def inside_then_two_phase() -> dict[str, Any]:
@@ -561,6 +564,12 @@ def gone_between() -> dict[str, Any]:
 def gone_at_last() -> dict[str, Any]:
     """Vanish before the means return to the node; the gather between nodes calls it as well."""
     return fault("gather_rows", vanish, number=2, **HIERARCHICAL)
+
+
+def gone_in_choice() -> dict[str, Any]:
+    """Vanish while the group of the node measures its links, after those of all ranks."""
+    options = {"collective": "auto", "inside": 2, "start_iter": 2}
+    return fault("all_gather", vanish, number=2 * choice._REPEATS + 2, **options)
 
 
 def flipped_share() -> dict[str, Any]:

@@ -689,7 +689,10 @@ def arguments() -> dict[str, Any]:
     rank = dist.get_rank()
     groups: tuple[Any, ...] = (5, "x", [], [1 - rank], [rank, rank], [rank, 2], [rank, -1])
     refusals += [("group", refusal_of(make.apart, wrong)) for wrong in groups]
-    return {"wrong": [pair for pair in refusals if not str(pair[1]).startswith(pair[0])]}
+    return {
+        "wrong": [pair for pair in refusals if not str(pair[1]).startswith(pair[0])],
+        "ranks": make.apart([rank, 1 - rank]).ranks,  # the members may list them in any order
+    }
 
 
 def refusal_of(call: Any, *args: Any, **options: Any) -> str | None:
@@ -701,9 +704,14 @@ def refusal_of(call: Any, *args: Any, **options: Any) -> str | None:
 
 
 def mismatch() -> dict[str, Any]:
-    """Start ranks with different seeds; the first step must fail and name the setting."""
-    seed = dist.get_rank() + 3
-    return {"error": error_of(Training("sign", seed=seed), 0)}
+    """Start ranks with different seeds or steps; the first step must fail and name the value."""
+    rank = dist.get_rank()
+    loaded = Training("sign")
+    loaded.state.load_state_dict(loaded.state.state_dict() | {"iteration": torch.tensor(rank)})
+    return {
+        "error": error_of(Training("sign", seed=rank + 3), 0),
+        "loaded": error_of(loaded, 0),
+    }
 
 
 def communicator(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
@@ -722,6 +730,7 @@ def communicator(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
         "to": members.all_to_all(to) == [bytes([r, own]) * (5 * own + r) for r in range(size)],
         "sum": values.tolist(),
         "exchange": members.exchange(partner, messages[own]) == messages[partner],
+        "itself": members.exchange(own, b"x") == b"x",
         "broadcast": [members.broadcast(messages[own], r) == messages[r] for r in range(size)],
         "refused": [
             refusal_of(members.exchange, size, b""),

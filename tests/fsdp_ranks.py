@@ -222,6 +222,10 @@ def resume() -> dict[str, Any]:
     again.optimizer.load_state_dict(half.optimizer.state_dict())
     for step in range(2, 4):
         again.step(step)
+    digests, steps = [whole.digest(), again.digest(), half.digest()], [again.comm.step]
+    again.comm.load_state_dict(loaded)
+    again.comm.rollback()  # of no pass
+    steps.append(again.comm.step)
     refusals = [
         refusal_of(again.comm.load_state_dict, state)
         for state in (
@@ -248,8 +252,8 @@ def resume() -> dict[str, Any]:
         Training(spec, min_numel=1 << 20).comm.load_state_dict(counters)
     return {
         "warned": [str(warning.message)[:45] for warning in caught],
-        "digests": [whole.digest(), again.digest(), half.digest()],
-        "step": again.comm.step,
+        "digests": digests,
+        "steps": steps,
         "refused": [str(text).partition(":")[0].partition("[")[0] for text in refusals],
     }
 
@@ -388,6 +392,42 @@ def unused() -> dict[str, Any]:
     training.step(2)
     names = [key for key in training.comm.state_dict() if "values" in key]
     return {"digest": training.digest(), "names": sorted(names)}
+
+
+class Scaled(torch.nn.Module):
+    """Model with a frozen parameter of another dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.weight = torch.nn.Parameter(torch.randn(16, 16))
+        self.scale = torch.nn.Parameter(torch.randn(16).bfloat16(), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.weight) * self.scale.float()
+
+
+def dtypes() -> dict[str, Any]:
+    """Gather the bytes of parameters of several dtypes, which no codec compresses."""
+    net, size = Scaled(), dist.get_world_size()
+    expected = {name: p.detach().clone() for name, p in net.named_parameters()}
+    fully_shard(net, mesh=init_device_mesh("cpu", (size,)))
+    comm = gcodec.torch.fsdp_comm("sign", parameters="sign", min_numel=0)
+    comm.register(net)
+    seen: dict[str, torch.Tensor] = {}
+
+    def look(module: Any, arguments: Any) -> None:
+        seen.update({n: p.detach().clone() for n, p in module.named_parameters()})
+        seen["sent"] = torch.tensor(comm.sent_nbytes)
+
+    net.register_forward_pre_hook(look)
+    net(torch.ones(1, 16)).sum().backward()
+    return {
+        "exact": all(torch.equal(seen[name], p) for name, p in expected.items()),
+        "sent": int(seen["sent"]),
+        "shard": sum(p.nbytes for p in expected.values()) // size,
+        "residuals": sorted(key for key in comm.state_dict() if "residual" in key),
+    }
 
 
 def tensor_parallel() -> dict[str, Any]:

@@ -27,16 +27,18 @@ def check_agreement(communicator: Communicator, caller: str, values: Mapping[str
     caller : str
         Name of the public function, for the error.
     values : mapping
-        JSON types by name of the argument.
+        JSON types by name of the argument. A name that a rank lacks has the value None there.
     """
     texts = communicator.all_gather(json.dumps(values).encode())
     gathered = [json.loads(text) for text in texts]
+    names = dict.fromkeys(name for others in gathered for name in others)
     for rank, others in enumerate(gathered):
-        for name, expected in gathered[0].items():
-            if others.get(name) != expected:
+        for name in names:
+            first, other = gathered[0].get(name), others.get(name)
+            if other != first:
                 raise ParameterError(
-                    f"{caller}: the ranks differ: {name}={expected!r} on rank 0, "
-                    f"{others.get(name)!r} on rank {rank}"
+                    f"{caller}: the ranks differ: {name}={first!r} on rank 0, "
+                    f"{other!r} on rank {rank}"
                 )
 
 
@@ -142,6 +144,9 @@ def greatest_of(ranks: Sequence[int], number: int, timeout: timedelta | None) ->
     store.set(f"{place}/{call}/{own}", str(number))
     keys = [f"{place}/{call}/{index}" for index in range(len(ranks))]
     store.wait(keys, *([] if timeout is None else [timeout]))
+    if call:  # all have read the numbers of the preceding call, or they had not joined this one
+        with contextlib.suppress(RuntimeError):  # some stores delete nothing
+            store.delete_key(f"{place}/{call - 1}/{own}")
     return max(int(store.get(key)) for key in keys)
 
 

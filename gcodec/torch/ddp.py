@@ -744,7 +744,9 @@ class DdpState:
             report_failure(group.name, f"{text}{where}" if is_known else "")
             traceback.clear_frames(error.__traceback__)  # they refer to the groups
             with suppress(Exception):
-                (group if self._place is None else self._exchange).close()
+                # While the links are measured, ranks wait in any of the groups.
+                for each in [self._exchange] if self._place else [group, *(self._nodes or ())]:
+                    each.close()
             if not is_known:
                 seconds = min(_ROLL_CALL_SECONDS, self._timeout or math.inf)
                 absent, reasons = roll_call(group.name, group.ranks, seconds)

@@ -357,7 +357,8 @@ class DiLoCo:
         progress: Mapping[str, object],
     ) -> None:
         """Replace pseudo-gradients by their means over all workers, if these have agreed."""
-        text = json.dumps(progress).encode()
+        # A worker that has received the settings of its optimizer has them in another order.
+        text = json.dumps(progress, sort_keys=True).encode()
         own = hashlib.blake2b(text, digest_size=_PROGRESS_NBYTES).digest()
 
         def write() -> list[bytes]:

@@ -389,7 +389,7 @@ class FsdpComm:
         self.dense_nbytes += nbytes
         if not buffer.is_floating_point():  # the bytes of parameters of several dtypes
             self._traffic.sent_nbytes += nbytes
-            dist.all_gather_into_tensor(output, buffer, group=group)
+            dist.all_gather(list(output.tensor_split(size)), buffer, group=group)
             return
         values = _to_host(buffer, layout, "parameter")
         pieces = layout.pieces(layout.parameters, values.size, size)

@@ -167,6 +167,20 @@ def test_feedback_spans_rounds() -> None:
     np.testing.assert_allclose(arrived + residual, total, atol=1e-5)
 
 
+def test_evaluation_leaves_the_feedback() -> None:
+    """A reply to one contains no update, so it does not take the place of the last one."""
+    mod = gcodec.flower.FrameMod("topk:ratio=0.1")
+    local = LocalGrid(client_app(mod), 2)
+    rounds(gcodec.flower.FrameGrid(local), 3, evaluate=1.0)
+    memory = gcodec.Feedback("topk:ratio=0.1", rank=1)
+    for _ in range(3):
+        memory.compress("update:arrays/weight", drift(1, "weight"))
+    record = local.contexts[1].state["gcodec.feedback"]
+    residual = record["residual:update:arrays/weight"].numpy()
+    expected = memory.residual("update:arrays/weight")
+    np.testing.assert_allclose(residual, expected, atol=1e-5)
+
+
 def test_bytes_of_a_round() -> None:
     policy = gcodec.Policy({"bias": "raw", "*": "ecsq:bits=2"})
     mod = gcodec.flower.FrameMod(policy)
@@ -334,6 +348,16 @@ def test_integers_in_place_of_floats_count_in_the_norm() -> None:
         ),
         (lambda c: set_frame(c, "weight", lambda x: b"\x80\x04."), "not a frame"),
         (lambda c: set_frame(c, "weight", another_frame(np.zeros(3, np.float32))), "shape|tag"),
+        (
+            lambda c: set_frame(c, "weight", another_frame(np.zeros(30, np.float32))),
+            "another shape|tag",  # although the difference could be broadcast
+        ),
+        (
+            lambda c: set_frame(
+                c, "weight", another_frame(np.zeros(3, np.float32), "value:arrays/weight")
+            ),
+            "another shape|tag",
+        ),
         (lambda c: set_frame(c, "weight", another_frame(np.zeros(2000, np.float32))), "limit|tag"),
         (lambda c: set_frame(c, "weight", another_frame(START["weight"] * np.nan)), "NaN|tag"),
         (lambda c: set_frame(c, "weight", another_frame(START["weight"] * 1e9)), "norm|tag"),
@@ -481,14 +505,17 @@ def test_second_grid_of_a_run_continues_the_feedback(is_first_dropped: bool) -> 
     seen: list[int] = []
 
     def damage(reply: Message) -> None:
-        seen.append(1)
-        if len(seen) == 3 and is_first_dropped:
+        seen.extend([1] * len(reply.content.array_records))
+        if len(seen) == 3 and reply.content.array_records and is_first_dropped:
             set_frame(reply.content, "weight", lambda data: data[:-1])
 
     local = LocalGrid(client_app(mod), 1, damage)
     dropped = []
+    arrays = ArrayRecord({name: Array(x) for name, x in START.items()})
     for number in (2, 2):
         grid = gcodec.flower.FrameGrid(local)
+        content = RecordDict({"arrays": arrays, "config": ConfigRecord()})
+        list(grid.send_and_receive([Message(content, 1, "evaluate")]))
         rounds(grid, number)
         dropped += grid.dropped
     memory = gcodec.Feedback("topk:ratio=0.1", rank=1)
@@ -568,6 +595,85 @@ def test_seeds_of_rounds_differ_without_feedback() -> None:
     rounds(gcodec.flower.FrameGrid(again), 2)
     assert frames[0] != frames[1]
     assert frames[0] == frames[2]
+
+
+@pytest.mark.parametrize("feedback", [False, True])
+def test_rounding_errors_of_clients_and_rounds_differ(feedback: bool) -> None:
+    """For the same received arrays and the same update."""
+    mod, frames = gcodec.flower.FrameMod("qsgd:s=1", feedback=feedback), set[bytes]()
+    changed = {"weight": START["weight"] + drift(1, "weight")}
+    for node in (1, 2):
+        context = Context(1, node, {}, RecordDict(), {})
+        for _ in range(2):
+            content = {
+                "arrays": ArrayRecord({"weight": Array(START["weight"])}),
+                "gcodec": ConfigRecord({"nonce": "", "accepted": ""}),
+            }
+            message = Message(RecordDict(content), node, "train")
+            reply = mod(message, context, lambda message, context: reply_to(message, changed))
+            frames.add(reply.content["arrays"]["weight"].data)
+    assert len(frames) == 4
+
+
+@pytest.mark.parametrize("is_reflected", [False, True])
+def test_array_that_the_client_has_not_tagged_is_dropped(is_reflected: bool) -> None:
+    """A plain array, or the frame that the server has sent."""
+
+    class Recording(LocalGrid):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            messages = list(messages)
+            frames.extend(message.content["arrays"]["weight"] for message in messages)
+            return super().push_messages(messages)
+
+    def replace(content: RecordDict) -> None:
+        content["arrays"]["weight"] = frames[0] if is_reflected else Array(START["weight"])
+
+    frames: list[Array] = []
+    app = client_app(gcodec.flower.FrameMod("topk:ratio=1", key=KEY))
+    local = Recording(app, 1, of_node(1, replace))
+    grid = gcodec.flower.FrameGrid(local, key=KEY)
+    content = {"arrays": ArrayRecord({n: Array(x) for n, x in START.items()})}
+    message = Message(RecordDict({**content, "config": ConfigRecord()}), 1, "train")
+    list(grid.send_and_receive([message]))
+    ((_, reason),) = grid.dropped
+    assert ("tag" if is_reflected else "'arrays/weight' is not a frame") in reason
+
+
+def test_client_refuses_the_frame_of_another_array() -> None:
+    frame = gcodec.encode(START["weight"], "raw", name="value:arrays/other")
+    array = Array("float32", START["weight"].shape, "gcodec.frame", frame)
+    content = {
+        "arrays": ArrayRecord({"weight": array}),
+        "gcodec": ConfigRecord({"nonce": "", "accepted": ""}),
+    }
+    mod, context = gcodec.flower.FrameMod("sign"), Context(1, 1, {}, RecordDict(), {})
+    reply = mod(Message(RecordDict(content), 1, "train"), context, lambda *arguments: None)
+    assert "'weight' has a frame of 'value:arrays/other'" in reply.error.reason
+
+
+def test_replies_without_metrics_are_accepted() -> None:
+    app = ClientApp(mods=[gcodec.flower.FrameMod("raw")])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+    grid = gcodec.flower.FrameGrid(LocalGrid(app, 1))
+    content = RecordDict({"arrays": ArrayRecord({"weight": Array(START["weight"])})})
+    (reply,) = grid.send_and_receive([Message(content, 1, "train")])
+    assert reply.has_content() and grid.dropped == []
+
+
+def test_messages_without_a_reply_are_forgotten() -> None:
+    class Silent(LocalGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            return []
+
+    grid = gcodec.flower.FrameGrid(Silent(client_app(gcodec.flower.FrameMod("sign")), 1))
+    arrays = ArrayRecord({name: Array(x) for name, x in START.items()})
+    content = RecordDict({"arrays": arrays, "config": ConfigRecord()})
+    assert list(grid.send_and_receive([Message(content, 1, "train")])) == []
+    assert grid._sent == {}
 
 
 def test_key_of_each_client() -> None:

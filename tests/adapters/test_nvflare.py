@@ -70,6 +70,42 @@ def test_differences_in_bfloat16_have_feedback() -> None:
         np.testing.assert_array_equal(decoded(arrived)["weight"], gcodec.decode(frame))
 
 
+def test_weights_are_rounded_differently_in_each_round() -> None:
+    encoder = gcodec.nvflare.FrameEncoder("qsgd:s=1")
+    first, second = (from_shareable(sent(encoder, DataKind.WEIGHTS)).data for _ in range(2))
+    assert first["weight"] != second["weight"]
+
+
+def test_differences_may_have_no_feedback() -> None:
+    encoder = gcodec.nvflare.FrameEncoder("topk:ratio=0.1", feedback=False)
+    first, second = (from_shareable(sent(encoder)).data for _ in range(2))
+    assert first["weight"] == second["weight"]
+
+
+def test_norm_is_that_of_all_arrays() -> None:
+    arrays = {"a": np.float32([3e30]), "b": np.float32([4e30])}
+    norm = float(np.hypot(*(float(x[0]) for x in arrays.values())))
+    dxo = DXO(DataKind.WEIGHTS, arrays)
+    for factor, is_allowed in ((1.001, True), (0.999, False)):
+        decoder = gcodec.nvflare.FrameDecoder(max_norm=factor * norm)
+        if is_allowed:
+            decoder.process_dxo(dxo, None, FLContext())
+        else:
+            with pytest.raises(gcodec.FormatError, match="norm of 5e"):
+                decoder.process_dxo(dxo, None, FLContext())
+    exact = DXO(DataKind.WEIGHTS, {"a": np.float32([3, 4])})
+    gcodec.nvflare.FrameDecoder(max_norm=5).process_dxo(exact, None, FLContext())
+
+
+def test_other_entries_of_meta_are_kept() -> None:
+    encoder, decoder = gcodec.nvflare.FrameEncoder("sign"), gcodec.nvflare.FrameDecoder()
+    dxo = DXO(DataKind.WEIGHT_DIFF, {"weight": UPDATE}, {"steps": 5})
+    encoded = encoder.process_dxo(dxo, None, FLContext())
+    assert encoded.meta == {"steps": 5, "gcodec.frames": ["weight"]}
+    assert decoder.process_dxo(encoded, None, FLContext()).meta == {"steps": 5}
+    assert decoder.process_dxo(dxo, None, FLContext()) is None  # for no change
+
+
 def test_largest_size_bounds_elements_of_any_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default bound on bytes allows fewer elements than a caller may ask for."""
     limits = functools.partial(gcodec.Limits, max_bytes=64)
@@ -130,8 +166,13 @@ def test_a_job_may_state_the_rules_of_a_policy() -> None:
 def test_refused_result_keeps_the_residuals() -> None:
     encoder = gcodec.nvflare.FrameEncoder("topk:ratio=0.1")
     memory = gcodec.Feedback("topk:ratio=0.1")
-    for bias in (np.zeros(3), np.full(3, np.inf), np.ones(3)):
-        if np.isfinite(bias).all():
+    complex_bias = np.ones(3, np.complex64)
+    for bias in (np.zeros(3), np.full(3, np.inf), np.ones(3), complex_bias, np.ones(3)):
+        if bias is complex_bias:
+            dxo = DXO(DataKind.WEIGHT_DIFF, {"weight": UPDATE, "bias": bias})
+            with pytest.raises(TypeError, match="complex64"):
+                encoder.process_dxo(dxo, None, FLContext())
+        elif np.isfinite(bias).all():
             values = decoded(sent(encoder, bias=bias))
             expected = gcodec.decode(memory.compress("weight", UPDATE))
             np.testing.assert_array_equal(values["weight"], expected)

@@ -317,6 +317,29 @@ def test_tensors_with_nan_or_zeros_share_no_frame() -> None:
     assert [kept(coder) for coder in pair] == before
 
 
+def test_zero_gradient_shares_no_frame_and_keeps_residual() -> None:
+    coder = shared_coders()[0]
+    for step in range(2):
+        mine, before = parts(step, "minmax:bits=3"), kept(coder)
+        mine[1].values[...] *= 1 - step
+        coder.average(mine, [coder.encode(mine, step)])
+        coder.commit()
+    assert not mine[1].values.any()
+    after = kept(coder)
+    assert after["residual:a"] == before["residual:a"]
+    assert [after[f"step:{name}"] for name in "ab"] == [1, 2]
+
+
+def test_two_tensors_below_the_bound_share_a_frame() -> None:
+    """The coded ones have 64 and 21 elements."""
+    spec, messages = "minmax:bits=3", []
+    for below in (0, 21, 22, 64, 65):
+        coder = BucketCoder(gcodec.Feedback(spec, seed=3), 3, 0, Key(None), below)
+        messages.append(coder.encode(parts(1, spec), 0))
+    assert messages[:4] == [messages[0]] * 4
+    assert b"members" in messages[4]
+
+
 def test_damaged_shared_frames_are_refused() -> None:
     coder = shared_coders()[0]
     message = coder.encode(parts(1, "minmax:bits=3"), 0)
@@ -383,11 +406,12 @@ def test_error_of_a_codec_names_the_tensor() -> None:
 def test_residual_of_another_shape_is_refused() -> None:
     coder = coders()[0]
     assert coder.feedback is not None
-    coder.feedback.compress("a", np.ones(3, np.float32))
-    before = kept(coder)
+    coder.feedback.compress("a", np.full(3, 3e38, np.float32))
+    before, mine = kept(coder), parts(1)
+    mine[1].values[...] = 3e38  # it is finite, whatever a sum with that residual would be
     allowed = r"^tensor 'a': grad\.shape=\(8, 8\): must be \(3,\) for 'a'"
     with pytest.raises(ParameterError, match=allowed):
-        coder.encode(parts(1), 0)
+        coder.encode(mine, 0)
     coder.rollback()
     assert kept(coder) == before
 
@@ -400,6 +424,10 @@ def test_messages_of_another_bucket_are_refused() -> None:
     renamed = BucketCoder(None, 0, 1, Key(None)).encode(
         [part._replace(name=part.name * 2) for part in mine], 0
     )
-    for bad in (b"", b"\1", b"\7\7" + good[2:], good[:-1], good + good[2:], other, renamed):
+    turned = BucketCoder(None, 0, 1, Key(None)).encode(
+        [part._replace(values=np.ascontiguousarray(part.values.T)) for part in mine], 0
+    )
+    damaged = b"", b"\1", b"\7\7" + good[2:], good[:2], good[:-1], good + good[2:]
+    for bad in (*damaged, other, renamed, turned):
         with pytest.raises(Corrupt, match=r"^the message of rank 1 is not of this bucket: "):
             coder.average(parts(1), [good, bad])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,11 +17,16 @@ from rank_processes import run_ranks
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import gcodec.torch  # noqa: E402
-from gcodec.advisor import Link  # noqa: E402
+from gcodec import advisor  # noqa: E402
+from gcodec.advisor import Link, break_even  # noqa: E402
 from gcodec.errors import ParameterError  # noqa: E402
-from gcodec.torch import choice  # noqa: E402
+from gcodec.torch import agreement, choice  # noqa: E402
+from gcodec.torch.exchange import Traffic  # noqa: E402
+from gcodec.torch.factors import Factors  # noqa: E402
+from gcodec.torch.messages import Part  # noqa: E402
 from gcodec.torch.nodes import Nodes, find_nodes  # noqa: E402
 from gcodec.torch.saved_state import Place, SavedState, redistribute  # noqa: E402
+from gcodec.training import Simulator  # noqa: E402
 from gcodec.training.collectives import share_of  # noqa: E402
 
 PAIR = (
@@ -40,7 +47,7 @@ FOUR = (
     *("two_phase", "hierarchical", "inside_then_two_phase", "from_torchrun"),
     *("resume_hierarchical", "restart", "peers", "refused", "nonfinite", "gone_inside"),
     "after_other_groups",
-    *("gone_between", "gone_at_last", "flipped_between", "killed"),
+    *("gone_between", "gone_at_last", "gone_in_choice", "flipped_between", "killed"),
 )
 Ranks = Callable[[str], list[Any]]
 
@@ -186,7 +193,9 @@ def test_rank_that_vanishes_is_named(pair: Ranks, scenario: str) -> None:
     check_gone(pair(scenario), 1)
 
 
-@pytest.mark.parametrize("scenario", ["gone_inside", "gone_between", "gone_at_last"])
+@pytest.mark.parametrize(
+    "scenario", ["gone_inside", "gone_between", "gone_at_last", "gone_in_choice"]
+)
 def test_rank_that_vanishes_in_a_hierarchy_is_named(four: Ranks, scenario: str) -> None:
     check_gone(four(scenario), 1)
 
@@ -306,6 +315,97 @@ def test_choice_follows_the_advisor(
     assert f"{bits:.3g} bits per value" in chosen.reason
 
 
+def test_choice_follows_the_slowest_rank_and_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank measures others, and all choose the same."""
+    links = [Link(1e8), Link(1e6)]
+    codings = [choice.Coding(8, 1e-9, 1e-8, 0.1), choice.Coding(2, 1e-8, 1e-9, 0.2)]
+    monkeypatch.setattr(choice, "measure_link", lambda group: links[group.rank])
+
+    def worker(communicator: Any) -> choice.Choice:
+        coding = codings[communicator.rank]
+        return choice.choose_collective(coding, 10**6, communicator, None)
+
+    first, second = Simulator(2).run(worker)
+    assert first == second
+    measured = "8 bits per value, coding 100 and 100 million values per second, links of 1 MB/s"
+    assert measured in first.reason
+
+
+def test_measured_coding_is_that_of_compressed_values() -> None:
+    codec, x = gcodec.parse("topk:k=1"), np.array([[3, 4, np.inf, np.nan]], np.float32)
+    dense = Part("b", np.ones(5, np.float32), None)
+    empty = Part("e", np.zeros((0, 3), np.float32), codec)
+    assert choice.measure_coding([dense, empty]) == choice.Coding(0.0, 0.0, 0.0, 0.0)
+    measured = choice.measure_coding([dense, Part("w", x, codec), empty])
+    frame = gcodec.encode(np.nan_to_num(x, posinf=0), codec, name="w")
+    assert measured.bits == 8 * len(frame) / 4
+    assert measured.error == pytest.approx(9 / 25)
+    assert min(measured.encode, measured.decode) > 0
+    zeros = choice.measure_coding([Part("w", np.zeros_like(x), codec)])
+    assert zeros.error == 0
+
+
+def test_measured_link_is_that_of_the_fastest_gathers(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, link, calls = [0.0], Link(1e8, latency=1e-3), list[int]()
+
+    def all_gather(message: bytes, head_nbytes: int) -> list[bytes]:
+        assert head_nbytes == len(message)
+        calls.append(len(message))
+        is_disturbed = len(calls) % 3 != 2
+        clock[0] += advisor.ring_all_gather(len(message), 4, link) + 0.5 * is_disturbed
+        return [message] * 4
+
+    monkeypatch.setattr(choice, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    measured = choice.measure_link(cast(Any, SimpleNamespace(size=4, all_gather=all_gather)))
+    assert measured.bandwidth == pytest.approx(1e8)
+    assert measured.latency == pytest.approx(1e-3)
+
+
+def test_factors_of_a_dropped_step_are_undone() -> None:
+    """The state is that of the last completed step, even during a step."""
+    codecs = {"a": "powersgd:rank=1", "b": "powersgd:rank=2", "c": None}
+
+    def parts(rank: int, step: int) -> list[Part]:
+        rng = np.random.default_rng([rank, step])
+        return [
+            Part(name, rng.standard_normal((20, 12), np.float32), spec and gcodec.parse(spec))
+            for name, spec in codecs.items()
+        ]
+
+    def same(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> bool:
+        return first.keys() == second.keys() and all(
+            np.array_equal(first[key], second[key]) for key in first
+        )
+
+    def worker(communicator: Any) -> None:
+        factors, twin = (Factors(communicator, 3) for _ in range(2))
+        for step in range(3):
+            means = []
+            for each in (factors, twin):
+                bucket = parts(communicator.rank, step)
+                each.average(bucket, step, Traffic())
+                each.commit()
+                means.append([part.values for part in bucket])
+            assert all(map(np.array_equal, *means))
+            before = factors.state_dict()
+            assert any(key.startswith("1:residual:a") for key in before)
+            assert any(key.startswith("2:residual:b") for key in before)
+            for _ in range(2):  # two buckets of a step that is dropped
+                factors.average(parts(communicator.rank, 7), step, Traffic())
+                assert same(factors.state_dict(), before)
+            factors.rollback()
+            assert same(factors.state_dict(), before)
+            assert np.array_equal(factors.residual("a"), before["1:residual:a"])
+        for state in ({"residual:a": np.ones((20, 12))}, {**before, "x:start:a": np.ones(3)}):
+            with pytest.raises(ParameterError, match="must be RANK:KEY of a Power"):
+                factors.load_state_dict(state)
+        assert same(factors.state_dict(), before)
+        with pytest.raises(ParameterError, match="name='c': must be one that was compressed"):
+            factors.residual("c")
+
+    Simulator(2).run(worker)
+
+
 KINDS = [(4, 1, 0), (3, 1, 1), (4, 2, 0), (6, 2, 1), (2, 2, 0)]  # ranks, of a node, two phases
 
 
@@ -387,6 +487,8 @@ def test_shares_cover_a_tensor() -> None:
         x = np.arange(np.prod(shape)).reshape(shape)
         parts = [share_of(x, i, size).reshape(-1) for i in range(size)]
         np.testing.assert_array_equal(np.concatenate(parts), x.reshape(-1))
+        if shape[0] >= size:  # whole rows
+            assert {share_of(x, i, size).shape[1:] for i in range(size)} == {shape[1:]}
 
 
 @pytest.mark.parametrize(
@@ -396,3 +498,166 @@ def test_states_without_a_possible_place_are_refused(place: list[int]) -> None:
     state, _ = gcodec.torch.ddp_hook("sign", model=torch.nn.Linear(8, 8))
     with pytest.raises(ParameterError, match=r"^state\['place'\]"):
         state.load_state_dicts([{"iteration": 0, "rank": 0, "size": 1, "place": place}])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"iteration": 4}, r"^states: iteration=4: must be 3$"),
+        ({"size": 3}, r"^states: size=3: must be 2$"),
+        ({"rank": 2}, r"^states: rank=2: must be a rank below the size 2$"),
+        ({"rank": 0}, r"^states: ranks=\[0, 0\]: must be all different$"),
+    ],
+)
+def test_states_that_do_not_belong_together_are_refused(
+    change: dict[str, int], message: str
+) -> None:
+    state, _ = gcodec.torch.ddp_hook("sign", model=torch.nn.Linear(8, 8))
+    states = [{"iteration": 3, "rank": rank, "size": 2} for rank in range(2)]
+    with pytest.raises(ParameterError, match=message):
+        state.load_state_dicts([states[0], states[1] | change])
+    assert state.iteration == 0
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """Make a process group of this process alone."""
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_loaded_state_replaces_those_of_another_run() -> None:
+    """Before the advisor has chosen a collective, which the states of another run wait for."""
+    model = torch.nn.Linear(8, 8)
+    state, _ = gcodec.torch.ddp_hook("topk:k=3", model=model, collective="auto", min_numel=0)
+    before = state.state_dict()
+    counters = {"iteration": 5, "size": 2, "step:weight": torch.tensor(2)}
+    residuals = [{"rank": rank, "residual:weight": torch.ones(8, 8) * rank} for rank in range(2)]
+    state.load_state_dicts([counters | residual for residual in residuals])
+    restored = state.state_dict()
+    assert state.iteration == restored["iteration"] == 5
+    assert torch.equal(restored["residual:weight"], torch.full((8, 8), 0.5))
+    state.load_state_dict(before)
+    assert state.state_dict() == before
+    assert state.iteration == 0
+
+
+@pytest.mark.parametrize("inside", [1, 4])
+@pytest.mark.parametrize("two_phase", [0, 1])
+def test_break_even_link_of_a_place(
+    inside: int, two_phase: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Count what a rank sends, receives and codes, by hand, and compare with the advisor."""
+    nodes, dense, message, encode, decode = 3, 16e6, 1e6, 0.5, 0.25
+    state, _ = gcodec.torch.ddp_hook("sign")
+    place = Place(0, inside, 1, nodes, two_phase)
+    monkeypatch.setattr(type(state), "_place", place)
+    assert np.isnan(state.pays_below)
+    state.gradient_nbytes = int(inside * dense)
+    traffic = state._traffic
+    if two_phase:  # shares to the other nodes, a mean to them; a mean has the size of a share
+        traffic.received_nbytes = int(2 * (nodes - 1) / nodes * message)
+        traffic.encode_seconds, traffic.decode_seconds = encode * (1 + 1 / nodes), 2 * decode
+        expected = break_even(dense, message, encode, decode, nodes, "two-phase")
+    else:
+        traffic.message_nbytes = int(message)
+        traffic.encode_seconds, traffic.decode_seconds = encode, nodes * decode
+        expected = break_even(dense, message, encode, decode, nodes)
+    assert state.pays_below == pytest.approx(8 * expected, rel=1e-6)
+    monkeypatch.setattr(type(state), "_place", place._replace(node=0, nodes=1))
+    assert np.isnan(state.pays_below)
+
+
+class Scripted:
+    """A key-value store in which some keys appear only when they have been asked for once."""
+
+    def __init__(self, *late: str) -> None:
+        self.values: dict[str, str] = {}
+        self.late = set(late)
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+    def check(self, keys: list[str]) -> bool:
+        is_late = keys[0] in self.late
+        self.late -= {*keys}
+        return keys[0] in self.values and not is_late
+
+    def get(self, key: str) -> bytes:
+        return self.values[key].encode()
+
+
+@pytest.mark.parametrize(
+    ("reports", "late", "expected"),
+    [
+        ({0: "", 1: "a reason"}, [], ([2], ["a reason"])),
+        ({0: "", 1: "", 2: ""}, [1], ([1], [])),
+        ({0: "", 1: "", 2: "a reason"}, [1], ([], ["a reason"])),
+        ({0: "", 1: "", 2: ""}, [], ([], [])),
+    ],
+)
+def test_roll_call_names_absent_and_late_ranks(
+    reports: dict[int, str], late: list[int], expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Scripted(*(agreement._failure_key("group", rank) for rank in late))
+    monkeypatch.setattr(agreement, "_store", lambda: store)
+    monkeypatch.setattr(agreement, "_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(agreement, "_LATE_SECONDS", 0)
+    for rank, reason in reports.items():
+        monkeypatch.setattr("torch.distributed.get_rank", lambda rank=rank: rank)
+        agreement.report_failure("group", reason)
+    agreement.report_failure("another group", "another reason")
+    assert agreement.roll_call("group", range(3), 0.2) == expected
+
+
+def test_store_that_does_not_answer_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("the connection is closed")
+
+    monkeypatch.setattr(agreement, "_store", fail)
+    agreement.report_failure("group", "a reason")
+    assert agreement.roll_call("group", [0, 1], 0.1) == ([], [])
+
+
+@pytest.mark.parametrize("can_delete", [True, False])
+def test_greatest_number_of_each_call(can_delete: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of the same ranks do not mix, and their keys do not become more with each of them."""
+    store = torch.distributed.HashStore()
+    if not can_delete:
+        store = Undeletable(store)
+    monkeypatch.setattr(agreement, "_store", lambda: store)
+
+    def member(number: int) -> list[int]:
+        return [
+            agreement.greatest_of([4, 2], number * (-1) ** call, timedelta(seconds=60))
+            for call in range(6)
+        ]
+
+    with ThreadPoolExecutor(2) as threads:
+        results = list(threads.map(member, (1, 3)))
+    assert results == [[3, -1] * 3] * 2
+    assert agreement.greatest_of([7], 5, None) == 5
+    if can_delete:
+        assert store.num_keys() == 1 + 2 + 1 + 1  # counts, and the numbers of the last calls
+
+
+class Undeletable:
+    """A store that cannot delete keys, as some stores of torch cannot."""
+
+    def __init__(self, store: Any) -> None:
+        self.add, self.set, self.get, self.wait = store.add, store.set, store.get, store.wait
+
+    def delete_key(self, key: str) -> None:
+        raise RuntimeError("this store deletes nothing")
+
+
+def test_names_that_only_another_rank_has_are_compared() -> None:
+    texts = [json.dumps(values).encode() for values in ({"a": 1}, {"a": 1, "b": 2})]
+    group = cast(Any, SimpleNamespace(all_gather=lambda text: texts))
+    with pytest.raises(ParameterError, match=r"^f: the ranks differ: b=None on rank 0, 2 on ra"):
+        agreement.check_agreement(group, "f", {"a": 1})
+    texts[1] = texts[0]
+    agreement.check_agreement(group, "f", {"a": 1})

@@ -181,12 +181,13 @@ def test_complex_gradients(pair: Callable[[str], list[Any]]) -> None:
 
 def test_invalid_arguments_are_refused(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("arguments"):
-        assert rank == {"wrong": []}
+        assert rank == {"wrong": [], "ranks": [0, 1]}
 
 
 def test_mismatched_settings_are_refused(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("mismatch"):
         assert rank["error"] == "ddp_hook: the ranks differ: seed=3 on rank 0, 4 on rank 1"
+        assert rank["loaded"] == "ddp_hook: the ranks differ: iteration=0 on rank 0, 1 on rank 1"
 
 
 def test_unresponsive_rank_times_out(pair: Callable[[str], list[Any]]) -> None:
@@ -221,6 +222,7 @@ def check_communicator(seen: Any, size: int) -> None:
         "empty": True,
         "to": True,
         "exchange": True,
+        "itself": True,
         "broadcast": [True] * size,
         "refused": [f"{name}={size}: must be a rank below {size}" for name in ("to", "root")],
     }

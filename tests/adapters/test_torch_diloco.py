@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -20,6 +21,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import gcodec  # noqa: E402
 import gcodec.torch  # noqa: E402
 from gcodec.errors import GcodecError, ParameterError  # noqa: E402
+from gcodec.torch import diloco  # noqa: E402
 from gcodec.torch.messages import BucketCoder  # noqa: E402
 from gcodec.training import Simulator  # noqa: E402
 
@@ -259,7 +261,7 @@ def test_worker_that_missed_an_outer_step_receives_it() -> None:
         train_on(communicator, own, range(2))
         own.local_step(2)
         if communicator.rank == 1:
-            own.diloco._communicator = Broken(communicator, whole=1)  # the workers agree
+            own.diloco._communicator = Broken(communicator)
             with pytest.raises(GcodecError, match="outer step 0, fragment 0: the cable is cut"):
                 own.diloco.step()
             with pytest.raises(GcodecError, match="call regroup first"):
@@ -316,6 +318,43 @@ def test_failed_exchange_is_repeated() -> None:
         assert torch.equal(own.diloco.residual("0.weight"), twin.diloco.residual("0.weight"))
 
 
+def test_exchange_that_fails_while_it_is_repeated() -> None:
+    """All fragments that were due are exchanged once, when a group is complete at last."""
+    workers, twins = (run(2, lambda c: Worker(c, every=1, fragments=2)) for _ in range(2))
+
+    def fail(communicator: Any, own: Worker) -> None:
+        own.local_step(0)
+        own.diloco._communicator = Broken(communicator)
+        with pytest.raises(GcodecError, match="outer step 0, fragment 0: the cable is cut"):
+            own.diloco.step()
+
+    def fail_again(communicator: Any, own: Worker) -> None:
+        with pytest.raises(GcodecError, match="outer step 0, fragment 0: the cable is cut"):
+            own.diloco.regroup(Broken(communicator, whole=2))
+
+    run(2, fail, workers)
+    run(2, fail_again, workers)
+    run(2, lambda c, own: own.diloco.regroup(c), workers)
+    run(2, lambda c, own: train_on(c, own, range(1)), twins)
+    for own, twin in zip(workers, twins, strict=True):
+        assert own.diloco.outer_step == twin.diloco.outer_step == 2
+        assert equal(own.values(), twin.values())
+
+
+def test_worker_that_joins_before_the_first_exchange_continues_with_the_others() -> None:
+    survivors = run(2, Worker)
+    run(2, lambda c, own: train_on(c, own, range(2)), survivors)
+
+    def regroup(communicator: Any, own: Worker | None) -> int:
+        if own is None:
+            own = Worker(communicator)
+        else:
+            own.diloco.regroup(communicator)
+        return own.diloco.inner_step
+
+    assert run(3, regroup, [None, *survivors]) == [2] * 3
+
+
 def flip_first_value(frames: list[np.ndarray]) -> None:
     frames[1][0] ^= 1
 
@@ -357,6 +396,29 @@ def test_damaged_state_is_refused(damage: Callable[..., None], message: str) -> 
     assert message in run(2, worker)[1]
 
 
+def test_damaged_state_is_not_passed_on() -> None:
+    """A worker that has received it is the lowest rank of the next group."""
+    first, second = workers = run(2, Worker)
+    run(2, lambda c, own: train_on(c, own, range(3)), workers)
+    expected = first.diloco.state_dict()["outer"]
+    state = second.diloco.state_dict()
+    second.diloco.load_state_dict({**state, "outer": {n: x + 1 for n, x in expected.items()}})
+
+    def regroup(communicator: Any, own: Worker) -> None:
+        relay = Damaging(communicator, flip_first_value)
+        if own is first:
+            own.diloco.regroup(relay)
+            return
+        with pytest.raises(gcodec.FormatError, match="digest"):
+            own.diloco.regroup(relay)
+
+    run(2, regroup, workers)
+    run(2, lambda c, own: own.diloco.regroup(c), [second, first])
+    for own in workers:
+        outer = own.diloco.state_dict()["outer"]
+        assert all(torch.equal(outer[name], x) for name, x in expected.items())
+
+
 def test_state_of_large_tensors_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker's own tensors bound the memory, not the default of `Limits`."""
     limits = functools.partial(gcodec.Limits, max_bytes=64)
@@ -383,6 +445,65 @@ class Damaging:
         self._damage(arrays)
         named = zip(arrays, frames, strict=True)
         return b"".join(gcodec.encode(array, "raw", name=frame.name) for array, frame in named)
+
+
+class Replaying:
+    """A communicator that records what rank 1 sends, and delivers it again in place of the next.
+
+    The progress before it, which is not authenticated, is the current one.
+    """
+
+    def __init__(self, communicator: Any) -> None:
+        self._communicator, self.is_armed = communicator, False
+        self.rank, self.size = communicator.rank, communicator.size
+        self._recorded = b""
+
+    def all_gather(self, message: bytes) -> list[bytes]:
+        messages: list[bytes] = self._communicator.all_gather(message)
+        start = 1 + diloco._PROGRESS_NBYTES
+        if self.is_armed:
+            messages[1] = messages[1][:start] + self._recorded
+        else:
+            self._recorded = messages[1][start:]
+        return messages
+
+
+@pytest.mark.parametrize("regroups", [False, True])
+def test_replayed_exchange_is_refused(regroups: bool) -> None:
+    """Replay that of the preceding step, or that of the same step in a former group."""
+
+    def worker(communicator: Any) -> None:
+        own, relay = Worker(communicator, key=b"a secret"), Replaying(communicator)
+        own.diloco._communicator = relay
+        state = own.diloco.state_dict()
+        own.train(range(3))
+        if regroups:
+            own.diloco.load_state_dict(state)
+            own.diloco.regroup(communicator)
+            own.diloco._communicator = relay
+        relay.is_armed = True
+        with pytest.raises(GcodecError, match="tag"):
+            own.train(range(3))
+
+    run(2, worker)
+
+
+def test_exchange_of_workers_that_agree_takes_one_collective() -> None:
+    """Although one worker has received the settings of its outer optimizer from the other."""
+
+    def worker(communicator: Any) -> int:
+        own, lengths = Worker(communicator), []
+
+        def all_gather(message: bytes) -> list[bytes]:
+            lengths.append(len(message))
+            return communicator.all_gather(message)
+
+        members = {"rank": communicator.rank, "size": communicator.size}
+        own.diloco._communicator = SimpleNamespace(**members, all_gather=all_gather)
+        own.train(range(6))
+        return len(lengths)
+
+    assert run(2, worker) == [2, 2]
 
 
 def test_workers_with_different_keys() -> None:
@@ -471,6 +592,32 @@ def test_workers_with_states_of_different_checkpoints_are_refused() -> None:
         assert "the ranks differ: digest of the outer state=" in errors[1]
 
 
+@pytest.mark.parametrize("lone", [0, 1])
+def test_worker_that_alone_loads_another_outer_state_is_refused(lone: int) -> None:
+    """At the same step; only this worker sends a digest at first, and all of them after that."""
+
+    def worker(communicator: Any) -> list[str]:
+        own, errors = Worker(communicator), []
+        own.train(range(3))
+        state = own.diloco.state_dict()
+        other = {**state, "outer": {n: x + 1 for n, x in state["outer"].items()}}
+        if own.rank == lone:
+            own.diloco.load_state_dict(other)
+        for _ in range(2):
+            with pytest.raises(GcodecError) as caught:
+                own.train(range(3))
+            errors.append(str(caught.value))
+        own.diloco.load_state_dict(state)
+        own.train(range(3))
+        return errors
+
+    for errors in run(2, worker):
+        for error in errors:
+            assert "the ranks differ: digest of the outer state=" in error
+        assert f"None on rank {1 - lone}" in errors[0] or "=None on rank 0" in errors[0]
+        assert "None" not in errors[1]
+
+
 def test_worker_that_returns_to_another_round_is_named() -> None:
     def worker(communicator: Any) -> list[str]:
         own, errors = Worker(communicator), []
@@ -491,6 +638,27 @@ def test_worker_that_returns_to_another_round_is_named() -> None:
         for step, error in zip((9, 12), errors, strict=True):
             assert f"exchange: the ranks differ: inner_step={step} on rank 0, {step - 3} " in error
             assert error.endswith("must load the same checkpoint, and set outer_optimizer alike")
+
+
+def test_loaded_state_has_no_exchange_to_repeat() -> None:
+    """The refusal of one fragment has left another one that was due."""
+
+    def worker(communicator: Any) -> None:
+        own = Worker(communicator, every=1, fragments=2)
+        own.train(range(1))
+        state = own.diloco.state_dict()
+        with torch.no_grad():
+            own.model[0].weight[0, 0] = float("nan")
+        with pytest.raises(GcodecError, match="contains NaN or Inf"):
+            own.diloco.step()
+        own.diloco.load_state_dict(state)
+        own.diloco.restore()
+        own.diloco.regroup(communicator)
+        assert own.diloco.outer_step == 2
+        own.train(range(1))
+        assert own.diloco.outer_step == 4
+
+    run(1, worker)
 
 
 def test_outer_optimizers_with_other_settings_are_refused() -> None:
@@ -562,6 +730,9 @@ def test_state_without_residuals_is_named() -> None:
         own.diloco.load_state_dict(state)
         with pytest.warns(UserWarning, match="^DiLoCo: the state has no residuals, so feedback"):
             own.diloco.load_state_dict({**state, "feedback": {}})
+        plain = Worker(communicator, "raw")
+        plain.train(range(4))
+        plain.diloco.load_state_dict(plain.diloco.state_dict())
 
     run(1, worker)
 
@@ -590,12 +761,14 @@ def test_exchange_under_way_does_not_change_a_loaded_state() -> None:
 
 
 MEANS = {name: torch.zeros_like(p) for name, p in network().named_parameters()}
+NARROW = {name: x[..., :1] for name, x in MEANS.items()}
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"outer": None},
+        {"outer": NARROW},
         {"optimizer": {}},
         {"optimizer": {"state": {}, "param_groups": []}},
         {"feedback": None},
@@ -608,6 +781,7 @@ MEANS = {name: torch.zeros_like(p) for name, p in network().named_parameters()}
         {"in_flight": [[0, 5]]},
         {"in_flight": [[1, 5, {}]]},
         {"in_flight": [[0, 5, {}]]},
+        {"in_flight": [[0, 5, NARROW]]},
         {"inner_step": -1},
         {"outer_step": 2**63},
         *({"in_flight": [[fragment, at, MEANS]]} for fragment, at in ((-1, 5), (0, -5))),

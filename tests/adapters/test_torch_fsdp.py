@@ -15,7 +15,7 @@ if importlib.util.find_spec("torch") is None:
 
 PAIR = (
     *("exact", "exact_at_random", "counted", "parameters", "resume", "nonfinite", "unused"),
-    *("experts", "frozen"),
+    *("experts", "frozen", "dtypes"),
     *("halves", "arguments", "mismatch", "damaged", "gpt"),
 )
 
@@ -71,7 +71,7 @@ def test_resumed_run_has_the_same_bits(pair: Callable[[str], list[Any]]) -> None
     assert first == second
     whole, again, half = first["digests"]
     assert whole == again != half
-    assert first["step"] == 4
+    assert first["steps"] == [4, 2]
     assert first["warned"] == ["fsdp_comm: the state has no residuals, so fee"]
     *refused, damaged, foreign, shape, name, early = first["refused"]
     assert refused == ["state=None", "state={}", "state", "state='x"]
@@ -121,6 +121,13 @@ def test_unused_parameter_changes_the_layout(pair: Callable[[str], list[Any]]) -
 
 def test_frozen_parameter_leaves_the_pieces_of_others(pair: Callable[[str], list[Any]]) -> None:
     assert pair("frozen") == [{"names": [], "steps": 3}] * 2
+
+
+def test_parameters_of_several_dtypes_travel_as_bytes(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("dtypes"):
+        assert rank["exact"]
+        assert rank["sent"] == rank["shard"]
+        assert rank["residuals"] == [f"worker:residual:{owner}/weight" for owner in (0, 1)]
 
 
 def test_parameters_that_tensor_parallelism_cuts(four: Callable[[str], list[Any]]) -> None:

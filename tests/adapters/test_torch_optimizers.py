@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -339,6 +340,62 @@ def test_learning_rates_of_ranks_are_compared(kind: str) -> None:
     assert Simulator(2).run(worker) == [True] * 2
 
 
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_ranks_compare_parameters_once(kind: str) -> None:
+    def worker(communicator: Any) -> list[bool]:
+        model, sent = network(), list[int]()
+
+        def all_gather(message: bytes) -> list[bytes]:
+            sent.append(len(message))
+            return communicator.all_gather(message)
+
+        relay = SimpleNamespace(
+            rank=communicator.rank,
+            size=communicator.size,
+            all_gather=all_gather,
+            all_reduce=communicator.all_reduce,
+        )
+        optimizer, compared = make(kind, model, relay), []
+        for step in range(3):
+            sent.clear()
+            backward(model, step, communicator.rank)
+            optimizer.step()
+            compared.append(sent[0] > 0)
+        return compared
+
+    assert Simulator(2).run(worker) == [[True, False, False]] * 2
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_closure_computes_gradients_and_the_loss(kind: str) -> None:
+    """Also where the caller has disabled gradients."""
+
+    def worker(communicator: Any) -> list[dict[str, np.ndarray]]:
+        results = []
+        for has_closure in (False, True):
+            model = network()
+            optimizer = make(kind, model, communicator)
+
+            def closure(model: Any = model) -> Any:
+                model.zero_grad()
+                loss = model(torch.ones(2, 24)).square().mean()
+                loss.backward()
+                return loss
+
+            for _ in range(2):
+                if has_closure:
+                    with torch.no_grad():
+                        assert optimizer.step(closure) > 0
+                else:
+                    closure()
+                    assert optimizer.step() is None
+            results.append(values(model))
+        return results
+
+    for plain, computed in Simulator(1).run(worker):
+        assert equal(plain, computed)
+
+
 @pytest.mark.parametrize("kind", ["dgc", "adam", "deepspeed"])
 def test_state_of_other_ranks_is_refused(kind: str) -> None:
     def train(communicator: Any) -> dict[str, Any]:
@@ -356,6 +413,9 @@ def test_state_of_other_ranks_is_refused(kind: str) -> None:
             optimizer.load_state_dict(four[rank])
         with pytest.raises(ParameterError, match=rf"state\['rank'\]={1 - rank}: must be {rank}, "):
             optimizer.load_state_dict(two[1 - rank])
+        means = {k: x for k, x in two[1 - rank]["method"].items() if not k.startswith("worker:")}
+        with pytest.raises(ParameterError, match=rf"state\['rank'\]={1 - rank}: must be {rank}, "):
+            optimizer.load_state_dict(two[rank] | {"method": means})
         with pytest.raises(ParameterError, match="state: place:rank and place:size must be int"):
             optimizer.load_state_dict(two[rank] | {"method": two[rank]["method"] | wrong})
         # States of former versions have no place.

@@ -11,7 +11,7 @@ import pytest
 
 import gcodec
 from gcodec.training import Communicator, Simulator, all_gather_mean, tree_mean, two_phase_mean
-from gcodec.training.collectives import dense_mean
+from gcodec.training.collectives import dense_mean, low_rank_mean
 
 SIZES = [1, 2, 3, 5, 8]
 
@@ -462,6 +462,67 @@ def test_garbled_refusal_is_a_format_error() -> None:
         return two_phase_mean(link, {"w": np.ones((6, 2), np.float32)}, *pair)
 
     assert errors_of(2, two_phases) == ["Corrupt: \ufffd"] * 2
+
+
+class ForgedLink(DamagedLink):
+    """Communicator of which a rank receives valid frames of a tensor of another shape."""
+
+    def _received(self, messages: list[bytes]) -> list[bytes]:
+        forged = gcodec.encode(np.ones(7, np.float32), "topk:k=1")
+        received = super()._received(messages)
+        return messages if received == messages else [forged] * len(messages)
+
+    def broadcast(self, message: bytes, root: int = 0) -> bytes:
+        [received] = self._received([self._communicator.broadcast(message, root)])
+        return received
+
+
+def test_mean_of_another_shape_is_refused() -> None:
+    feedbacks = [[gcodec.Feedback("raw") for _ in range(2)] for _ in range(2)]
+
+    def two_phases(c: Communicator) -> Any:
+        link = ForgedLink(c, receiver=1, collective=2)
+        return two_phase_mean(link, {"w": np.ones((6, 2), np.float32)}, *feedbacks[c.rank])
+
+    def tree(c: Communicator) -> Any:
+        link = ForgedLink(c, receiver=1, collective=2)
+        return tree_mean(link, [gcodec.encode(np.ones(9, np.float32), "topk:k=2")])
+
+    for call in (two_phases, tree):
+        reason = "Corrupt: rank 0 sent tensors of other shapes than rank 1"
+        assert errors_of(2, call) == ["none", reason]
+    assert all(feedback.state_dict() == {} for feedback in feedbacks[1])
+
+
+def test_mean_that_is_not_finite_leaves_feedback_unchanged() -> None:
+    def worker(c: Communicator) -> bool:
+        pair = [gcodec.Feedback("raw", nonfinite="propagate") for _ in range(2)]
+        gradients = {"w": np.arange(8, dtype=np.float32), "b": np.ones(4, np.float32)}
+        two_phase_mean(c, gradients, *pair)
+        before = [feedback.state_dict() for feedback in pair]
+        gradients["b"][c.rank] = np.nan
+        means = two_phase_mean(c, gradients, *pair)
+        after = [feedback.state_dict() for feedback in pair]
+        assert np.isnan(means["b"]).any() and np.isfinite(means["w"]).all()
+        return all(
+            old.keys() == new.keys() and all(np.array_equal(old[key], new[key]) for key in old)
+            for old, new in zip(before, after, strict=True)
+        )
+
+    assert Simulator(2).run(worker) == [True] * 2
+
+
+@pytest.mark.parametrize(("size", "value", "start"), [(1, 1e20, 1e30), (5, 8e37, 0.25)])
+def test_factors_above_float32_are_refused(size: int, value: float, start: float) -> None:
+    """The first factor exceeds it on each rank, the second one only as a sum over the ranks."""
+    matrix, rows = np.zeros((5, 6), np.float32), np.full((1, 6), start, np.float32)
+    matrix[2, 3] = value
+
+    def worker(c: Communicator) -> Any:
+        return low_rank_mean(c, [matrix], [rows], [])
+
+    reason = "ParameterError: matrices: factors must not exceed float32"
+    assert errors_of(size, worker) == [reason] * size
 
 
 def test_integers_of_another_rank_are_refused() -> None:

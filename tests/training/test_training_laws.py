@@ -205,6 +205,34 @@ def test_parameters_that_differ_are_refused_on_all(method: Any) -> None:
     Simulator(3).run(worker)
 
 
+@pytest.mark.parametrize("method", [PowerSGD, OneBitAdam])
+def test_parameters_are_compared_after_a_state_was_loaded(method: Any) -> None:
+    def worker(c: Communicator) -> None:
+        instance = method(c, **({"warmup": 2} if method is OneBitAdam else {}))
+        x, gradients = ({"w": np.full((5, 6), i, np.float32)} for i in range(2))
+        instance.step(x, gradients, rate=0.1)
+        instance.load_state_dict(instance.state_dict())
+        x["w"] += c.rank
+        with pytest.raises(gcodec.ParameterError, match="parameters: ranks 0 and 1 have diff"):
+            instance.step(x, gradients, rate=0.1)
+
+    Simulator(2).run(worker)
+
+
+@pytest.mark.parametrize("method", [PowerSGD, OneBitAdam])
+def test_parameters_of_other_shapes_are_refused_on_all(method: Any) -> None:
+    """Although their bytes are equal."""
+
+    def worker(c: Communicator) -> None:
+        instance = method(c, **({"warmup": 2} if method is OneBitAdam else {}))
+        shape = (5, 6) if c.rank else (6, 5)
+        x, gradients = ({"w": np.full(shape, i, np.float32)} for i in range(2))
+        with pytest.raises(gcodec.ParameterError, match="parameters: ranks 0 and 1 have diff"):
+            instance.step(x, gradients, rate=0.1)
+
+    Simulator(2).run(worker)
+
+
 @pytest.mark.parametrize(
     ("method", "settings", "rate", "message"),
     [
@@ -274,6 +302,61 @@ def test_states_of_some_ranks_only_are_refused_on_all(method: Any, warmup: int) 
         second.step(x, gradients, rate=0.1)
         first.step({"w": before}, gradients, rate=0.1)
         assert np.array_equal(x["w"], before)
+
+    Simulator(2).run(worker)
+
+
+def test_state_that_dgc_loads_later_on_one_rank_is_refused_on_all() -> None:
+    """The digest of an earlier state, which all ranks have compared, does not stand for it."""
+
+    def worker(c: Communicator) -> None:
+        method, gradients = DGC(c, density=0.5), {"w": np.float32([1, 2, 3])}
+        method.load_state_dict({})
+        method.average(gradients, 0)
+        if c.rank == 1:
+            method.load_state_dict(method.state_dict())
+        with pytest.raises(gcodec.ParameterError, match="ranks 0 and 1 have different states"):
+            method.average(gradients, 0)
+
+    Simulator(2).run(worker)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (DGC, {"density": 0.1}),
+        (PowerSGD, {"rank": 1}),
+        (OneBitAdam, {"warmup": 9, "min_size": 0}),
+        (OneBitAdam, {"warmup": 1, "min_size": 0}),
+    ],
+)
+def test_tensors_that_sit_out_a_step_keep_their_state(
+    method: Any, settings: dict[str, Any]
+) -> None:
+    def worker(c: Communicator) -> None:
+        instance = method(c, **settings)
+        x = {"v": np.zeros((6, 5), np.float32), "w": np.zeros((5, 6), np.float32)}
+        gradients = {
+            name: np.random.default_rng(c.rank).standard_normal(array.shape, np.float32)
+            for name, array in x.items()
+        }
+
+        def take(*names: str) -> None:
+            own = {name: gradients[name] for name in names}
+            if method is DGC:
+                instance.average(own, 9)
+            else:
+                instance.step({name: x[name] for name in names}, own, rate=0.1)
+
+        take("v", "w")
+        take("v", "w")
+        before = instance.state_dict()
+        take("v")
+        after = instance.state_dict()
+        of_w = [key for key in before if key.endswith("w")]
+        assert of_w and all(np.array_equal(before[key], after[key]) for key in of_w)
+        assert before.keys() == after.keys()
+        take("v", "w")
 
     Simulator(2).run(worker)
 

@@ -161,6 +161,23 @@ def test_state_dict_round_trip() -> None:
         assert np.array_equal(a, b) and np.array_equal(c, d)
 
 
+def test_loaded_variances_replace_those_in_use() -> None:
+    def worker(c: Communicator) -> list[np.ndarray]:
+        one, other = (OneBitAdam(c, warmup=1, min_size=0) for _ in range(2))
+        xs = [{"x": np.zeros(50, np.float32)} for _ in range(2)]
+        for step in range(3):  # both have frozen their variances, which differ
+            one.step(xs[0], {"x": spread(50, step)})
+            other.step(xs[1], {"x": spread(50, step) * np.float32(100)})
+        other.load_state_dict(one.state_dict())
+        xs[1]["x"][...] = xs[0]["x"]
+        one.step(xs[0], {"x": spread(50, 3)})
+        other.step(xs[1], {"x": spread(50, 3)})
+        return [x["x"] for x in xs]
+
+    for one, other in Simulator(2).run(worker):
+        assert np.array_equal(one, other)
+
+
 def test_damaged_state_dict_changes_nothing() -> None:
     def worker(c: Communicator) -> None:
         adam, x = OneBitAdam(c, warmup=1, min_size=8), {"x": np.ones(50, np.float32)}

@@ -105,6 +105,51 @@ def test_residuals_conserve_the_sum() -> None:
     assert all(np.linalg.norm(r) < 30 * np.linalg.norm(grads[0]) for _, r in results)
 
 
+def test_gradient_of_zeros_leaves_later_ones_their_factors() -> None:
+    x = gradients(1, 12, 15)[0]
+
+    def worker(c: Communicator) -> np.ndarray:
+        method = PowerSGD(c, rank=2)
+        assert not method.average({"w": np.zeros_like(x)})["w"].any()
+        return method.average({"w": x})["w"]
+
+    for mean in Simulator(2).run(worker):
+        assert np.linalg.norm(mean) > 0.5 * np.linalg.norm(x)
+
+
+def test_residual_waits_while_a_worker_takes_no_part() -> None:
+    grads = gradients(2, 12, 15, rank=6, noise=1.0)
+
+    def worker(c: Communicator, x: np.ndarray) -> Any:
+        method = PowerSGD(c, rank=1)
+        total = method.average({"w": x})["w"].astype(np.float64)
+        before = method.residual("w").copy()
+        if c.rank:
+            total += method.average({"w": np.zeros_like(x)}, waiting=["w"])["w"]
+            assert np.array_equal(method.residual("w"), before)
+        else:
+            total += method.average({"w": x})["w"]
+        return total, method.residual("w").astype(np.float64)
+
+    (total, first), (_, second) = Simulator(2).run(worker, grads)
+    expected = (2 * np.float64(grads[0]) + grads[1]) / 2
+    assert np.abs(total + (first + second) / 2 - expected).max() < 1e-4
+
+
+def test_one_worker_may_load_residuals_alone() -> None:
+    """Each worker has its own, and only momenta must be equal."""
+
+    def worker(c: Communicator, x: np.ndarray) -> np.ndarray:
+        method = PowerSGD(c, rank=1)
+        method.average({"w": x})
+        if c.rank:
+            method.load_state_dict(method.state_dict())
+        return method.average({"w": x})["w"]
+
+    first, second = Simulator(2).run(worker, gradients(2, 12, 15, noise=1.0))
+    assert np.array_equal(first, second)
+
+
 def test_sent_bytes() -> None:
     size, rank = 4, 2
     shapes = {"w": (64, 3, 7, 7), "b": (64,), "small": (4, 3), "s": (), "empty": (0, 5)}
