@@ -259,13 +259,17 @@ class Feedback:
         check_key(key)
         return self._compress(name, inspect(grad, "grad"), key)[0]
 
-    def _compress(self, name: str, source: Source, key: bytes | None) -> tuple[bytes, Symbols]:
-        """Return the frame of a tensor, and the symbols in it."""
+    def _compress(
+        self, name: str, source: Source, key: bytes | None, *, keeps_symbols: bool = False
+    ) -> tuple[bytes, Symbols]:
+        """Return the frame of a tensor, and if they are to be kept, the symbols in it."""
         with source.context():
             tensor = source.read(segments=True)
             tensors = self._tensors  # `load_state_dict` may replace the attribute meanwhile
             with tensors.lock(name):
                 frame, step, symbols = self._run(self._start(tensors, name, tensor), key)
+                if keeps_symbols and step.is_exact:
+                    symbols = step.codec._quantize(step.tensor.values, step.seed, None)
                 tensors.replace(name, step.residual, self._state_after(step, symbols))
                 return frame, symbols
 
@@ -673,14 +677,12 @@ class Transaction:
     def compress_known(
         self, name: str, grad: TensorLike, *, key: bytes | None = None
     ) -> tuple[bytes, Symbols]:
-        """Compress as `compress` does, and also return the symbols in the frame.
-
-        They are None if the frame contains the gradient itself; see `Feedback`.
-        """
+        """Compress as `compress` does, and also return the symbols in the frame."""
         encode_name(name)
         check_key(key)
         self.record(name)
-        return self.feedback._compress(name, inspect(grad, "grad"), key)
+        source = inspect(grad, "grad")
+        return self.feedback._compress(name, source, key, keeps_symbols=True)
 
     def compress_many(
         self, grads: Mapping[str, TensorLike], *, group_below: int = 4096, key: bytes | None = None
