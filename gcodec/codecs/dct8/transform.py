@@ -95,7 +95,8 @@ class Forward:
         self._buffer = np.empty(0, np.float32)
         a, b, c = (_axis(n, other, folded) for n in sizes)
         self._tables, self._folds = (a[0], b[0], c[0]), (a[1], b[1], c[1])
-        self._by_scipy = [n > TABLED and other is None for n in sizes]
+        is_own = other is None
+        self._by_scipy = [axis for axis, n in enumerate(sizes, 1) if n > TABLED and is_own]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Return the coefficients of (m, *sizes) float32 values, as (m, a·b·c)."""
@@ -105,10 +106,10 @@ class Forward:
         if self._buffer.size < x.size:
             self._buffer = aligned_empty(x.size, np.float32)
         out = self._buffer[: x.size]
-        for axis in np.flatnonzero(self._by_scipy):
+        for axis in self._by_scipy:
             from scipy import fft
 
-            out.reshape(x.shape)[:] = fft.dct(x, axis=axis + 1, norm="ortho")
+            out.reshape(x.shape)[:] = fft.dct(x, axis=axis, norm="ortho")
             x = out.reshape(x.shape)
         forward(x.reshape(-1), self.sizes, self._tables, self._folds, out)
         return out.reshape(m, -1)

@@ -85,10 +85,10 @@ def forward(
         Folds of each axis; `SKIPPED` for axes that are not transformed.
     """
     size, longest = math.prod(sizes), max(sizes)
-    scratch = aligned_empty(2 * longest * BLOCK, np.float32)
+    scratch = aligned_empty(2 * longest * BLOCK, np.float32).reshape(2, -1)
     scratch[:] = 0  # a panel may have fewer columns
     batch = max(_BATCH // size, 1) * size
-    _forward(x, batch, *sizes, *tables, *folds, *np.split(scratch, 2), out)
+    _forward(x, batch, *sizes, *tables, *folds, *scratch, out)
 
 
 @block("source", "at", "pitch", "panel", "n")
