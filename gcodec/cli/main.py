@@ -60,15 +60,15 @@ class _Verbs(click.Group):
             code = outcome.BROKEN_PIPE
         except KeyboardInterrupt:
             code = outcome.INTERRUPTED
-        except RuntimeError as error:
-            if not isinstance(error.__cause__, KeyboardInterrupt):  # of __set_name__ until 3.11
-                raise
-            code = outcome.INTERRUPTED
         except click.UsageError as error:
             message = printable(error.format_message(), err=True)  # it can contain any argument
             raise click.UsageError(message, error.ctx) from None
         except outcome.EXPECTED as error:
             code = _report(error)
+        except RuntimeError as error:
+            if not isinstance(error.__cause__, KeyboardInterrupt):  # of __set_name__ until 3.11
+                raise
+            code = outcome.INTERRUPTED
         ctx.exit(code)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
