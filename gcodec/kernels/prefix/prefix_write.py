@@ -103,11 +103,29 @@ def narrowed(symbols: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     """Return symbols up to `top` as bytes, WIDE for large ones; and all as uint64, if any is."""
     if symbols.dtype == np.uint8:
         small = symbols
+        is_small = top < WIDE or small.max(initial=0) < WIDE
     else:
-        small = np.minimum(symbols, symbols.dtype.type(WIDE)).astype(np.uint8)
-    if top < WIDE or small.max(initial=0) < WIDE:
+        small = np.empty(symbols.size, np.uint8)
+        is_small = bool(_narrowing(symbols.dtype.name)(symbols, small))
+    if is_small:
         return small, _EMPTY
     return small, symbols.astype(np.uint64, copy=False)
+
+
+@factory(lambda: (("uint16",), ("uint32",), ("uint64",)))
+def _narrowing(dtype: str) -> Kernel:
+    """Make the kernel that narrows symbols, and returns whether all of them are below WIDE."""
+    wide = np.dtype(dtype).type(WIDE)
+
+    @kernel(f"in {dtype}[], out uint8[]", variant=dtype)
+    def narrow(symbols, small):
+        largest = np.uint8(0)
+        for i in range(symbols.size):  # small.size == symbols.size
+            small[i] = np.uint8(min(symbols[i], wide))
+            largest = max(largest, small[i])
+        return largest < WIDE
+
+    return narrow
 
 
 @functools.cache
