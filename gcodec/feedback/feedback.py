@@ -153,10 +153,9 @@ class Feedback:
     independent from then on.
 
     The memory is one float32 array for each tensor, and one more for each number of elements.
-    A tensor takes none while its codec has no error, as ``lossless``: the codec then encodes the
-    gradient itself.
     `compress_many` and a `Transaction` take a second array for each of their tensors, because they
-    undo all steps if one fails. These arrays are kept for the next call.
+    undo all steps if one fails. These arrays are kept for the next call. A tensor takes none while
+    its codec has no error, as with ``lossless``: the codec then encodes the gradient itself.
 
     Parameters
     ----------
