@@ -28,7 +28,7 @@ from gcodec import Feedback, ParameterError
 from gcodec.arrays.source import Tensor
 from gcodec.codec import residuals
 from gcodec.codec.residuals import quantize_in_place
-from gcodec.feedback import derive_seed
+from gcodec.feedback import Transaction, derive_seed
 from gcodec.frame import Frame
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.runtime import cover
@@ -435,6 +435,15 @@ def test_codecs_without_error_apply_the_policy_for_nonfinite_values(grouped: boo
     assert gs.same_bits(step(passing, wrong), wrong)
     for one in (replacing, passing):
         assert gs.same_bits(step(one, fine), fine)
+
+
+def test_transaction_quantizes_no_tensor_of_a_codec_without_error(monkeypatch: Any) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(gcodec.codecs()["lossless"], "_quantize", lambda *call: calls.append(call))
+    steps = Transaction(Feedback("lossless"))
+    frame = steps.compress("w", G)
+    assert gs.same_bits(gcodec.decode(frame), G) and not calls
+    assert steps.compress_known("w", G)[0] == frame and len(calls) == 1
 
 
 def test_derived_seeds_are_pinned() -> None:

@@ -270,11 +270,14 @@ def complete_peer(
     """Complete the name of a method or format of another system."""
     from click.shell_completion import CompletionItem
 
-    from gcodec.codec import registered
+    from gcodec.codec.registry import peers
 
     importlib.import_module("gcodec.codecs")  # which registers them
-    peers = ((name, spec) for cls in registered().values() for name, spec in cls.peers.items())
-    return [CompletionItem(name, help=spec) for name, spec in peers if name.startswith(incomplete)]
+    return [
+        CompletionItem(name, help=spec)
+        for name, spec in peers().items()
+        if name.startswith(incomplete)
+    ]
 
 
 def complete_machine(

@@ -154,6 +154,12 @@ def registered(*, with_base: bool = False) -> Mapping[str, type[Codec]]:
     return _Registered(with_base)
 
 
+def peers() -> dict[str, str]:
+    """Return specs of registered codecs by their names in other systems; see `Codec.peers`."""
+    classes = registered(with_base=True).values()
+    return {name: spec for cls in classes for name, spec in cls.peers.items()}
+
+
 def with_id(id: int) -> type[Codec] | None:
     """Return the codec class with an id, or None if no such codec is registered."""
     name = _names.get(id)

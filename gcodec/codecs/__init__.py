@@ -23,6 +23,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from gcodec.codec import Codec, CodecLike, Provided, provide, registered, with_id
+from gcodec.codec.registry import peers
 from gcodec.errors import Unsupported
 from gcodec.wire.params import parse_spec
 
@@ -99,12 +100,7 @@ def parse(spec: CodecLike) -> Codec:
     >>> str(gcodec.parse({"name": "mxnet-2bit", "threshold": 0.5}))
     'mxnet-2bit'
     """
-    return parse_spec("codec", spec, Codec, registered(with_base=True), _peers)
-
-
-def _peers() -> dict[str, str]:
-    classes = registered(with_base=True).values()
-    return {name: spec for cls in classes for name, spec in cls.peers.items()}
+    return parse_spec("codec", spec, Codec, registered(with_base=True), peers)
 
 
 def parse_encoder(spec: CodecLike) -> Codec:

@@ -153,9 +153,9 @@ class Feedback:
     independent from then on.
 
     The memory is one float32 array for each tensor, and one more for each number of elements.
-    Tensors of codecs without any error, such as ``lossless``, take none and are sent bit for bit.
     `compress_many` and a `Transaction` take a second array for each of their tensors, because they
-    undo all steps if one fails. These arrays are kept for the next call.
+    undo all steps if one fails. These arrays are kept for the next call. A tensor takes none while
+    its codec has no error, as with ``lossless``: the codec then encodes the gradient itself.
 
     Parameters
     ----------
@@ -461,9 +461,11 @@ class Feedback:
         codec = self._bound(codec, tensor)
         memory = Memory(no_residual(tensor.shape), 0, None) if before is None else before.memory
         residual, new_residual = _residuals(tensors, codec, tensor, memory.residual)
-        # Codecs quantize the sum of float32 values in one pass.
+        # Without a residual, codecs read what `gcodec.encode` passes to them; with one, they
+        # quantize the sum of float32 values in one pass.
         is_exact = is_no_residual(residual)
-        if not codec.reads_segments if is_exact else tensor.dtype == "float64":
+        takes_segments = codec.reads_segments if is_exact else tensor.dtype != "float64"
+        if not takes_segments:
             tensor = tensor._replace(values=convert.whole(values))
         seed = derive_seed(self.seed, name=name, step=memory.step, rank=self.rank)
         prior = None
@@ -541,9 +543,9 @@ class Feedback:
         tensor, residual, decay = step.tensor, step.residual, np.float32(self.decay)
         if self.nonfinite == "propagate" and not step.codec.refuses_nonfinite:
             return step
-        if step.is_exact and self.nonfinite == "zero":
-            return step._replace(tensor=with_policy(tensor, "zero"))
         if step.is_exact:
+            if self.nonfinite == "zero":
+                return step._replace(tensor=with_policy(tensor, "zero"))
             check_top(max_abs_bits(tensor.values), tensor.values, step.title)
             return step
         if self.nonfinite == "zero":
@@ -672,17 +674,22 @@ class Transaction:
 
     def compress(self, name: str, grad: TensorLike, *, key: bytes | None = None) -> bytes:
         """Compress as `Feedback.compress` does; the first call for a name records its memory."""
-        return self.compress_known(name, grad, key=key)[0]
+        return self._compress(name, grad, key)[0]
 
     def compress_known(
         self, name: str, grad: TensorLike, *, key: bytes | None = None
     ) -> tuple[bytes, Symbols]:
         """Compress as `compress` does, and also return the symbols in the frame."""
+        return self._compress(name, grad, key, keeps_symbols=True)
+
+    def _compress(
+        self, name: str, grad: TensorLike, key: bytes | None, *, keeps_symbols: bool = False
+    ) -> tuple[bytes, Symbols]:
         encode_name(name)
         check_key(key)
         self.record(name)
         source = inspect(grad, "grad")
-        return self.feedback._compress(name, source, key, keeps_symbols=True)
+        return self.feedback._compress(name, source, key, keeps_symbols=keeps_symbols)
 
     def compress_many(
         self, grads: Mapping[str, TensorLike], *, group_below: int = 4096, key: bytes | None = None

@@ -27,7 +27,7 @@ def no_residual(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def is_no_residual(residual: Array) -> bool:
-    """Tell whether a residual is a `no_residual`, which is not contiguous and on no device."""
+    """Tell whether a residual is a `no_residual`, which is on the host and not contiguous."""
     return getattr(residual, "base", None) is _ZERO
 
 

@@ -352,7 +352,7 @@ def parse_spec(
         raise ParameterError.of(label, spec, f"a spec, a mapping or a {base.__name__}")
     cls = classes.get(name) if isinstance(name, str) else None
     if cls is None:
-        hint = _respelled(text, name, classes, peers()) or suggestion(name, classes)
+        hint = _respelled(text, name, classes, peers) or suggestion(name, classes)
         allowed = "one of " + ", ".join(classes) + hint
         raise ParameterError.of(label, name, allowed)
     built: _P = cls.from_spec(values) if values else cls.from_text(text)
@@ -360,12 +360,15 @@ def parse_spec(
 
 
 def _respelled(
-    text: str | None, name: object, classes: Mapping[str, object], peers: Mapping[str, str]
+    text: str | None,
+    name: object,
+    classes: Mapping[str, object],
+    peers: Callable[[], Mapping[str, str]],
 ) -> str:
     """Return ``; write …`` for a name of another system, or for a name without its colon."""
     if text is not None or not isinstance(name, str):
         return ""
-    spec = peers.get(name.lower())
+    spec = peers().get(name.lower())
     if spec is None and "=" in name:
         spec = re.sub("[, ]+", ",", name.strip(", ")).replace(",", ":", 1)
     if spec is None or spec.partition(":")[0] not in classes:

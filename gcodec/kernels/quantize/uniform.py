@@ -46,7 +46,6 @@ from gcodec.runtime.lanes import (
 from gcodec.runtime.memory import bits_float, float_bits
 
 _PART = 1 << 16  # elements that `rounded` has in memory as float64
-_LISTED = 32  # most codes of a bucket whose values are listed; at most BLOCK
 _TILE = 4096  # elements; a multiple of BLOCK, so that the codes of any width end on a byte
 
 
@@ -178,7 +177,7 @@ def _writer(
 
     def write(start: int, stop: int, out: np.ndarray) -> None:
         part = data[start * bits // 8 : -(-stop * bits // 8)]
-        room = *_scratch(), np.arange(_LISTED, dtype=np.uint8), np.empty(_LISTED, np.float32)
+        room = *_scratch(), np.arange(BLOCK, dtype=np.uint8), np.empty(BLOCK, np.float32)
         _dequantize_tiles(part, np.uint64(start), *numbers, *room, out)
 
     return write
@@ -465,7 +464,7 @@ def _dequantize_block(e: Emitter) -> None:
 def _look_up_block(e: Emitter) -> None:
     """Decode 32 codes as `_dequantize_block` does, by a list of the values of all codes."""
     codes = e.builder.zext(e.load(e.address("codes", "at"), lanes(8), 1), lanes(32))
-    values = e.looked_up_floats(e.args["values"], codes, _LISTED)
+    values = e.looked_up_floats(e.args["values"], codes, BLOCK)
     e.store_as(values, e.address("out", "i"))
 
 
@@ -473,17 +472,19 @@ def _look_up_block(e: Emitter) -> None:
 def _dequantize_blocks(codes, first, limit, buckets, store, scale, lists, out):
     """Decode whole blocks; see `code_blocks`. codes.size >= out.size.
 
-    If there are few codes, `values` lists those of a bucket while its numbers hold.
+    Where a bucket has two blocks or more and there are at most BLOCK codes, `values` lists the
+    value of each code of the bucket, so that blocks within it are looked up.
     """
     ranges, bucket, levels = buckets
     ends, all_codes, values = lists
+    looks_up = levels < BLOCK and bucket >= 2 * BLOCK
     for i in range(0, out.size, BLOCK):
         start = first + i
         if start + BLOCK > limit:
             limit = _fill(ends, ranges, bucket, start, levels, _end_of)
-            if levels < _LISTED:
+            if looks_up:
                 _dequantize_block(all_codes, 0, ends, WRITE, scale, values, 0)
-        if levels < _LISTED and start + BLOCK <= limit:
+        if looks_up and start + BLOCK <= limit:
             _look_up_block(codes, i, values, store, scale, out, i)
         else:
             _dequantize_block(codes, i, ends, store, scale, out, i)
@@ -501,7 +502,7 @@ _unpack = calling("in uint8[], out uint8[]")
 def _dequantize_tiles(data, first, ranges, bucket, bits, store, scale, unpack, room, out):
     # out begins with element `first`, a multiple of BLOCK; data.size == ceil(out.size * bits / 8).
     # `unpack` is the address of a kernel of `unpacker`. quantize_tiles describes the scratch
-    # arrays, but all_codes.size == values.size == _LISTED; codes of 8 bits need no unpacking.
+    # arrays, but all_codes.size == values.size == BLOCK; codes of 8 bits need no unpacking.
     codes, padded, ends, all_codes, values = room
     limit, levels = np.int64(first), np.float64((1 << bits) - 1)
     buckets, lists = (ranges, bucket, levels), (ends, all_codes, values)
