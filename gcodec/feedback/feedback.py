@@ -222,10 +222,12 @@ class Feedback:
 
     def __getstate__(self) -> dict[str, object]:
         """Return the attributes, and the state of each tensor, for a pickle or a copy."""
-        shown = {name: self._tensors.show(name) for name in list(self._tensors.states)}
-        states = {
-            name: state._replace(group=None) for name, state in shown.items() if state is not None
-        }
+        states = dict[str, TensorState]()
+        for name in list(self._tensors.states):
+            if (state := self._tensors.show(name)) is not None:
+                # A view tells the memories of a copy from those of this object.
+                memory = state.memory._replace(residual=state.array.view())
+                states[name] = state._replace(memory=memory, group=None)
         return {**self.__dict__, "_tensors": states}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -749,15 +751,15 @@ def _residuals(
     """Return the residual that a step reads, and the array that gets the new one; see `_Step`."""
     values = tensor.values
     is_nothing = is_no_residual(residual)
+    if not is_nothing:
+        residual = beside(residual, values).reshape(-1)
     is_exact = codec.contraction(values.size) == 1 and not codec.uses_prior
-    if is_exact and (is_nothing or not residual.any()):
+    if is_exact and (is_nothing or not max_abs_bits(residual)):
         nothing = no_residual((values.size,))
         return nothing, nothing
     if is_nothing:
         residual = tensors.spares.take(values.size, values)
         clear(residual)
-    else:
-        residual = beside(residual, values).reshape(-1)
     return residual, tensors.spares.take(values.size, values)
 
 

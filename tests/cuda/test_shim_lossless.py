@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree, same_verdict
-from samples import gradient
+from samples import gradient, same
 from shim import ShimDevice
 
 import gcodec
@@ -18,7 +18,7 @@ from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
 from gcodec.kernels.context import byte_scales, byte_sums
 from gcodec.kernels.context.byte_scales import PlaneForm
 from gcodec.runtime import device as devices
-from gcodec.runtime.device import Device
+from gcodec.runtime.device import Device, host
 
 MODES = ("fast", "small", "stored")
 
@@ -202,6 +202,15 @@ def test_feedback(gpu: Device) -> None:
     steps = [matrix(20, 30) for _ in range(2)]
     for mode in MODES:
         feedback_agrees(gpu, f"lossless:mode={mode}", steps)
+
+
+def test_feedback_after_a_codec_with_an_error(gpu: Device) -> None:
+    on_device, here = gcodec.Feedback("sign"), gcodec.Feedback("sign")
+    for step, spec in enumerate(("sign", "lossless", "lossless", "sign", "raw", "topk:ratio=1")):
+        x = matrix(20, 30, (np.float32, np.float16, ml_dtypes.bfloat16)[step // 2])
+        on_device.codec = here.codec = gcodec.parse(spec)
+        assert on_device.compress("w", gpu.to_device(x)) == here.compress("w", x)
+        assert same(host(on_device.residual("w")), here.residual("w"))
 
 
 def test_damage(gpu: Device) -> None:
