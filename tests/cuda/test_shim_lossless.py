@@ -213,6 +213,19 @@ def test_feedback_after_a_codec_with_an_error(gpu: Device) -> None:
         assert same(host(on_device.residual("w")), here.residual("w"))
 
 
+@pytest.mark.parametrize("nonfinite", ["zero", "propagate"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+def test_feedback_sends_every_bit(gpu: Device, nonfinite: Any, dtype: type[np.generic]) -> None:
+    x = np.frombuffer(np.random.default_rng(4).bytes(4096), dtype)
+    on_device, here = (gcodec.Feedback("lossless", nonfinite=nonfinite) for _ in range(2))
+    for _ in range(2):
+        frame = on_device.compress("w", gpu.to_device(x))
+        assert frame == here.compress("w", x)
+        assert nonfinite == "zero" or gcodec.decode(frame).tobytes() == x.tobytes()
+        many = on_device.compress_many({"w": gpu.to_device(x), "v": gpu.to_device(x[:9])})
+        assert many == here.compress_many({"w": x, "v": x[:9]}, group_below=0)
+
+
 def test_damage(gpu: Device) -> None:
     rows = np.where(np.arange(9600).reshape(96, 100) % 5, matrix(96, 100), 0)
     for mode in ("fast", "small"):
