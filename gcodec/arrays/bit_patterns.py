@@ -46,11 +46,9 @@ def bits_of(values: Any, dtype: str) -> np.ndarray:
     elif dtype in INTEGERS or (not is_converted(values) and values.dtype == unsigned):
         bits = values.view(unsigned)
     elif is_converted(values) and values.dtype == dtype:
-        source = values.source
+        bits = values.source.view(unsigned)
         if values.finite:
-            source = source.view(NUMPY_DTYPES[dtype]).copy()
-            source[~np.isfinite(source)] = 0
-        bits = source.view(unsigned)
+            bits = convert.finite_patterns(bits, dtype)
     elif dtype == "float64":
         bits = convert.to_float64(whole(values)).view(unsigned)
     elif dtype == "float32":

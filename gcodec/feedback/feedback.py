@@ -94,6 +94,8 @@ class _Step(NamedTuple):
         Name in the frame.
     memory : Memory, optional
         Memory before the step; None for tensors that share a frame.
+    patterns : Tensor, optional
+        Bit patterns of a tensor on a device that is sent exactly, in place of its float32 values.
     """
 
     codec: Codec
@@ -104,6 +106,7 @@ class _Step(NamedTuple):
     prior: Symbols | None = None
     name: str | None = None
     memory: Memory | None = None
+    patterns: Tensor | None = None
 
     @property
     def title(self) -> str:
@@ -114,6 +117,11 @@ class _Step(NamedTuple):
     def is_exact(self) -> bool:
         """Whether the tensor is sent as it is, without any residual."""
         return is_no_residual(self.new_residual)
+
+    @property
+    def sent(self) -> Array:
+        """What the codec gets if the tensor is sent as it is."""
+        return (self.patterns or self.tensor).values
 
     def frame(self, payload: Payload, key: bytes | None) -> bytes:
         """Return the frame with a payload that is on the host."""
@@ -222,10 +230,12 @@ class Feedback:
 
     def __getstate__(self) -> dict[str, object]:
         """Return the attributes, and the state of each tensor, for a pickle or a copy."""
-        shown = {name: self._tensors.show(name) for name in list(self._tensors.states)}
-        states = {
-            name: state._replace(group=None) for name, state in shown.items() if state is not None
-        }
+        states = dict[str, TensorState]()
+        for name in list(self._tensors.states):
+            if (state := self._tensors.show(name)) is not None:
+                # A view tells the memories of a copy from those of this object.
+                memory = state.memory._replace(residual=state.array.view())
+                states[name] = state._replace(memory=memory, group=None)
         return {**self.__dict__, "_tensors": states}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -267,9 +277,9 @@ class Feedback:
             tensor = source.read(segments=True)
             tensors = self._tensors  # `load_state_dict` may replace the attribute meanwhile
             with tensors.lock(name):
-                frame, step, symbols = self._run(self._start(tensors, name, tensor), key)
+                frame, step, symbols = self._run(self._start(tensors, name, source, tensor), key)
                 if keeps_symbols and step.is_exact:
-                    symbols = step.codec._quantize(step.tensor.values, step.seed, None)
+                    symbols = step.codec._quantize(step.sent, step.seed, None)
                 tensors.replace(name, step.residual, self._state_after(step, symbols))
                 return frame, symbols
 
@@ -346,7 +356,7 @@ class Feedback:
         def run_one(name: str) -> _Result:
             with sources[name].context():
                 tensor = sources[name].read(segments=True)
-                return self._run(self._start(tensors, name, tensor), key)
+                return self._run(self._start(tensors, name, sources[name], tensor), key)
 
         for device in {source.device for source in sources.values()} - {None}:
             resident = {name: each for name, each in sources.items() if each.device is device}
@@ -368,7 +378,7 @@ class Feedback:
         with next(iter(sources.values())).context():
             for name, source in sources.items():
                 with source.stream():
-                    step = self._start(tensors, name, source.read())
+                    step = self._start(tensors, name, source, source.read())
                     step, symbols, packed = self._attempt(step)
                     for number in symbols if step.codec.uses_prior else ():
                         prefetch(number)
@@ -449,7 +459,7 @@ class Feedback:
             own = np.ascontiguousarray(residual[start:end])
             check_corrected(values, own, np.float32(self.decay), _title(name))
 
-    def _start(self, tensors: Tensors, name: str, tensor: Tensor) -> _Step:
+    def _start(self, tensors: Tensors, name: str, source: Source, tensor: Tensor) -> _Step:
         """Return the step of a tensor whose lock is held."""
         values, before = tensor.values, tensors.states.get(name)
         if before is not None and before.array.shape != tensor.shape:
@@ -467,12 +477,15 @@ class Feedback:
         takes_segments = codec.reads_segments if is_exact else tensor.dtype != "float64"
         if not takes_segments:
             tensor = tensor._replace(values=convert.whole(values))
+        patterns = None
+        if is_exact and codec.keeps_every_bit and source.device is not None:
+            patterns = source.read(patterns=True)
         seed = derive_seed(self.seed, name=name, step=memory.step, rank=self.rank)
         prior = None
         # A codec handles the symbols of other parameters, but not of other codecs.
         if memory.prior is not None and type(memory.prior[0]) is type(codec):
             prior = memory.prior[1]
-        return _Step(codec, tensor, residual, new_residual, seed, prior, name, memory)
+        return _Step(codec, tensor, residual, new_residual, seed, prior, name, memory, patterns)
 
     def _bound(self, codec: Codec, tensor: Tensor) -> Codec:
         """Return the codec bound to a tensor, which refuses NaN and Inf itself if it can."""
@@ -522,7 +535,7 @@ class Feedback:
             step = self._finite(step)
         tensor = step.tensor
         if step.is_exact:
-            return step, None, codec._encode(tensor.values, step.seed, None)
+            return step, None, codec._encode(step.sent, step.seed, None)
         update = ResidualUpdate(step.residual, np.float32(self.decay), step.new_residual)
         symbols = codec._quantize_residual(tensor, update, step.seed, step.prior)
         is_checked = codec.refuses_nonfinite or self.nonfinite == "propagate"
@@ -545,7 +558,8 @@ class Feedback:
             return step
         if step.is_exact:
             if self.nonfinite == "zero":
-                return step._replace(tensor=with_policy(tensor, "zero"))
+                patterns = step.patterns and with_policy(step.patterns, "zero")
+                return step._replace(tensor=with_policy(tensor, "zero"), patterns=patterns)
             check_top(max_abs_bits(tensor.values), tensor.values, step.title)
             return step
         if self.nonfinite == "zero":
@@ -756,15 +770,15 @@ def _residuals(
     """Return the residual that a step reads, and the array that gets the new one; see `_Step`."""
     values = tensor.values
     is_nothing = is_no_residual(residual)
+    if not is_nothing:
+        residual = beside(residual, values).reshape(-1)
     is_exact = codec.contraction(values.size) == 1 and not codec.uses_prior
-    if is_exact and (is_nothing or not residual.any()):
+    if is_exact and (is_nothing or not max_abs_bits(residual)):
         nothing = no_residual((values.size,))
         return nothing, nothing
     if is_nothing:
         residual = tensors.spares.take(values.size, values)
         clear(residual)
-    else:
-        residual = beside(residual, values).reshape(-1)
     return residual, tensors.spares.take(values.size, values)
 
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from checks import frames_agree, same_verdict
-from samples import gradient
+from samples import gradient, same
 from shim import ShimDevice
 
 import gcodec
@@ -18,7 +18,7 @@ from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
 from gcodec.kernels.context import byte_scales, byte_sums
 from gcodec.kernels.context.byte_scales import PlaneForm
 from gcodec.runtime import device as devices
-from gcodec.runtime.device import Device
+from gcodec.runtime.device import Device, host
 
 MODES = ("fast", "small", "stored")
 
@@ -208,6 +208,28 @@ def test_feedback(gpu: Device) -> None:
         residual = on_device.residual("w")
         assert isinstance(residual, np.ndarray) and residual.shape == (20, 30)
         assert not residual.any()
+
+
+def test_feedback_after_a_codec_with_an_error(gpu: Device) -> None:
+    on_device, here = gcodec.Feedback("sign"), gcodec.Feedback("sign")
+    for step, spec in enumerate(("sign", "lossless", "lossless", "sign", "raw", "topk:ratio=1")):
+        x = matrix(20, 30, (np.float32, np.float16, ml_dtypes.bfloat16)[step // 2])
+        on_device.codec = here.codec = gcodec.parse(spec)
+        assert on_device.compress("w", gpu.to_device(x)) == here.compress("w", x)
+        assert same(host(on_device.residual("w")), here.residual("w"))
+
+
+@pytest.mark.parametrize("nonfinite", ["zero", "propagate"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+def test_feedback_sends_every_bit(gpu: Device, nonfinite: Any, dtype: type[np.generic]) -> None:
+    x = np.frombuffer(np.random.default_rng(4).bytes(4096), dtype)
+    on_device, here = (gcodec.Feedback("lossless", nonfinite=nonfinite) for _ in range(2))
+    for _ in range(2):
+        frame = on_device.compress("w", gpu.to_device(x))
+        assert frame == here.compress("w", x)
+        assert nonfinite == "zero" or gcodec.decode(frame).tobytes() == x.tobytes()
+        many = on_device.compress_many({"w": gpu.to_device(x), "v": gpu.to_device(x[:9])})
+        assert many == here.compress_many({"w": x, "v": x[:9]}, group_below=0)
 
 
 def test_damage(gpu: Device) -> None:
