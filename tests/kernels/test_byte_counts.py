@@ -27,3 +27,20 @@ def test_tiles_are_counted_each_in_its_way() -> None:
     codes[TILE + 5] = 255
     codes[4 * TILE : 5 * TILE] = 0
     assert np.array_equal(byte_counts.byte_counts(codes), np.bincount(codes, minlength=256))
+
+
+@pytest.mark.parametrize(
+    ("n", "runs"), ((1000, 1), (1000, 3), ((1 << 20) + 77, 16), ((1 << 38) + 4095, 16))
+)
+@pytest.mark.parametrize("occurring", (None, (1, 255), (3, 7)))
+def test_estimated_counts_are_exact_multiples(
+    n: int, runs: int, occurring: tuple[int, int] | None
+) -> None:
+    sampled = n // runs
+    counts = np.zeros(256, np.int64)
+    counts[[5, 200]] = 3, 1
+    counts[0] = sampled - 4
+    low, high = occurring or (1, 0)
+    least = [int(low <= high and (k == 0 or low <= k <= high)) for k in range(256)]
+    expected = [max(c * n // sampled, k) for c, k in zip(counts.tolist(), least, strict=True)]
+    assert byte_counts.estimated_counts(counts, n, sampled, occurring).tolist() == expected

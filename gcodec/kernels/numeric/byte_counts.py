@@ -83,10 +83,13 @@ def estimated_counts(
 
 @kernel("in int64[], int64, int64, int64, int64, out int64[]", vectorized=False)
 def _estimate(counts, n, sampled, low, high, out):
-    # counts.size == out.size == _VALUES
+    # counts.size == out.size == _VALUES; no count is above `sampled`. counts[value] * n is divided
+    # in two parts, since it takes more than 63 bits for 2^34 bytes of which most are equal.
+    times, rest = n // sampled, n % sampled
     for value in range(_VALUES):
         may_occur = low <= high and (value == 0 or low <= value <= high)
-        out[value] = max(counts[value] * n // sampled, 1 if may_occur else 0)
+        scaled = counts[value] * times + counts[value] * rest // sampled
+        out[value] = max(scaled, 1 if may_occur else 0)
 
 
 @kernel("in int64[], in int64[]", vectorized=False)
