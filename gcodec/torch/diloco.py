@@ -277,7 +277,7 @@ class DiLoCo:
         self._due = [
             index
             for index, offset in enumerate(offsets)
-            if (self.inner_step - offset) % self._period == 0 and self.inner_step >= offset
+            if (self.inner_step - offset) % self._period == 0
         ]
         while self._flights and self._flights[0].apply_at <= self.inner_step:
             self._finish()

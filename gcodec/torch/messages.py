@@ -298,7 +298,7 @@ class BucketCoder:
             part.name: part.values
             for part in parts
             if part.codec is not None
-            and 0 < part.values.size < self._group_below
+            and part.values.size < self._group_below
             and device_of(part.values) is None
             and max_abs_bits(flattened(part.values))
         }

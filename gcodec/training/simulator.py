@@ -250,7 +250,7 @@ class _Meeting:
 
     def _check_progress(self) -> None:
         """Stop all workers if none of them can ever continue."""
-        if self.errors or len(self._waiting) + len(self._returned) < self.size:
+        if len(self._waiting) + len(self._returned) < self.size:
             return
         if self._waiting and not any(is_done() for _, is_done in self._waiting.values()):
             states = [
@@ -319,7 +319,7 @@ class _ThreadCommunicator:
         nbytes = 2 * values.nbytes - int(unsent)
         self._meeting.count("all_reduce", self._own, nbytes)
         self._meeting.pass_on(self._own, self._next, nbytes)
-        total = self._gather("all_reduce", values.copy(), _sum)
+        total = self._gather("all_reduce", values, _sum)
         if total is None:
             raise ParameterError("values: their shapes differ from rank to rank")
         values[...] = total

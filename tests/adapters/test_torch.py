@@ -416,6 +416,31 @@ def test_residual_of_another_shape_is_refused() -> None:
     assert kept(coder) == before
 
 
+def test_loaded_state_drops_the_current_step() -> None:
+    coder, other = coders()[:2]
+    other.average(parts(1), [other.encode(parts(1), 0)])
+    other.commit()
+    coder.encode(parts(2), 0)
+    coder.load_state_dict(other.state_dict())
+    coder.rollback()
+    assert kept(coder) == kept(other) != {}
+
+
+@pytest.mark.parametrize("spec", ["raw", "sign", "powersgd:rank=1"])
+@pytest.mark.parametrize(("first", "end", "frames"), [(0, 4, 3), (1, 3, 2), (0, 1, 1)])
+def test_messages_have_at_most_the_stated_length(
+    spec: str, first: int, end: int, frames: int
+) -> None:
+    """A key adds a tag to the message, and one to each frame."""
+    bucket, bounds, lengths = parts(1, spec)[first:end], [], []
+    for key in (None, b"secret"):
+        coder = BucketCoder(None, 0, 0, Key(key))
+        bounds.append(coder.max_nbytes(bucket) or 0)
+        lengths.append(len(coder.encode(bucket, 0)))
+        assert lengths[-1] <= bounds[-1]
+    assert lengths[1] - lengths[0] == bounds[1] - bounds[0] == 16 * (1 + frames)
+
+
 def test_messages_of_another_bucket_are_refused() -> None:
     coder = coders()[0]
     mine = parts(1)
@@ -427,7 +452,12 @@ def test_messages_of_another_bucket_are_refused() -> None:
     turned = BucketCoder(None, 0, 1, Key(None)).encode(
         [part._replace(values=np.ascontiguousarray(part.values.T)) for part in mine], 0
     )
-    damaged = b"", b"\1", b"\7\7" + good[2:], good[:2], good[:-1], good + good[2:]
+    damaged = b"", b"\1", b"\4\1" + good[2:], good[:2], good[:-1], good + good[2:]
     for bad in (*damaged, other, renamed, turned):
         with pytest.raises(Corrupt, match=r"^the message of rank 1 is not of this bucket: "):
             coder.average(parts(1), [good, bad])
+    coded = mine[1:3]  # none of these is dense
+    good = coder.encode(coded, 1)
+    for bad in (b"", b"\1", good[:1]):
+        with pytest.raises(Corrupt, match=r"^the message of rank 1 is not of this bucket: "):
+            coder.average(parts(1)[1:3], [good, bad])

@@ -6,7 +6,8 @@ import copy
 import functools
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -191,6 +192,37 @@ def test_fragments_are_exchanged_at_different_steps() -> None:
             assert np.array_equal(values[name], others[name]) == (name[0] in moved)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "count", "expected"),
+    [
+        ([4, 4, 4, 4], 2, ["01", "23"]),
+        ([9, 1], 2, ["0", "1"]),
+        ([9, 1, 1], 3, ["0", "12"]),  # one would be empty
+        ([2, 2, 0], 2, ["0", "12"]),
+        ([0, 0], 2, ["01"]),
+        ([], 1, []),
+    ],
+)
+def test_fragments_have_about_equal_sizes(
+    sizes: list[int], count: int, expected: list[str]
+) -> None:
+    parameters = {str(index): torch.zeros(size) for index, size in enumerate(sizes)}
+    assert diloco._fragments_of(parameters, count) == [[*names] for names in expected]
+
+
+def test_mean_is_used_when_the_overlap_has_passed() -> None:
+    """The exchanges begin in steps 4 and 8, and take two steps."""
+
+    def worker(communicator: Any) -> list[int]:
+        own, seen = Worker(communicator, every=4, overlap=2), []
+        for step in range(12):
+            own.train([step])
+            seen.append(own.diloco.outer_step)
+        return seen
+
+    assert run(1, worker) == [[0] * 5 + [1] * 4 + [2] * 3]
+
+
 def test_nan_of_one_worker_fails_all_and_changes_nothing() -> None:
     def worker(communicator: Any) -> Any:
         own = Worker(communicator)
@@ -251,6 +283,17 @@ def test_workers_leave_and_join(key: bytes | None) -> None:
     run(3, lambda c, own: train_on(c, own, range(7, 12)), members)
     assert equal(members[0].values(), members[1].values())
     assert equal(members[0].values(), members[2].values())
+
+
+def test_workers_with_the_same_state_do_not_send_it() -> None:
+    def worker(communicator: Any) -> int:
+        own = Worker(communicator)
+        own.train(range(3))
+        before = own.diloco.sent_nbytes
+        own.diloco.regroup(communicator)
+        return own.diloco.sent_nbytes - before
+
+    assert run(2, worker) == [0, 0]
 
 
 def test_worker_that_missed_an_outer_step_receives_it() -> None:
@@ -491,8 +534,9 @@ def test_replayed_exchange_is_refused(regroups: bool) -> None:
 def test_exchange_of_workers_that_agree_takes_one_collective() -> None:
     """Although one worker has received the settings of its outer optimizer from the other."""
 
-    def worker(communicator: Any) -> int:
+    def worker(communicator: Any) -> list[int]:
         own, lengths = Worker(communicator), []
+        start = own.diloco.sent_nbytes
 
         def all_gather(message: bytes) -> list[bytes]:
             lengths.append(len(message))
@@ -501,9 +545,15 @@ def test_exchange_of_workers_that_agree_takes_one_collective() -> None:
         members = {"rank": communicator.rank, "size": communicator.size}
         own.diloco._communicator = SimpleNamespace(**members, all_gather=all_gather)
         own.train(range(6))
-        return len(lengths)
+        sent = own.diloco.sent_nbytes - start
+        return [len(lengths), sent - sum(lengths), own.diloco.dense_nbytes, start]
 
-    assert run(2, worker) == [2, 2]
+    (*first, state), (*second, none) = run(2, worker)
+    nbytes = sum(4 * p.numel() for p in network().parameters())
+    # A ring of two sends half of all values twice.
+    assert first == second == [2, 0, 2 * nbytes]
+    assert state > nbytes  # which the other worker receives at first
+    assert none == 0
 
 
 def test_workers_with_different_keys() -> None:
@@ -565,6 +615,23 @@ def test_loaded_state_does_not_change() -> None:
         return all(torch.equal(after[index][key], before[index][key]) for index in before)
 
     assert all(run(2, worker))
+
+
+def test_means_in_a_state_do_not_change() -> None:
+    """Although this outer optimizer changes the gradients that it receives."""
+
+    def worker(communicator: Any) -> None:
+        outer = {"lr": 0.7, "momentum": 0.9, "nesterov": True, "foreach": True}
+        own = Worker(communicator, outer=outer, every=2, overlap=1)
+        own.train(range(4))
+        state = own.diloco.state_dict()
+        [[_, _, means]] = copy.deepcopy(state["in_flight"])
+        for _ in range(2):
+            own.train(range(4, 6))
+            assert all(torch.equal(state["in_flight"][0][2][name], x) for name, x in means.items())
+            own.diloco.load_state_dict(state)
+
+    run(1, worker)
 
 
 def test_workers_with_states_of_different_checkpoints_are_refused() -> None:
@@ -737,7 +804,9 @@ def test_state_without_residuals_is_named() -> None:
     run(1, worker)
 
 
-def test_exchange_under_way_does_not_change_a_loaded_state() -> None:
+@contextmanager
+def late_exchanges() -> Iterator[None]:
+    """Let the exchanges that begin in the block encode only when it has waited for a while."""
     go_on = threading.Event()
     encode = BucketCoder.encode
 
@@ -745,19 +814,38 @@ def test_exchange_under_way_does_not_change_a_loaded_state() -> None:
         assert go_on.wait(60)
         return encode(self, *arguments)
 
+    with mock.patch.object(BucketCoder, "encode", late):
+        threading.Timer(0.5, go_on.set).start()
+        yield
+        go_on.set()
+
+
+def test_exchange_under_way_does_not_change_a_loaded_state() -> None:
     def worker(communicator: Any) -> None:
         own = Worker(communicator, every=2, overlap=1)
         own.train(range(4))
         state = own.diloco.state_dict()
-        with mock.patch.object(BucketCoder, "encode", late):
+        with late_exchanges():
             own.train(range(4, 6))
-            threading.Timer(0.2, go_on.set).start()
             own.diloco.load_state_dict(state)
             own.diloco._thread.shutdown()
         for name, expected in state["feedback"].items():
             assert torch.equal(own.diloco.state_dict()["feedback"][name], expected)
 
     run(1, worker)
+
+
+def test_exchange_under_way_when_another_group_begins_counts_once() -> None:
+    def worker(communicator: Any) -> int:
+        own = Worker(communicator, every=2, overlap=1)
+        own.train(range(4))
+        with late_exchanges():
+            own.train(range(4, 6))
+            own.diloco.regroup(communicator)
+            own.diloco._thread.shutdown()
+        return int(own.diloco.state_dict()["feedback"]["step:0.weight"])
+
+    assert run(1, worker) == [3]
 
 
 MEANS = {name: torch.zeros_like(p) for name, p in network().named_parameters()}

@@ -60,6 +60,8 @@ def test_counted_bytes_are_those_on_the_wire(pair: Callable[[str], list[Any]]) -
         # The length of each gathered message travels with it; the longest one sets the length.
         assert rank["sent"] <= rank["wire"] <= rank["sent"] + 3 * 8 + 64
         assert rank["sent"] < 0.6 * rank["dense"]
+        # Gradients, and parameters: those of the inner module also for the backward pass.
+        assert rank["dense"] == 4 * (1272 + 492 + 2 * 816)
 
 
 def test_all_ranks_compute_with_decoded_parameters(pair: Callable[[str], list[Any]]) -> None:
@@ -178,6 +180,11 @@ def test_replicas_on_other_nodes(four: Callable[[str], list[Any]]) -> None:
         # Either rank of the node may hold the shard with that part of the mean.
         assert "the node's mean gradient of 'first.weight' contains NaN or Inf" in between
         assert rank["far"] < 0.02
+        assert rank["dense"] == [3 * 4 * 1272] * 2  # of a ring of two, in both ways
+        codec, mesh = rank["refused"]
+        assert codec == "replicas: must come with a codec for gradients"
+        assert mesh.startswith("replicas=")
+        assert mesh.endswith("None, because the mesh of the model has a dimension of replicas")
 
 
 def test_nan_before_the_pass_that_replicas_reduce(four: Callable[[str], list[Any]]) -> None:

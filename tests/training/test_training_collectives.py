@@ -63,6 +63,26 @@ def test_collectives_return_and_count_messages() -> None:
     assert simulator.total == 6 + 12 + 32 + 2 + 2
 
 
+def test_workers_share_no_memory() -> None:
+    """A worker may change what it has sent and received while others still work."""
+
+    def worker(c: Communicator) -> list[Any]:
+        own = bytearray([c.rank])
+        gathered = [c.all_gather(own), c.all_to_all([own, own])]
+        single = [c.exchange(1 - c.rank, own), c.broadcast(own, root=1)]
+        values = np.ones(2, np.float32)
+        c.all_reduce(values)
+        if c.rank == 1:
+            own[0], values[:] = 9, 9
+            for messages in gathered:
+                messages.clear()
+        c.all_gather(b"")
+        return [*gathered, *single, values.tolist()]
+
+    first, _ = Simulator(2).run(worker)
+    assert first == [[b"\0", b"\1"], [b"\0", b"\1"], b"\1", b"\1", [2, 2]]
+
+
 def test_bytes_are_counted_by_level() -> None:
     """Workers 0 and 1 share a node, and so do 2 and 3."""
 
@@ -163,6 +183,26 @@ def test_worker_error_stops_all_workers() -> None:
     assert threading.active_count() == before
 
 
+def test_interrupted_run_stops_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    finished = []
+
+    def worker(c: Communicator) -> None:
+        for _ in range(100_000):
+            c.all_gather(b"")
+        finished.append(c.rank)
+
+    def interrupted(thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    before = {*threading.enumerate()}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(threading.Thread, "join", interrupted)
+        Simulator(2).run(worker)
+    for thread in {*threading.enumerate()} - before:
+        thread.join()
+    assert finished == []
+
+
 def test_stopped_workers_cannot_catch_the_stop() -> None:
     def worker(c: Communicator) -> None:
         if c.rank:
@@ -188,7 +228,9 @@ def test_stopped_workers_cannot_catch_the_stop() -> None:
         (lambda c: c.all_to_all([b""]), "messages=1: must be 2"),
         (lambda c: c.exchange(c.rank, b""), "to=0: must be a rank below 2, not 0"),
         (lambda c: c.exchange(-1, b""), "to=-1"),
+        (lambda c: c.exchange(2, b""), "to=2: must be a rank below 2, not 0"),
         (lambda c: c.broadcast(b"", root=2), "root=2: must be a rank below 2"),
+        (lambda c: c.broadcast(b"", root=-1), "root=-1: must be a rank below 2"),
     ],
 )
 def test_mismatched_collectives_are_refused(worker: Any, message: str) -> None:
