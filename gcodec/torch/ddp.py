@@ -743,9 +743,9 @@ class DdpState:
             where = f", on rank {dist.get_rank()}" if isinstance(error, FormatError) else ""
             report_failure(group.name, f"{text}{where}" if is_known else "")
             traceback.clear_frames(error.__traceback__)  # they refer to the groups
-            with suppress(Exception):
-                # While the links are measured, ranks wait in any of the groups.
-                for each in [self._exchange] if self._place else [group, *(self._nodes or ())]:
+            # While the links are measured, ranks wait in any of the groups.
+            for each in [self._exchange] if self._place else [group, *(self._nodes or ())]:
+                with suppress(Exception):
                     each.close()
             if not is_known:
                 seconds = min(_ROLL_CALL_SECONDS, self._timeout or math.inf)
