@@ -1173,6 +1173,45 @@ def test_memory_that_is_lent_twice_is_kept_until_both_are_returned() -> None:
         assert not np.shares_memory(one, other)
 
 
+def test_memory_that_is_restored_after_its_release_stays_that_of_its_tensor() -> None:
+    """It is still the current one, so no other tensor may write to its array."""
+    feedback = Feedback("mxnet-2bit:threshold=4")
+    feedback.compress("w", G)
+    memory = feedback.memory("w")
+    feedback.forget("w", memory)
+    feedback.restore("w", memory)
+    for name in "abc":
+        feedback.compress(name, 3 * G)
+    assert np.array_equal(feedback.state_dict()["residual:w"], G)
+
+
+def test_memory_may_be_released_after_its_first_step_was_undone() -> None:
+    feedback = Feedback("mxnet-2bit:threshold=4")
+    before = feedback.memory("w")
+    feedback.compress("w", G)
+    memory = feedback.memory("w")
+    feedback.restore("w", before)
+    feedback.forget("w", memory)
+    feedback.forget("w", memory)  # once too often
+    for scale, name in enumerate("abc", 1):
+        feedback.compress(name, scale * G)
+    for scale, name in enumerate("abc", 1):
+        assert np.array_equal(feedback.residual(name), scale * G)
+    with pytest.raises(ParameterError, match="compressed before"):
+        feedback.residual("w")
+
+
+def test_zeros_that_all_exact_tensors_share_are_not_writable() -> None:
+    feedback = Feedback("lossless")
+    for name in "ab":
+        feedback.compress(name, G)
+    residual = feedback.memory("a").residual
+    assert residual is not None
+    with pytest.raises(ValueError, match="read-only"):
+        residual[0] = 1
+    assert not feedback.residual("b").any()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_forked_child_does_not_wait_for_parent_threads(monkeypatch: pytest.MonkeyPatch) -> None:
