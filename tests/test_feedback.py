@@ -505,6 +505,7 @@ def test_state_dict_contains_the_prior() -> None:
     feedback.compress("w", G)
     prior = feedback.state_dict()["prior:w"]
     assert prior.dtype == np.uint8
+    assert prior.flags.writeable  # PyTorch warns of arrays that are not
     # The prior is the last frame except for the dtype: the next step starts from its Q.
     sent = gcodec.Frame.from_bytes(gcodec.Feedback("powersgd:rank=1").compress("w", G))
     assert gcodec.Frame.from_bytes(prior.tobytes()).payload.tobytes() == sent.payload.tobytes()
@@ -539,6 +540,8 @@ def test_names_with_colons_in_state_dict() -> None:
         *(None, 5, [], {1: np.array(1)}),
         {"other:w": np.array(1)},
         {"w": np.zeros(3, np.float32)},
+        {**STATE, "w": np.zeros(3, np.float32)},
+        {**STATE, "w": np.array(1)},
         {**STATE, "prior:w": np.zeros(3, np.uint8)},
         {**STATE, "prior:w": np.zeros((1, 3), np.uint8)},
         {**STATE, "prior:w": np.frombuffer(gcodec.encode(G, "raw"), np.uint8)},
