@@ -190,6 +190,15 @@ def test_steps_of_a_group_alternate_between_two_arrays() -> None:
         assert not np.shares_memory(arrays[step - 1], arrays[step])
 
 
+def test_tensors_with_their_own_frames_alternate_between_two_arrays() -> None:
+    feedback, arrays = Feedback("sign"), []
+    for step in range(4):
+        feedback.compress_many(gradients(step, ["a", "b", "c"]), group_below=0)
+        states = feedback._tensors.states
+        arrays.append({states[name].array.ctypes.data for name in "abc"})
+    assert arrays[0] == arrays[2] != arrays[1] == arrays[3]
+
+
 def test_lent_memory_is_kept() -> None:
     feedback, ramp = Feedback("sign"), np.arange(100, dtype=np.float32)
     feedback.compress("a", ramp)

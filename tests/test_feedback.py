@@ -514,6 +514,7 @@ def test_state_dict_contains_the_prior() -> None:
     feedback.compress("w", G)
     prior = feedback.state_dict()["prior:w"]
     assert prior.dtype == np.uint8
+    assert prior.flags.writeable  # PyTorch warns of arrays that are not
     # The prior is the last frame except for the dtype: the next step starts from its Q.
     sent = gcodec.Frame.from_bytes(gcodec.Feedback("powersgd:rank=1").compress("w", G))
     assert gcodec.Frame.from_bytes(prior.tobytes()).payload.tobytes() == sent.payload.tobytes()
@@ -548,6 +549,8 @@ def test_names_with_colons_in_state_dict() -> None:
         *(None, 5, [], {1: np.array(1)}),
         {"other:w": np.array(1)},
         {"w": np.zeros(3, np.float32)},
+        {**STATE, "w": np.zeros(3, np.float32)},
+        {**STATE, "w": np.array(1)},
         {**STATE, "prior:w": np.zeros(3, np.uint8)},
         {**STATE, "prior:w": np.zeros((1, 3), np.uint8)},
         {**STATE, "prior:w": np.frombuffer(gcodec.encode(G, "raw"), np.uint8)},
@@ -1180,6 +1183,45 @@ def test_memory_that_is_lent_twice_is_kept_until_both_are_returned() -> None:
     arrays = [feedback._tensors.states[name].array for name in names]
     for one, other in itertools.combinations(arrays, 2):
         assert not np.shares_memory(one, other)
+
+
+def test_memory_that_is_restored_after_its_release_stays_that_of_its_tensor() -> None:
+    """It is still the current one, so no other tensor may write to its array."""
+    feedback = Feedback("mxnet-2bit:threshold=4")
+    feedback.compress("w", G)
+    memory = feedback.memory("w")
+    feedback.forget("w", memory)
+    feedback.restore("w", memory)
+    for name in "abc":
+        feedback.compress(name, 3 * G)
+    assert np.array_equal(feedback.state_dict()["residual:w"], G)
+
+
+def test_memory_may_be_released_after_its_first_step_was_undone() -> None:
+    feedback = Feedback("mxnet-2bit:threshold=4")
+    before = feedback.memory("w")
+    feedback.compress("w", G)
+    memory = feedback.memory("w")
+    feedback.restore("w", before)
+    feedback.forget("w", memory)
+    feedback.forget("w", memory)  # once too often
+    for scale, name in enumerate("abc", 1):
+        feedback.compress(name, scale * G)
+    for scale, name in enumerate("abc", 1):
+        assert np.array_equal(feedback.residual(name), scale * G)
+    with pytest.raises(ParameterError, match="compressed before"):
+        feedback.residual("w")
+
+
+def test_zeros_that_all_exact_tensors_share_are_not_writable() -> None:
+    feedback = Feedback("lossless")
+    for name in "ab":
+        feedback.compress(name, G)
+    residual = feedback.memory("a").residual
+    assert residual is not None
+    with pytest.raises(ValueError, match="read-only"):
+        residual[0] = 1
+    assert not feedback.residual("b").any()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -190,6 +190,39 @@ def test_estimated_counts_cost_few_bits(shape: tuple[int, ...]) -> None:
     assert estimated.data.size < 1.0015 * exact.data.size
 
 
+@pytest.mark.parametrize("share", (0, 0.4))
+@pytest.mark.parametrize("sampled_share", (0, 1e-3, 0.9))
+@pytest.mark.parametrize("dtype", ("bfloat16", "float32"))
+def test_zeros_are_counted_where_other_counts_are_estimated(
+    dtype: str, sampled_share: float, share: float
+) -> None:
+    """The rows that an estimate reads may have another share of zeros."""
+    rng = np.random.default_rng(23)
+    x = rng.standard_normal(1 << 20).astype(FLOATS[dtype]).reshape(-1, 128)
+    x[rng.random(x.shape) >= share] = 0
+    x[::16] = rng.standard_normal(x[::16].shape)
+    x[::16][rng.random(x[::16].shape) >= sampled_share] = 0
+    x = x.reshape(-1)
+    frame = gcodec.encode(x, "lossless:mode=fast")
+    assert bits(gcodec.decode(frame)) == bits(x)
+    patterns = x.view(f"u{x.itemsize}")
+    exact = encoder._Writer(patterns, PlaneLayout.of(dtype), x.shape, True).write(
+        "fast", 8 * x.nbytes
+    )
+    assert exact is not None
+    assert len(frame) <= 1.01 * exact.data.size + 200
+
+
+@pytest.mark.parametrize("dtype", ("float32", "bfloat16", "int8", "int64"))
+@pytest.mark.parametrize("value", (0, 7))
+def test_large_constant_tensors_take_few_bytes(dtype: str, value: int) -> None:
+    x = np.full(1 << 18, value, FLOATS.get(dtype, dtype))
+    for mode in ("fast", "auto"):
+        frame = gcodec.encode(x, f"lossless:mode={mode}")
+        assert len(frame) < 100
+        assert bits(gcodec.decode(frame)) == bits(x)
+
+
 @pytest.mark.parametrize("shape", ((1_500_032,), (5000, 200)))
 def test_bytes_that_no_sample_contains_are_written_in_one_pass(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -541,7 +574,8 @@ def test_differences_need_rows_and_similar_ones() -> None:
     zeros = np.where(rng.random(x.shape) < 0.3, 0, x).astype(x.dtype)
     # Only the first rows resemble each other, which are a quarter of the sample.
     partly = np.concatenate([np.tile(x[:1], (21, 1)), rng.permuted(x[21:], axis=1)])
-    for tensor in (x.reshape(-1), rng.permuted(x, axis=1), zeros, partly):
+    sparse_rows = np.where(np.arange(1200)[:, None] % 3 > 0, x, 0).astype(x.dtype)
+    for tensor in (x.reshape(-1), rng.permuted(x, axis=1), zeros, sparse_rows, partly):
         frame = gcodec.encode(tensor, "lossless:mode=small")
         assert opened(frame).head.planes[1].method != message.DIFFERENCES
         assert bits(gcodec.decode(frame)) == bits(tensor)
