@@ -571,7 +571,7 @@ def meshes() -> Iterator[tuple[DeviceMesh, Any]]:
 
 def replicas() -> dict[str, Any]:
     """Train on two nodes of two ranks: dense inside and compressed between, and HSDP's way."""
-    results: dict[str, Any] = {"digests": [], "errors": [], "same": [], "dense": []}
+    results: dict[str, Any] = {"digests": [], "errors": [], "same": [], "dense": [], "places": []}
     for mesh, group in meshes():
         options = {} if group is None else {"replicas": group}
         training = Training("ecsq:bits=2", mesh, **options)
@@ -579,6 +579,7 @@ def replicas() -> dict[str, Any]:
             training.step(step)
         results["digests"].append(training.digest())
         results["dense"].append(training.comm.dense_nbytes)
+        results["places"].append(training.comm._gradients._rank)
         before = training.comm.state_dict()
         training.comm.load_state_dict(before)
         results["errors"].append(spoiled(training, 3, 3))

@@ -172,6 +172,8 @@ def test_ranks_with_different_arguments(pair: Callable[[str], list[Any]]) -> Non
 def test_replicas_on_other_nodes(four: Callable[[str], list[Any]]) -> None:
     """Once with HSDP's own all-reduce of shards, and once compressed between nodes only."""
     results = four("replicas")
+    for places in zip(*(rank["places"] for rank in results), strict=True):
+        assert sorted(places) == [0, 1, 2, 3]  # so no two ranks round in the same way
     for rank in results:
         assert rank["digests"] == results[0]["digests"]
         assert rank["same"] == [True, True]
