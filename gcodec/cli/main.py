@@ -46,7 +46,7 @@ class _Verbs(click.Group):
             hint = suggestion(args[0], (*_VERBS, "--help")) or "."
             ctx.fail(f"No such command {args[0]!r}{hint}")
         resolved = super().resolve_command(ctx, args)  # imports the verb
-        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # of `gcodec.cli.program`
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # of `gcodec.__main__`
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return resolved
 
