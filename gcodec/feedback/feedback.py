@@ -233,7 +233,7 @@ class Feedback:
         states = dict[str, TensorState]()
         for name in list(self._tensors.states):
             if (state := self._tensors.show(name)) is not None:
-                # A view tells the memories of a copy from those of this object.
+                # A memory is known by its array, so the copy gets views, which are other arrays.
                 memory = state.memory._replace(residual=state.array.view())
                 states[name] = state._replace(memory=memory, group=None)
         return {**self.__dict__, "_tensors": states}
@@ -274,10 +274,9 @@ class Feedback:
     ) -> tuple[bytes, Symbols]:
         """Return the frame of a tensor, and if they are to be kept, the symbols in it."""
         with source.context():
-            tensor = source.read(segments=True)
             tensors = self._tensors  # `load_state_dict` may replace the attribute meanwhile
             with tensors.lock(name):
-                frame, step, symbols = self._run(self._start(tensors, name, source, tensor), key)
+                frame, step, symbols = self._run(self._start(tensors, name, source), key)
                 if keeps_symbols and step.is_exact:
                     symbols = step.codec._quantize(step.sent, step.seed, None)
                 tensors.replace(name, step.residual, self._state_after(step, symbols))
@@ -355,8 +354,7 @@ class Feedback:
 
         def run_one(name: str) -> _Result:
             with sources[name].context():
-                tensor = sources[name].read(segments=True)
-                return self._run(self._start(tensors, name, sources[name], tensor), key)
+                return self._run(self._start(tensors, name, sources[name]), key)
 
         for device in {source.device for source in sources.values()} - {None}:
             resident = {name: each for name, each in sources.items() if each.device is device}
@@ -378,7 +376,7 @@ class Feedback:
         with next(iter(sources.values())).context():
             for name, source in sources.items():
                 with source.stream():
-                    step = self._start(tensors, name, source, source.read())
+                    step = self._start(tensors, name, source)
                     step, symbols, packed = self._attempt(step)
                     for number in symbols if step.codec.uses_prior else ():
                         prefetch(number)
@@ -459,8 +457,9 @@ class Feedback:
             own = np.ascontiguousarray(residual[start:end])
             check_corrected(values, own, np.float32(self.decay), _title(name))
 
-    def _start(self, tensors: Tensors, name: str, source: Source, tensor: Tensor) -> _Step:
-        """Return the step of a tensor whose lock is held."""
+    def _start(self, tensors: Tensors, name: str, source: Source) -> _Step:
+        """Read a tensor whose lock is held, and return its step."""
+        tensor = source.read(segments=True)
         values, before = tensor.values, tensors.states.get(name)
         if before is not None and before.array.shape != tensor.shape:
             allowed = f"{before.array.shape} for {name!r}"
