@@ -65,26 +65,16 @@ def pack_signs_first(symbols: np.ndarray, fmt: MiniFloat) -> np.ndarray:
 @dispatched("gcodec.kernels.bits.code_parts_cuda")
 def changed(codes: np.ndarray, fmt: MiniFloat | BlockFormat, change: Change) -> np.ndarray:
     """Replace (n,) codes, one byte each, by parts of them, on the calling thread."""
-    sign, mantissa = np.uint8(fmt.width - 1), np.uint8(fmt.mantissa)
-    if change == "exponents":
-        codes >>= mantissa
-        codes &= np.uint8((1 << fmt.exponent) - 1)
-    elif change == "planes":
-        signs = codes >> sign
-        signs <<= mantissa
-        codes &= np.uint8((1 << fmt.mantissa) - 1)
-        codes |= signs
-    elif change == "signs last":
-        # NumPy compares and adds bytes in vectors, which takes a quarter of the time of shifts.
-        signs = (codes >= np.uint8(1 << fmt.width - 1)).view(np.uint8)
-        codes += codes
-        codes &= np.uint8((1 << fmt.width) - 1)
-        codes |= signs
-    else:
-        signs = codes << sign
-        signs &= np.uint8(1 << fmt.width - 1)
-        codes >>= np.uint8(1)
-        codes |= signs
+    sign, mantissa = fmt.width - 1, fmt.mantissa
+    # Distances by which the code moves to the left and to the right, and the bits that are kept
+    # of it; then the same for the bit of the sign.
+    moves = {
+        "exponents": (0, mantissa, (1 << fmt.exponent) - 1, 0, 0, 0),
+        "planes": (0, 0, (1 << mantissa) - 1, mantissa, sign, 1 << mantissa),
+        "signs last": (1, 0, (2 << sign) - 2, 0, sign, 1),
+        "signs first": (0, 1, (1 << sign) - 1, sign, 0, 1 << sign),
+    }
+    _move_parts(codes, *moves[change])
     return codes
 
 
@@ -94,14 +84,31 @@ def joined(exponents: np.ndarray, data: np.ndarray, fmt: MiniFloat) -> np.ndarra
 
     The first bytes of (k,) uint8 `data` contain the signs and mantissas as packed fields.
     """
-    mantissa, plane = np.uint8(fmt.mantissa), np.empty(exponents.size, np.uint8)
-    codes: np.ndarray = exponents << mantissa
-    unpacker(1 + fmt.mantissa, True)(data, plane)
-    codes |= plane & np.uint8((1 << fmt.mantissa) - 1)
-    plane >>= mantissa
-    plane <<= np.uint8(fmt.width - 1)
-    codes |= plane
+    codes = np.empty(exponents.size, np.uint8)
+    unpacker(1 + fmt.mantissa, True)(data, codes)
+    _join_parts(exponents, fmt.mantissa, fmt.width - 1, codes)
     return codes
+
+
+@kernel("out uint8[], uint8, uint8, uint8, uint8, uint8, uint8")
+def _move_parts(codes, left, right, kept, sign_left, sign_right, sign):
+    # As no distance exceeds 7, LLVM shifts vectors of bytes.
+    left, right = np.uint8(left & 7), np.uint8(right & 7)
+    sign_left, sign_right = np.uint8(sign_left & 7), np.uint8(sign_right & 7)
+    for i in range(codes.size):
+        part = np.uint8(np.uint8(codes[i] << left) >> right) & kept
+        codes[i] = part | np.uint8(np.uint8(codes[i] >> sign_right) << sign_left) & sign
+
+
+@kernel("in uint8[], uint8, uint8, out uint8[]")
+def _join_parts(exponents, mantissa, sign, codes):
+    # codes.size == exponents.size; at first, codes contain signs and mantissas.
+    mantissa, distance = np.uint8(mantissa & 7), np.uint8(sign - mantissa & 7)
+    low = np.uint8((1 << mantissa) - 1)
+    for i in range(exponents.size):
+        sign_only = np.uint8(codes[i] & ~low)
+        part = np.uint8(exponents[i] << mantissa) | codes[i] & low
+        codes[i] = part | np.uint8(sign_only << distance)
 
 
 @kernel("in uint16[], uint16, out uint8[]")
