@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator
 import numpy as np
 
 from gcodec.codecs.dct8 import levels, payload
-from gcodec.codecs.dct8.levels import SIGN, Levels
+from gcodec.codecs.dct8.levels import Levels
 from gcodec.errors import Corrupt, FormatError, Truncated
 from gcodec.fields.positions import positions
 from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, describe_each
@@ -16,6 +16,7 @@ from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.prefix import dct_words
 from gcodec.kernels.prefix.codewords import RICE
 from gcodec.kernels.prefix.prefix_table import PrefixCode
+from gcodec.kernels.quantize.sign_magnitude import SIGN
 
 _HALF = 15  # low bits of a binary32 that a scale of sign7 lacks
 _EQUAL = 7  # the code number of codewords of equal width

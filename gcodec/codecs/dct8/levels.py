@@ -26,9 +26,9 @@ import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
+from gcodec.kernels.quantize import sign_magnitude
 
 VALUES = ("sign7", "affine8", "float32")
-SIGN = 0x80  # sign bit of a level of sign7
 
 _HALF_NBITS = 15  # low bits of a binary32 that M lacks
 _NORMAL_BITS = np.uint32(0x00800000)  # bits of 2**-126, the smallest normal number
@@ -42,7 +42,7 @@ class Levels(NamedTuple):
     scales : (count, 1) or (count, 2) float32 array
         M; or s and the smallest value; or 1.
     codes : (coded, k) uint8 or uint32 array
-        Levels of the chunks with a nonzero scale. For sign7: m, plus `SIGN` if negative. For
+        Levels of the chunks with a nonzero scale. For sign7: m, plus 128 if negative. For
         float32: bit patterns.
     """
 
@@ -75,13 +75,10 @@ def dequantize(levels: Levels, values: str) -> np.ndarray:
     if values == "float32":
         return levels.codes.view(np.float32)
     scales = levels.scales[coded_chunks(levels.scales)]
+    if values == "sign7":
+        return sign_magnitude.dequantize(levels.codes, scales)
     with np.errstate(over="ignore", under="ignore"):
-        if values == "affine8":
-            coefficients = levels.codes * scales[:, :1] + scales[:, 1:]
-        else:
-            sizes = (levels.codes & 0x7F) * scales.astype(np.float64) / 127
-            coefficients = np.where(levels.codes & SIGN, -sizes, sizes)
-    return np.asarray(coefficients, np.float32)
+        return np.asarray(levels.codes * scales[:, :1] + scales[:, 1:], np.float32)
 
 
 def most(levels: Levels, k: int, values: str) -> float:
@@ -147,13 +144,7 @@ def _sign7(coefficients: np.ndarray) -> Levels:
     scales = rounded.view(np.float32)
     # If even the largest level is 0, the chunk is not coded.
     scales[upwards & (bits * np.uint64(254) <= rounded)] = 0
-    coded = coded_chunks(scales)
-    wide = magnitudes[coded].astype(np.float64) * 127 / scales[coded]
-    codes = np.minimum(np.rint(wide), 127).astype(np.uint8)
-    if codes.shape[1] == 1:  # the coefficient is M, also if M is subnormal and inaccurate
-        codes[:] = 127
-    codes[(coefficients[coded] < 0) & (codes > 0)] |= SIGN
-    return Levels(scales, codes)
+    return Levels(scales, sign_magnitude.quantize(coefficients, scales))
 
 
 def _affine8(coefficients: np.ndarray) -> Levels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.codecs.dct8 import levels
-from gcodec.codecs.dct8.levels import SIGN, Levels
+from gcodec.codecs.dct8.levels import Levels
 from gcodec.entropy import positions as position_coding
 from gcodec.entropy.coder import BitSpan, Written
 from gcodec.entropy.positions import IndexString
@@ -15,6 +15,7 @@ from gcodec.kernels.bits.fields import read_fields, write_fields
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.prefix import dct_words
+from gcodec.kernels.quantize.sign_magnitude import SIGN
 
 INDEX = ("fixed", "rice")
 
@@ -117,12 +118,11 @@ class Reader:
             return codes * np.uint8(255) if k <= 2 else codes
         first = self.at // 8  # scales are whole bytes
         self._pass(m * k)
-        bits = np.unpackbits(self.data[first:], count=m * k)
-        negative = bits.astype(bool).reshape(m, k)
+        is_negative = np.unpackbits(self.data[first:], count=m * k).reshape(m, k)
         magnitudes = self._magnitudes(m, k)
-        if (magnitudes[negative] == 0).any():
+        if (is_negative > magnitudes).any():
             raise Corrupt("a value of 0 is negative")
-        return np.where(negative, magnitudes | SIGN, magnitudes).astype(np.uint8)
+        return magnitudes | is_negative * np.uint8(SIGN)
 
     def positions(self, m: int, k: int, size: int, index: str) -> np.ndarray:
         """Read the (m, k) int32 positions in chunks, up to the end of the payload."""
