@@ -19,6 +19,7 @@ from gcodec.kernels.prefix.prefix_write import write_symbols
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
+from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.memory import Drainable, release
 
 _LEAST_ESTIMATED = 1 << 16  # words whose size is estimated by the lengths of a table
@@ -201,9 +202,27 @@ def short_error(least: int, nbits: int) -> Truncated:
 
 
 def widened(symbols: np.ndarray, wide: np.ndarray, dtype: np.dtype[np.generic]) -> np.ndarray:
-    """Return symbols of bytes, with those from WIDE on from `wide`, as an unsigned type."""
-    out = symbols if symbols.dtype == dtype else symbols.astype(dtype)
-    if wide.size:
-        large = symbols == WIDE
-        out[large] = wide[large]
+    """Return symbols of bytes, with those from WIDE on from `wide`, as an unsigned type.
+
+    `wide` has no elements if all symbols are below WIDE. The symbols must fit into the type.
+    """
+    if symbols.dtype == dtype:
+        return symbols
+    if not wide.size:
+        return symbols.astype(dtype)
+    out = np.empty(symbols.size, dtype)
+    _widener(dtype.name)(symbols, wide, out)
     return out
+
+
+@factory(lambda: (("uint16",), ("uint32",), ("uint64",)))
+def _widener(dtype: str) -> Kernel:
+    """Make the kernel that joins symbols of bytes and large ones."""
+    unsigned = np.dtype(dtype).type
+
+    @kernel(f"in uint8[], in uint64[], out {dtype}[]", variant=dtype)
+    def widen(symbols, wide, out):
+        for i in range(symbols.size):  # symbols.size == wide.size == out.size
+            out[i] = unsigned(wide[i]) if symbols[i] == WIDE else unsigned(symbols[i])
+
+    return widen
