@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError
+from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize import sign_magnitude
 
@@ -132,13 +133,13 @@ def read_scales(data: np.ndarray, count: int, values: str) -> np.ndarray:
 
 
 def _sign7(coefficients: np.ndarray) -> Levels:
-    magnitudes = np.abs(coefficients)
-    bits = magnitudes.max(axis=1, keepdims=True).view(np.uint32)
+    k = coefficients.shape[1]
+    bits = norms(coefficients.reshape(-1), k, "max").view(np.uint32).reshape(-1, 1)
     half = np.uint32((1 << _HALF_NBITS - 1) - 1)
     odd = bits >> np.uint32(_HALF_NBITS) & np.uint32(1)
     # A subnormal M keeps few bits or none. It is rounded up, so that it is not 0 and no level
     # exceeds 127. With a single coefficient, no level could compensate for that.
-    upwards = (bits < _NORMAL_BITS) & (coefficients.shape[1] > 1)
+    upwards = (bits < _NORMAL_BITS) & (k > 1)
     more = np.where(upwards, np.uint32((1 << _HALF_NBITS) - 1), half + odd)
     rounded = bits + more >> np.uint32(_HALF_NBITS) << np.uint32(_HALF_NBITS)
     scales = rounded.view(np.float32)

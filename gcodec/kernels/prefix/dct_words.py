@@ -16,7 +16,7 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.words import leading_zeros, peek, put
 from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
 from gcodec.kernels.prefix.rice_words import put_rice
-from gcodec.runtime.jit import kernel, subroutine
+from gcodec.runtime.jit import inline, kernel, subroutine
 
 MOST = 127
 NBITS = 7  # bits of a magnitude
@@ -52,20 +52,28 @@ def read(data: np.ndarray, first: int, end: int, m: int, k: int) -> tuple[np.nda
 @subroutine
 def _best_code(magnitudes, at, k):
     """Return the least of k > 0 magnitudes from `at` on, and their shortest code."""
-    least = np.int64(MOST)
+    least = np.uint8(MOST)
     for i in range(at, at + k):
-        least = min(least, np.int64(magnitudes[i]))
+        least = min(least, magnitudes[i])
     best, nbits = 0, np.int64(k * (NBITS + 1 + MOST))
     for code in range(_FIXED + 1):
-        total = 0
         if code < _FIXED:
-            for i in range(at, at + k):
-                total += ((np.int64(magnitudes[i]) - least) >> code) + 1 + code
+            total = np.int64(_sum_of_quotients(magnitudes, at, k, least, code)) + k * (1 + code)
         else:
-            total = k * _width(least)
+            total = k * _width(np.int64(least))
         if total < nbits:
             best, nbits = code, total
-    return least, best
+    return np.int64(least), best
+
+
+@inline
+def _sum_of_quotients(magnitudes, at, k, least, code):
+    """Return the zeros of k Rice words, fewer than 2^32; lanes of 32 bits add them up."""
+    zeros, shift = np.uint32(0), np.uint32(code)
+    for i in range(at, at + k):
+        distance = np.uint32(magnitudes[i]) - np.uint32(least)
+        zeros = np.uint32(zeros + np.uint32(np.uint32(distance) >> shift))
+    return zeros
 
 
 @subroutine
@@ -92,6 +100,16 @@ def _write(magnitudes, k, out, state):
     state[0], state[1], state[2] = np.uint64(at), acc, have
 
 
+@subroutine
+def _zeros_from(data, at):
+    """Count the zeros from bit `at` on, up to a one or beyond MOST."""
+    zeros, more = np.int64(0), np.int64(64)
+    while more == 64 and zeros <= MOST:
+        more = np.int64(leading_zeros(peek(data, at + zeros)))
+        zeros += more
+    return zeros
+
+
 @kernel("in uint8[], int64, int64, int64, out uint8[]")
 def _read(data, at, end, k, magnitudes):
     # 0 <= at; bits after the data are read as 0. magnitudes.size is a multiple of k.
@@ -100,20 +118,24 @@ def _read(data, at, end, k, magnitudes):
         at += HEAD_NBITS
         least, code = head >> 3, head & 7
         width = code if code < _FIXED else _width(least)
+        word, left = peek(data, at), np.int64(64)  # the bits from `at` on, and their number
         for i in range(first, first + k):
-            distance = np.int64(0)
+            zeros, nbits = np.int64(0), width
             if code < _FIXED:
-                zeros = np.int64(0)
-                word = peek(data, at)
-                while word == 0 and zeros <= MOST:
-                    zeros += 64
-                    word = peek(data, at + zeros)
-                zeros += np.int64(leading_zeros(word)) if word else 0
-                at += zeros + 1
-                distance = zeros << code
-            if width:
-                distance |= np.int64(peek(data, at) >> np.uint64(64 - width))
-                at += width
+                zeros = np.int64(leading_zeros(word))
+                if zeros + width < left:  # so the word contains the one and the low bits
+                    word <<= np.uint64(zeros)
+                else:
+                    zeros = _zeros_from(data, at)
+                    word, left = peek(data, at + zeros), zeros + 64
+                word <<= np.uint64(1)
+                nbits += zeros + 1
+            elif width > left:
+                word, left = peek(data, at), np.int64(64)
+            distance = zeros << code | np.int64(word >> np.uint64(1) >> np.uint64(63 - width))
+            word <<= np.uint64(width)
+            left -= nbits
+            at += nbits
             if at > end:
                 return np.int64(TRUNCATED)
             if least + distance > MOST:
