@@ -9,7 +9,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.numeric.words import peek, put
+from gcodec.kernels.numeric.words import leading_zeros, peek, put
 from gcodec.kernels.prefix.codewords import CORRUPT, RICE, TRUNCATED
 from gcodec.kernels.prefix.rice_words import LARGEST, put_rice
 from gcodec.runtime.jit import kernel, subroutine
@@ -26,11 +26,11 @@ _read_word = RICE.value
 
 def put_lists(places: np.ndarray, symbols: np.ndarray, string: BitString) -> None:
     """Append (k,) increasing int64 positions and (k,) int64 symbols to a string, k > 0."""
-    sizes = np.zeros((2, LARGEST + 1), np.int64)
-    _size_lists(places, symbols, sizes[0], sizes[1])
-    parameters = sizes.argmin(axis=1).tolist()
-    string.reserve(int(sizes.min(axis=1).sum()) // 8 + _SLACK)
-    _put_lists(places, symbols, *parameters, string.data, string.state)
+    gaps, plan = np.empty(places.size, np.int64), np.empty(3, np.int64)
+    _plan_lists(places, symbols, gaps, plan)
+    *parameters, nbits = plan.tolist()
+    string.reserve(nbits // 8 + _SLACK)
+    _put_lists(gaps, symbols, *parameters, string.data, string.state)
 
 
 def read_lists(
@@ -64,26 +64,54 @@ def read_lists(
     return places, symbols, after
 
 
-@kernel("in int64[], in int64[], out int64[], out int64[]", vectorized=False)
-def _size_lists(places, symbols, gap_nbits, symbol_nbits):
-    # Adds the bits of the Rice words of each parameter, from 0 to LARGEST.
+@subroutine
+def _nbits(numbers, k):
+    """Return the bits of the words of numbers >= 0 with the parameter k."""
+    zeros, shift = np.uint64(0), np.uint64(k)  # vectors have logical shifts of 64 bits only
+    for i in range(numbers.size):
+        zeros += np.uint64(numbers[i]) >> shift
+    return np.int64(zeros) + numbers.size * (k + 1)
+
+
+@subroutine
+def _best_parameter(numbers):
+    """Return the first parameter with the fewest bits, and these bits, which are convex in it."""
+    # Words are short where 2^k is about the mean, to which the words for k = 0 add one bit.
+    mean = np.uint64(_nbits(numbers, 0) // numbers.size)
+    k = min(63 - np.int64(leading_zeros(mean)), LARGEST)
+    best = _nbits(numbers, k)
+    while k > 0:
+        nbits = _nbits(numbers, k - 1)
+        if nbits > best:
+            break
+        k, best = k - 1, nbits
+    while k < LARGEST:
+        nbits = _nbits(numbers, k + 1)
+        if nbits >= best:
+            break
+        k, best = k + 1, nbits
+    return k, best
+
+
+@kernel("in int64[], in int64[], out int64[], out int64[]")
+def _plan_lists(places, symbols, gaps, plan):
+    # symbols.size == gaps.size == places.size > 0; plan gets both parameters, and the bits.
     before = np.int64(-1)
     for i in range(places.size):
-        for k in range(LARGEST + 1):
-            gap_nbits[k] += ((places[i] - before - 1) >> k) + k + 1
-            symbol_nbits[k] += (symbols[i] >> k) + k + 1
+        gaps[i] = places[i] - before - 1
         before = places[i]
+    plan[0], gap_nbits = _best_parameter(gaps)
+    plan[1], symbol_nbits = _best_parameter(symbols)
+    plan[2] = gap_nbits + symbol_nbits
 
 
 @kernel("in int64[], in int64[], int64, int64, out uint8[], out uint64[]", vectorized=False)
-def _put_lists(places, symbols, gap_k, symbol_k, out, state):
+def _put_lists(gaps, symbols, gap_k, symbol_k, out, state):
     # `out` has room for all bits, and for the slack of `put`.
     at, acc, have = np.int64(state[0]), state[1], state[2]
     acc, have, at = put(out, at, acc, have, np.uint64(gap_k), np.uint64(RICE_NBITS))
-    before = np.int64(-1)
-    for i in range(places.size):
-        acc, have, at = put_rice(out, at, acc, have, places[i] - before - 1, gap_k)
-        before = places[i]
+    for i in range(gaps.size):
+        acc, have, at = put_rice(out, at, acc, have, gaps[i], gap_k)
     acc, have, at = put(out, at, acc, have, np.uint64(symbol_k), np.uint64(RICE_NBITS))
     for i in range(symbols.size):
         acc, have, at = put_rice(out, at, acc, have, symbols[i], symbol_k)

@@ -255,10 +255,15 @@ def _rice_word(value, parameter):
 
 @subroutine
 def _rice_value(data, at, end, parameter):
+    bits, k = peek(data, at), np.int64(parameter)  # contains most words whole
+    zeros = np.int64(leading_zeros(bits))
+    after = at + zeros + 1 + k
+    if zeros + k < 64 and after <= end:
+        low = bits << np.uint64(zeros) << _ONE >> _ONE >> np.uint64(63 - k)
+        return np.uint64(zeros) << parameter | low, after
     zeros = _run(data, at, end)
     if np.uint64(zeros) > _MAX >> parameter:
         return _ZERO, np.int64(CORRUPT)
-    k = np.int64(parameter)
     at += zeros + 1
     if at + k > end:
         return _ZERO, np.int64(TRUNCATED)
