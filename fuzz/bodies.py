@@ -108,11 +108,12 @@ def _model(rng: random.Random, kind: str, sent: Sequence[int], size: int) -> lis
 def _raw(rng: random.Random, shape: tuple[int, ...]) -> Body:
     kind = rng.randrange(6)
     if kind > 2:
-        dtype = rng.choice(list(integers.CODES))
+        codes = integers.CODES | integers.FLOATS8
+        dtype = rng.choice(list(codes))
         low, high = integers.bounds(dtype)
         values = [rng.choice((low, high, rng.randint(low, high))) for _ in range(_size(shape))]
         data = integers.write(values, dtype)
-        return Body(1, b"", b"", data, 8 * len(data), None, integers.CODES[dtype])
+        return Body(1, b"", b"", data, 8 * len(data), None, codes[dtype])
     data = rng.randbytes(_size(shape) * (2 if kind else 4))  # including NaN and infinities
     return Body(1, bytes([kind]) if kind else b"", b"", data, 8 * len(data))
 
@@ -396,9 +397,11 @@ def _transform(rng: random.Random, shape: tuple[int, ...]) -> str:
 
 
 def _lossless(rng: random.Random, shape: tuple[int, ...]) -> Body:
-    n, dtype = _size(shape), rng.choice([*lossless.FLOATS, *integers.CODES])
-    code = (*lossless.FLOATS, *integers.CODES).index(dtype) + 1
-    itemsize = lossless.FLOATS[dtype][0] if dtype in lossless.FLOATS else np.dtype(dtype).itemsize
+    dtypes = *lossless.FLOATS, *integers.CODES, *integers.FLOATS8
+    n, dtype = _size(shape), rng.choice(dtypes)
+    code = dtypes.index(dtype) + 1
+    floats = lossless.FLOATS.get(dtype)
+    itemsize = integers.nbytes(dtype) if floats is None else floats[0]
     mode = rng.randrange(3)
     values = [rng.choice((0, 1)) if dtype == "bool" else rng.randrange(256) for _ in range(n)]
     planes = [values, *([rng.randrange(256) for _ in range(n)] for _ in range(1, itemsize))]

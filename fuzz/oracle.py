@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from reference import (
     blockwise,
@@ -90,7 +91,7 @@ class Message:
 
 
 def decode(message: Message) -> np.ndarray:
-    """Return the values as float32, or in their own dtype for integers and booleans.
+    """Return the values as float32, or in their own dtype: integers, booleans, floats of 8 bits.
 
     Those of ``lossless`` keep the dtype float64, too.
 
@@ -99,9 +100,11 @@ def decode(message: Message) -> np.ndarray:
     ValueError
         If the payload is invalid.
     """
-    is_exact = message.codec.name == "lossless" and message.dtype == "float64"
-    dtype = message.dtype if is_exact or message.dtype in integers.CODES else "float32"
-    return np.asarray(DECODERS[message.codec.name](message), dtype)
+    values, dtype = DECODERS[message.codec.name](message), message.dtype
+    if dtype in integers.FLOATS8:
+        return np.asarray(values, np.uint8).view(getattr(ml_dtypes, dtype))
+    is_exact = message.codec.name == "lossless" and dtype == "float64"
+    return np.asarray(values, dtype if is_exact or dtype in integers.CODES else "float32")
 
 
 def _finite(value: float) -> np.float32:
@@ -118,7 +121,7 @@ def _packed(m: Message, width: int, align: int = 1) -> list[int]:
 
 
 def _raw(m: Message) -> Any:
-    if m.dtype in integers.CODES:
+    if m.dtype in integers.CODES | integers.FLOATS8:
         return integers.read(m.data, m.nbits, m.n, m.dtype)
     kind = m.codec.dtype
     m.text(m.n * (32 if kind == "float32" else 16))
@@ -253,8 +256,8 @@ def _patch(m: Message) -> Any:
 
 
 def _lossless(m: Message) -> Any:
-    if m.dtype in integers.CODES:
-        itemsize = np.dtype(m.dtype).itemsize
+    if m.dtype in integers.CODES | integers.FLOATS8:
+        itemsize = integers.nbytes(m.dtype)
         patterns = lossless.read(m.data, m.nbits, m.n, m.dtype, itemsize, m.codec.mode)
         data = b"".join(pattern.to_bytes(itemsize, "little") for pattern in patterns)
         return integers.read(data, 8 * len(data), m.n, m.dtype)

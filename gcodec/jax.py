@@ -28,7 +28,7 @@ from gcodec.codecs import parse_encoder
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
-from gcodec.wire.primitives import FLOATS, INTEGERS
+from gcodec.wire.primitives import FLOATS, INTEGERS, UNCONVERTED
 
 
 def encode(
@@ -287,7 +287,7 @@ def _encodable_dtype(x: object, codec: Codec) -> np.dtype:
         If the codec does not encode arrays of this dtype.
     """
     dtype = _dtype("x", x)
-    if dtype.name not in FLOATS and not (codec.accepts_integers and dtype.name in INTEGERS):
+    if dtype.name not in FLOATS and not (codec.accepts_all_dtypes and dtype.name in UNCONVERTED):
         raise Source(x, "x", JAX).dtype_error(dtype.name)
     return dtype
 

@@ -27,7 +27,7 @@ from gcodec.errors import LimitExceeded, ParameterError
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
 from gcodec.wire.kinds import check_choice
-from gcodec.wire.primitives import FLOATS, INTEGERS
+from gcodec.wire.primitives import DTYPE_CODES, FLOATS
 
 _LIMITS = Limits(max_elements=2**31, max_bytes=2**31)  # of chunks, which Zarr reads without `out`
 
@@ -85,7 +85,7 @@ class GradientCodec(NumcodecsCodec):
         """Compress an array or another buffer to a frame.
 
         An array in Fortran order is encoded as its transpose, which has the same memory. With
-        ``lossless``, chunks of integers and booleans are allowed, and every chunk decodes to the
+        ``lossless``, chunks of all dtypes of frames are allowed, and every chunk decodes to the
         same bytes.
 
         Raises
@@ -109,7 +109,7 @@ class GradientCodec(NumcodecsCodec):
             array = array.T
         if self.dtype is not None and array.dtype.kind in "ui":
             array = _reinterpreted(array.reshape(-1), self.dtype)
-        dtypes = (*FLOATS, *INTEGERS) if self._keeps_every_bit else FLOATS
+        dtypes = DTYPE_CODES if self._keeps_every_bit else FLOATS
         if array.dtype.name not in dtypes:
             raise inspect(array, "buf").dtype_error(array.dtype.name)
         return api.encode(array, self.spec, seed=self.seed, nonfinite=self.nonfinite)

@@ -15,7 +15,7 @@ from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse_encoder
 from gcodec.errors import ParameterError, brief, suggestion
 from gcodec.wire.kinds import check_integer
-from gcodec.wire.primitives import DTYPE_CODES, INTEGERS, ITEMSIZE, MAX_NDIM, encode_name
+from gcodec.wire.primitives import DTYPE_CODES, ITEMSIZE, MAX_NDIM, UNCONVERTED, encode_name
 
 _KEYS = ("name", "ndim", "min_bytes", "max_bytes", "codec")  # keys of a rule
 _SOURCE = "a mapping of globs to specs, or a list of rules"
@@ -138,7 +138,8 @@ class Policy:
     def codec(self, name: str | None, shape: ShapeLike, dtype: object) -> Codec:
         """Return the codec for a tensor.
 
-        Integers and booleans always use ``raw``, whatever the rules.
+        Integers, booleans and floats of 8 bits use the codec of their rule if it keeps every bit,
+        as ``lossless`` does, or else ``raw``.
 
         Parameters
         ----------
@@ -148,7 +149,7 @@ class Policy:
             Shape of the tensor.
         dtype : str or dtype
             Dtype of NumPy, torch or JAX, or its name: float32, float16, bfloat16, float64, an
-            integer of 8 to 64 bits, or bool.
+            integer of 8 to 64 bits, bool, float8_e4m3fn or float8_e5m2.
 
         Raises
         ------
@@ -161,13 +162,14 @@ class Policy:
         text = text.removeprefix("torch.")
         if text not in ITEMSIZE:
             raise ParameterError.of("dtype", dtype, f"one of {', '.join(DTYPE_CODES)}")
-        if text in INTEGERS:
-            return parse_encoder("raw")
         sizes = dimensions(shape)
         ndim, nbytes = len(sizes), math.prod(sizes) * ITEMSIZE[text]
-        for rule in self.rules:
-            if rule.matches(name or "", ndim, nbytes):
-                return rule.codec
+        matching = (rule.codec for rule in self.rules if rule.matches(name or "", ndim, nbytes))
+        codec = next(matching, None)
+        if text in UNCONVERTED:
+            return codec if codec is not None and codec.keeps_every_bit else parse_encoder("raw")
+        if codec is not None:
+            return codec
         raise ParameterError(
             f"policy: no rule matches a tensor with name {brief(repr(name))}, ndim {ndim} and "
             f"{nbytes} bytes; a last rule with only a codec matches every tensor"

@@ -34,7 +34,7 @@ from gcodec.wire.primitives import DTYPE_CODES, FLOATS
 class GradientCodec(ArrayBytesCodec):
     """Zarr serializer that stores each chunk as a frame.
 
-    With ``lossless``, arrays may also have integers and booleans, and every chunk decodes to the
+    With ``lossless``, arrays may have all dtypes of frames, and every chunk decodes to the
     same bytes.
 
     Parameters

@@ -54,7 +54,7 @@ def test_corpus_contains_valid_frames(target: str) -> None:
 
 def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzzer.main(["--target", "frame", "--runs", "120", "--seed", "3"]) == 0
-    assert "frame: 124 inputs" in capsys.readouterr().out
+    assert "frame: 125 inputs" in capsys.readouterr().out
     assert fuzzer.main(["--target", "spec", "--seconds", "0.05"]) == 0
     assert "spec: " in capsys.readouterr().out
     assert fuzzer.main(["--target", "spec", "--replay", b"raw".hex()]) == 0

@@ -178,7 +178,7 @@ def test_damaged_integer_frames(dtype: str) -> None:
         with pytest.raises(Corrupt, match="do not fit together"):
             gcodec.decode(build(dtype, good, 3, params=params))
     for codec in gcodec.codecs().values():
-        if not codec.accepts_integers and codec.id < 192:
+        if not codec.accepts_all_dtypes and codec.id < 192:
             with pytest.raises(Unsupported, match=f"dtype {integers.CODES[dtype]}, {dtype}"):
                 gcodec.decode(build(dtype, good, 3, codec=codec.id))
     with pytest.raises(gcodec.LimitExceeded):

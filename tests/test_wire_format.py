@@ -224,7 +224,7 @@ def test_every_codec_has_a_section_with_examples(name: str, cls: type[gcodec.Cod
 
 
 def test_numbers_of_the_page_agree_with_the_code() -> None:
-    table = dict(re.findall(r"^\| (\d+) \| (b?float\d+|u?int\d+|bool) \|$", TEXT, re.MULTILINE))
+    table = dict(re.findall(r"^\| (\d+) \| (b?float\d+\w*|u?int\d+|bool) \|$", TEXT, re.MULTILINE))
     assert {name: int(code) for code, name in table.items()} == primitives.DTYPE_CODES
     assert primitives.DTYPE_CODES == vector.DTYPE_CODES and set(primitives.ITEMSIZE) == set(
         primitives.DTYPE_CODES

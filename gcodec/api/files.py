@@ -56,8 +56,9 @@ def save_file(
         File to write, by convention with the suffix .gcf. An existing file is replaced. The
         suffixes of other formats are refused.
     codec : str, mapping, Codec or Policy
-        Codec of all tensors, or a `gcodec.Policy` that picks one for each name. Integers and
-        booleans are always stored unchanged, with the codec ``raw``.
+        Codec of all tensors, or a `gcodec.Policy` that picks one for each name. Integers,
+        booleans and floats of 8 bits are always stored unchanged: by this codec if it keeps every
+        bit, as ``lossless`` does, or else by ``raw``.
     seed : int
         Seed for stochastic rounding; each tensor derives its own seed from it and from its name.
     nonfinite : {"raise", "zero", "propagate"}

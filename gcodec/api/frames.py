@@ -227,8 +227,8 @@ def decode(
         One frame, such as `encode` returns. A `Frame` has already been checked.
     like : array, optional
         Array whose library, device and dtype the result takes. Its shape must equal the frame's;
-        for integers and booleans its dtype must, too. The result is a NumPy array if `encode`
-        does not know the library.
+        for integers, booleans and floats of 8 bits its dtype must, too. The result is a NumPy
+        array if `encode` does not know the library.
     out : array, optional
         Array of the frame's shape and dtype that receives the result. Arrays of JAX, TensorFlow
         and MLX cannot be written to. The contents are undefined after a `FormatError`.
@@ -379,7 +379,7 @@ def decode_add(
     FormatError
         If the frame is damaged or is no frame.
     ParameterError
-        If an argument is invalid, or if the frame stores integers or booleans.
+        If an argument is invalid, or if the frame stores integers, booleans or floats of 8 bits.
 
     Examples
     --------
@@ -452,7 +452,8 @@ def decode_sum(
     FormatError
         If a frame is damaged or is no frame. The message states the index of the frame.
     ParameterError
-        If an argument is invalid, if the shapes differ, or if a frame stores integers or booleans.
+        If an argument is invalid, if the shapes differ, or if a frame stores integers, booleans or
+        floats of 8 bits.
 
     Examples
     --------

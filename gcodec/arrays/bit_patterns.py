@@ -14,7 +14,7 @@ from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.convert import is_converted, whole
 from gcodec.runtime import Array
 from gcodec.runtime.device import device_of, host
-from gcodec.wire.primitives import INTEGERS, ITEMSIZE
+from gcodec.wire.primitives import FLOATS8, ITEMSIZE, UNCONVERTED
 
 
 @functools.cache
@@ -43,7 +43,7 @@ def bits_of(values: Any, dtype: str) -> np.ndarray:
     if dtype == "bool":
         # The memory of a boolean may contain bytes above 1; they all mean True.
         bits = convert.as_booleans(values.view(np.uint8))
-    elif dtype in INTEGERS or (not is_converted(values) and values.dtype == unsigned):
+    elif dtype in UNCONVERTED or (not is_converted(values) and values.dtype == unsigned):
         bits = values.view(unsigned)
     elif is_converted(values) and values.dtype == dtype:
         bits = values.source.view(unsigned)
@@ -59,10 +59,9 @@ def bits_of(values: Any, dtype: str) -> np.ndarray:
 
 
 def dtype_beside(array: Array, dtype: str) -> np.dtype[Any]:
-    """Return the dtype of values beside an array; on a device, 16-bit floats are bit patterns."""
-    is_half = dtype in ("float16", "bfloat16") and device_of(array) is not None
-    kind: np.dtype[Any] = np.dtype(np.uint16) if is_half else NUMPY_DTYPES[dtype]
-    return kind
+    """Return the dtype of values beside an array; on a device, short floats are bit patterns."""
+    is_short = dtype in ("float16", "bfloat16", *FLOATS8) and device_of(array) is not None
+    return bits_dtype(ITEMSIZE[dtype]) if is_short else NUMPY_DTYPES[dtype]
 
 
 def check_booleans(bits: Array) -> None:

@@ -18,7 +18,12 @@ from gcodec.runtime.device import adopted, cuda_device
 
 FAILURES = (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError)
 
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_OWN_DTYPES = {
+    name: np.dtype(getattr(ml_dtypes, name))
+    for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+}
+"""Dtypes that NumPy itself lacks, as do several ways to hand over memory."""
+_BFLOAT16 = _OWN_DTYPES["bfloat16"]
 CUDA_DEVICE = 2  # DLPack's code
 
 
@@ -108,7 +113,7 @@ class Library:
         """Inform the library that the memory of `x` is about to be written to."""
 
     def device_view(self, x: Any) -> Array | None:
-        """Return a CuPy view of `x`, or None for the host; 16-bit floats as integers."""
+        """Return a CuPy view of `x`, or None for the host; short floats may be integers."""
         return None
 
     def from_device_view(self, array: Array, dtype: str) -> Any:
@@ -160,10 +165,11 @@ class _Torch(Library):
 
     def view(self, x: Any) -> np.ndarray:
         x = x.detach()
-        if x.dtype is self.api.bfloat16:
-            bits: np.ndarray = x.view(self.api.int16).numpy()
-            return bits.view(_BFLOAT16)
-        return x.numpy()
+        kind = _OWN_DTYPES.get(self.dtype_of(x))
+        if kind is None:
+            return x.numpy()
+        bits: np.ndarray = x.view(getattr(self.api, f"int{8 * kind.itemsize}")).numpy()
+        return bits.view(kind)
 
     def view_error(self, x: Any, name: str, error: Exception) -> TypeError:
         if type(x).__name__ == "FakeTensor" or self.api._C._functorch.is_functorch_wrapped_tensor(
@@ -176,8 +182,9 @@ class _Torch(Library):
         return unreadable(name, error)
 
     def make(self, array: np.ndarray, like: Any) -> Any:
-        if array.dtype == _BFLOAT16:
-            tensor = self.api.from_numpy(array.view(np.int16)).view(self.api.bfloat16)
+        if array.dtype.name in _OWN_DTYPES:
+            bits = self.api.from_numpy(array.view(f"i{array.itemsize}"))
+            tensor = bits.view(getattr(self.api, array.dtype.name))
         else:
             tensor = self.api.from_numpy(array)
         return tensor.to(like.device)
@@ -186,7 +193,7 @@ class _Torch(Library):
         if x.device.type != "cuda":
             return None
         x = x.detach()
-        if x.element_size() == 2 or not x.dtype.is_floating_point:
+        if x.element_size() <= 2 or not x.dtype.is_floating_point:
             x = x.view(getattr(self.api, f"int{8 * x.element_size()}"))
         with cuda_device(x.device.index).current(self.stream_of(x)):
             return adopted(x)
@@ -194,7 +201,7 @@ class _Torch(Library):
     def from_device_view(self, array: Array, dtype: str) -> Any:
         torch_dtype = getattr(self.api, dtype)
         # Some releases of CuPy have no bfloat16, and some of DLPack no booleans.
-        if array.dtype.itemsize == 2 or not torch_dtype.is_floating_point:
+        if array.dtype.itemsize <= 2 or not torch_dtype.is_floating_point:
             return self.api.from_dlpack(array.view(f"i{array.dtype.itemsize}")).view(torch_dtype)
         return self.api.from_dlpack(array)
 
@@ -229,13 +236,13 @@ class _Jax(Library):
             return None
         if x.__dlpack_device__()[0] != CUDA_DEVICE:
             return None
-        if x.dtype.itemsize == 2:
-            x = self.api.lax.bitcast_convert_type(x, np.int16)
+        if x.dtype.itemsize == 2 or x.dtype.name in _OWN_DTYPES:
+            x = self.api.lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")
         return adopted(x)
 
     def from_device_view(self, array: Array, dtype: str) -> Any:
-        if array.dtype.itemsize == 2:
-            bits = self.api.numpy.from_dlpack(array.view(np.int16))
+        if array.dtype.itemsize == 2 or dtype in _OWN_DTYPES:
+            bits = self.api.numpy.from_dlpack(array.view(f"i{array.dtype.itemsize}"))
             return self.api.lax.bitcast_convert_type(bits, dtype)
         with self._x64() if array.dtype.itemsize == 8 else nullcontext():
             return self.api.numpy.from_dlpack(array)

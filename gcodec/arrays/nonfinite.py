@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from gcodec.arrays.source import Tensor
+from gcodec.arrays.source import NUMPY_DTYPES, Tensor
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.convert import ConvertedArray, is_converted
@@ -24,10 +24,11 @@ from gcodec.runtime.deferred import Deferred, when_known
 from gcodec.runtime.device import device_of, host
 from gcodec.runtime.pool import SEGMENT
 from gcodec.wire.kinds import check_choice
-from gcodec.wire.primitives import INTEGERS
+from gcodec.wire.primitives import FLOATS8, INTEGERS
 
 NonFinite = Literal["raise", "zero", "propagate"]
 _POLICIES = get_args(NonFinite)
+_FLOAT8_NONFINITE = {"float8_e4m3fn": 0x7F, "float8_e5m2": 0x7C}  # least magnitude of NaN or Inf
 
 
 def check_nonfinite(nonfinite: object) -> None:
@@ -49,6 +50,8 @@ def with_policy(tensor: Tensor, nonfinite: NonFinite, *, segments: bool = False)
     values: Array = tensor.values
     if tensor.dtype in INTEGERS or nonfinite == "propagate":
         return tensor
+    if tensor.dtype in FLOATS8:
+        return _float8_with_policy(tensor, nonfinite)
     if nonfinite == "raise":
         check_finite(values)
         return tensor
@@ -61,6 +64,17 @@ def with_policy(tensor: Tensor, nonfinite: NonFinite, *, segments: bool = False)
     if values.dtype.kind == "u":
         return tensor._replace(values=convert.finite_patterns(values, tensor.dtype))
     return tensor._replace(values=convert.finite_or_zero(values))
+
+
+def _float8_with_policy(tensor: Tensor, nonfinite: NonFinite) -> Tensor:
+    """Do what `with_policy` does for floats of 8 bits, or their bit patterns."""
+    bits = tensor.values.view(np.uint8)
+    is_wrong = bits & 0x7F >= _FLOAT8_NONFINITE[tensor.dtype]
+    if not host(is_wrong).any():
+        return tensor
+    if nonfinite == "raise":
+        raise nonfinite_error(host(bits).view(NUMPY_DTYPES[tensor.dtype]))
+    return tensor._replace(values=(bits * ~is_wrong).view(tensor.values.dtype))
 
 
 def check_finite(values: Array) -> int | Deferred:

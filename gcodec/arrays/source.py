@@ -22,10 +22,12 @@ from gcodec.runtime.device import Device, adopted, device_of, host
 from gcodec.wire.primitives import (
     DTYPE_CODES,
     FLOATS,
+    FLOATS8,
     INTEGERS,
     ITEMSIZE,
     LOG2_ADDRESSABLE,
     MAX_NDIM,
+    UNCONVERTED,
 )
 
 NUMPY_DTYPES = {
@@ -33,7 +35,9 @@ NUMPY_DTYPES = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float64": np.dtype(np.float64),
-} | {name: np.dtype(name) for name in INTEGERS}
+}
+NUMPY_DTYPES |= {name: np.dtype(name) for name in INTEGERS}
+NUMPY_DTYPES |= {name: np.dtype(getattr(ml_dtypes, name)) for name in FLOATS8}
 
 _NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 _CONVERTIBLE = ("bool", "int", "uint", "float", "object")  # prefixes of dtype names
@@ -46,8 +50,8 @@ class Tensor(NamedTuple):
     ----------
     values : (n,) float32 array or ConvertedArray
         C-contiguous and aligned, on the device of the caller's array. The caller's own memory if
-        it already has this layout. Integers and booleans keep their dtype and lie on the host,
-        except for the bit patterns of a device.
+        it already has this layout. Integers, booleans and floats of 8 bits keep their dtype
+        and lie on the host, except for the bit patterns of a device.
     dtype : str
         Dtype of the caller's array.
     shape : tuple of int
@@ -70,8 +74,8 @@ class Source(NamedTuple):
     library : Library or None
         Library of the array; None for NumPy, CuPy, and objects that only follow a protocol.
     resident : array or None
-        CuPy view of an array on a CUDA device; None for an array on the host. The view of a
-        16-bit float array may have an integer dtype.
+        CuPy view of an array on a CUDA device; None for an array on the host. The view of
+        floats of 8 or 16 bits may have an integer dtype.
     device : Device or None
         Device of the array; None for the host.
     """
@@ -109,14 +113,14 @@ class Source(NamedTuple):
                 device.synchronize()
 
     def read(
-        self, *, integers: bool = False, segments: bool = False, patterns: bool = False
+        self, *, all_dtypes: bool = False, segments: bool = False, patterns: bool = False
     ) -> Tensor:
         """Read the values.
 
         Parameters
         ----------
-        integers : bool
-            Whether arrays of integers and booleans are allowed.
+        all_dtypes : bool
+            Whether arrays of integers, booleans and floats of 8 bits are allowed.
         segments : bool
             Whether the caller reads the values by segments only. Values on the host that are not
             float32 are then a `ConvertedArray`.
@@ -135,7 +139,7 @@ class Source(NamedTuple):
             See `gcodec.runtime.device.CupyDevice`.
         """
         array, dtype = self._array_and_dtype()
-        if dtype not in (DTYPE_CODES if integers else FLOATS):
+        if dtype not in (DTYPE_CODES if all_dtypes else FLOATS):
             raise self.dtype_error(dtype)
         if array.ndim > MAX_NDIM:
             raise ParameterError.of(f"{self.name}.ndim", array.ndim, f"at most {MAX_NDIM}")
@@ -248,7 +252,8 @@ class Source(NamedTuple):
                 "numpy.asarray({x}, numpy.float32)",
                 "numpy.asarray({x}).view(numpy.uint8)",
             )
-        exact = f"its exact bits by gcodec.encode({view.format(x=self.name)}, 'lossless')"
+        kept = self.name if dtype in FLOATS8 else view.format(x=self.name)
+        exact = f"its exact bits by gcodec.encode({kept}, 'lossless')"
         if dtype.endswith("_x2"):  # two values in a byte, which libraries convert by no cast
             return TypeError(f"{text}; keep {exact}")
         text += f"; convert it first, as in {advice.format(x=self.name)}"
@@ -271,8 +276,8 @@ class Source(NamedTuple):
         shape : tuple of int
             Shape of the result, which this array must have.
         dtype : str
-            Dtype of the frame. Results of one float dtype convert to another; integers and
-            booleans do not.
+            Dtype of the frame. Results of one float dtype convert to another; integers,
+            booleans and floats of 8 bits do not.
 
         Raises
         ------
@@ -297,7 +302,8 @@ class Source(NamedTuple):
     def result(self, array: Array) -> Any:
         """Return `array` as an array of this array's library, on its device.
 
-        `array` must have this array's dtype; 16-bit floats on a device may be bit patterns. The
+        `array` must have this array's dtype; floats of 8 and 16 bits on a device may be bit
+        patterns. The
         result is a NumPy array, or on a device a CuPy array, if gcodec does not know the library.
         """
         if device_of(array) is not None:
@@ -426,20 +432,20 @@ def _name_of(dtype: Any) -> str:
 
 
 def _host_values(array: np.ndarray, dtype: str, segments: bool) -> Any:
-    """Return values on the host as (n,) float32, or integers and booleans as they are."""
+    """Return values on the host as (n,) float32, or those that none converts as they are."""
     native = NUMPY_DTYPES[dtype]
     if array.dtype != native or not is_flat(array):
         array = np.require(array, native, ["C", "A"])
     array = array.reshape(-1)
-    if dtype == "float32" or dtype in INTEGERS:
+    if dtype == "float32" or dtype in UNCONVERTED:
         return array
     converted = ConvertedArray(array if dtype == "float64" else array.view(np.uint16), dtype)
     return converted if segments else converted.whole()
 
 
 def _device_values(array: Array, dtype: str) -> Array:
-    """Return (n,) values on a device as float32 there, or integers and booleans on the host."""
-    if dtype in INTEGERS:
+    """Return (n,) values on a device as float32 there; on the host if none converts them."""
+    if dtype in UNCONVERTED:
         return host(array).view(NUMPY_DTYPES[dtype])
     if dtype == "float32":
         return array

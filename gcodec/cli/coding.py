@@ -89,11 +89,9 @@ def _unmatched(layers: tuple[str, ...]) -> ParameterError:
 
 def codec_of(entry: Entry, policy: Target | Policy) -> Codec | Target:
     """Return the codec of a tensor, or the target for which `encoded` chooses one."""
-    if entry.dtype in primitives.INTEGERS:
-        return parse("raw")
     if isinstance(policy, Policy):
         return policy.codec(entry.name, entry.shape, entry.dtype)
-    return policy
+    return parse("raw") if entry.dtype in primitives.UNCONVERTED else policy
 
 
 def encoded(
@@ -190,7 +188,7 @@ def write_frames(
             raw_nbytes += frame.array.nbytes
             if frame.missed:
                 missed[frame.name] = frame.missed[0]._asdict()
-            if frame.codec.name == "raw" and frame.array.dtype.name in primitives.INTEGERS:
+            if frame.codec.name == "raw" and frame.array.dtype.name in primitives.UNCONVERTED:
                 integers.append(frame.name)
             advance(frame.array.size)
     return {
@@ -219,7 +217,7 @@ def _choose(array: Array, target: Target, seed: int, nonfinite: NonFinite) -> Co
 def _refusal(entry: Entry, array: Array, error: Exception) -> Exception:
     """Return the error for a tensor that the encoder refuses."""
     # The codec sees float32 values: a float64 outside of their range becomes infinite.
-    count, indices = find_nonfinite(inspect(array, "x").read(integers=True).values)
+    count, indices = find_nonfinite(inspect(array, "x").read(all_dtypes=True).values)
     if not count:
         return ParameterError(f"tensor {entry.name!r}: {error}")
     values, advice = "NaN or Inf", "--nonfinite zero replaces them by 0"

@@ -36,8 +36,8 @@ from gcodec.wire.kinds import check_float32, check_integer
 from gcodec.wire.params import Parameters, Scalars
 from gcodec.wire.primitives import (
     FLOATS,
-    INTEGERS,
     LOG2_ADDRESSABLE,
+    UNCONVERTED,
     encode_name,
     max_header_nbytes,
 )
@@ -121,8 +121,8 @@ class Codec(Parameters):
     # Whether only the size of a payload matters, so that `_pack` need not write its bytes; see
     # `_sized`.
     _is_sizing: ClassVar[bool] = False
-    # Whether the codec also accepts integers and booleans; see `_with_dtype`.
-    accepts_integers: ClassVar[bool] = False
+    # Whether the codec also accepts integers, booleans and floats of 8 bits; see `_with_dtype`.
+    accepts_all_dtypes: ClassVar[bool] = False
     # Methods and formats of other systems by their usual names, and the spec that stands for each.
     peers: ClassVar[Mapping[str, str]] = {}
 
@@ -298,8 +298,8 @@ class Codec(Parameters):
         Returns
         -------
         float32 array of `shape`
-            For a `Payload` of integers or booleans, an array of their dtype; for one of
-            ``lossless`` and float64, of float64.
+            For a `Payload` of integers, booleans or floats of 8 bits, an array of their dtype; for
+            one of ``lossless`` and float64, of float64.
 
         Raises
         ------
@@ -403,7 +403,7 @@ class Codec(Parameters):
     def _read_source(self, source: sources.Source) -> Tensor:
         """Read the values that are to be encoded."""
         return source.read(
-            integers=self.accepts_integers,
+            all_dtypes=self.accepts_all_dtypes,
             segments=self.reads_segments,
             patterns=self.keeps_every_bit,
         )
@@ -649,7 +649,7 @@ class Codec(Parameters):
         Codecs that define `_slice` dequantize and convert part by part. Other codecs decode to a
         float32 array, whose memory is released during the conversion.
         """
-        if dtype == "float32" or dtype in INTEGERS:
+        if dtype == "float32" or dtype in UNCONVERTED:
             return self._decode(payload, n, out)
         length = self._part_length(n)
         if length:

@@ -7,8 +7,8 @@ codec is lossless for values of the payload's dtype, including −0 and the payl
 Other values are rounded to nearest with ties to even, and to infinity beyond the range. Bits per
 element: 32 or 16.
 
-Tensors of integers and booleans travel in their own dtype, which the frame states: 8 to 64 bits
-per element, and booleans as one byte of 0 or 1.
+Tensors of integers, booleans and floats of 8 bits travel in their own dtype, which the frame
+states: 8 to 64 bits per element, and booleans as one byte of 0 or 1.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RawSymbols(NamedTuple):
     Attributes
     ----------
     bits : (n,) uint32 or uint16 array
-        For tensors of integers and booleans, an array of unsigned integers of their width.
+        For tensors that travel in their own dtype, an array of unsigned integers of its width.
     """
 
     bits: np.ndarray
@@ -54,18 +54,19 @@ class Raw(Codec):
     Parameters
     ----------
     dtype : {"float32", "float16", "bfloat16"}
-        Dtype of the payload. The frame also stores the tensor's own dtype. Tensors of integers and
-        booleans travel in their own dtype and leave this parameter at its default.
+        Dtype of the payload. The frame also stores the tensor's own dtype. Tensors of
+        integers, booleans and floats of 8 bits travel in their own dtype and leave this parameter
+        at its default.
     """
 
     symbols_type = RawSymbols
     symbols_dtypes: ClassVar = {"bits": ("uint8", "uint16", "uint32", "uint64")}
     has_cuda_kernels = True
-    accepts_integers = True
+    accepts_all_dtypes = True
     reads_segments = True
     peers: ClassVar = {"fp16": "raw:dtype=float16", "bf16": "raw:dtype=bfloat16"}
-    # Dtype of a tensor of integers or booleans; `_with_dtype` sets it.
-    _integers: ClassVar[str | None] = None
+    # Dtype of a tensor that travels in its own; `_with_dtype` sets it.
+    _own_dtype: ClassVar[str | None] = None
 
     dtype: str = param(Choice("float32", "float16", "bfloat16"), "float32", "dtype of the payload")
 
@@ -84,29 +85,29 @@ class Raw(Codec):
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of n values."""
-        return 8 * ITEMSIZE[self._integers or self.dtype] * n
+        return 8 * ITEMSIZE[self._own_dtype or self.dtype] * n
 
     def _with_dtype(self: _R, dtype: str) -> _R:
-        integers = None if dtype in FLOATS else dtype
-        if integers is not None and self.dtype != "float32":
+        own = None if dtype in FLOATS else dtype
+        if own is not None and self.dtype != "float32":
             allowed = f"left out for a tensor of {dtype}, which travels in its own dtype"
             raise ParameterError.of("dtype", self.dtype, allowed)
-        return self if integers == self._integers else self._bound(_integers=integers)
+        return self if own == self._own_dtype else self._bound(_own_dtype=own)
 
     @property
     def _values_dtype(self) -> np.dtype[Any]:
-        return NUMPY_DTYPES[self._integers or "float32"]
+        return NUMPY_DTYPES[self._own_dtype or "float32"]
 
     @property
     def _bits_dtype(self) -> np.dtype[Any]:
         """Dtype of the bit patterns."""
-        return bits_dtype(ITEMSIZE[self._integers or self.dtype])
+        return bits_dtype(ITEMSIZE[self._own_dtype or self.dtype])
 
     def _quantize(self, values: np.ndarray, seed: int, prior: RawSymbols | None) -> RawSymbols:
-        if self._integers == "bool":
+        if self._own_dtype == "bool":
             # The memory of a boolean may contain bytes above 1; they all mean True.
             return RawSymbols((values.view(np.uint8) != 0).view(np.uint8))
-        if self._integers or self.dtype == "float32":
+        if self._own_dtype or self.dtype == "float32":
             # Symbols outlive the caller's array, so they need a copy.
             copied = whole(values) if is_converted(values) else aligned_copy(values)
             return RawSymbols(copied.view(self._bits_dtype))
@@ -117,18 +118,18 @@ class Raw(Codec):
         # If the bits do not change, the payload is a view of the caller's own array.
         if is_converted(source) and source.dtype == self.dtype and not source.finite:
             return self._pack(RawSymbols(source.source))
-        if type(source) is np.ndarray and self.dtype == "float32" and self._integers != "bool":
+        if type(source) is np.ndarray and self.dtype == "float32" and self._own_dtype != "bool":
             return self._pack(RawSymbols(source.view(self._bits_dtype)))
         return self._pack(self._quantize(values, seed, prior))
 
     def _sends(self, values: Array) -> bool:
         is_plain: bool = type(values) is np.ndarray and values.dtype == np.float32
-        return is_plain and self._integers is None and self.dtype == "float32"
+        return is_plain and self._own_dtype is None and self.dtype == "float32"
 
     def _dequantize(self, symbols: RawSymbols, out: np.ndarray) -> None:
         fits = symbols.bits.dtype == self._bits_dtype and symbols.bits.size == out.size
         self._require(fits, out.size)
-        if self._integers or self.dtype == "float32":
+        if self._own_dtype or self.dtype == "float32":
             out.view(self._bits_dtype)[:] = symbols.bits
         else:
             out[:] = from_16_bits(symbols.bits, self.dtype)
@@ -147,7 +148,7 @@ class Raw(Codec):
 
     def _unpack(self, payload: Payload, n: int) -> RawSymbols:
         check_length(payload.nbits, self.max_payload_nbits(n))
-        if self._integers == "bool" and n and int(payload.data.max()) > 1:
+        if self._own_dtype == "bool" and n and int(payload.data.max()) > 1:
             wrong = int(np.argmax(payload.data > 1))
             raise Corrupt(f"the byte {payload.data[wrong]} is neither true nor false", wrong)
         return RawSymbols(payload.data.view(self._bits_dtype))
@@ -159,8 +160,8 @@ class Raw(Codec):
             for element, value in enumerate(values.tolist(), at):
                 yield FieldValue(value, element=element, decoded=(value,))
 
-        width = 8 * ITEMSIZE[self._integers or self.dtype]
-        if self._integers == "bool":
+        width = 8 * ITEMSIZE[self._own_dtype or self.dtype]
+        if self._own_dtype == "bool":
 
             def read() -> RawSymbols:
                 return self._unpack(payload, n)

@@ -38,7 +38,7 @@ from gcodec.runtime.device import Device, device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, contents
 from gcodec.wire import primitives
 from gcodec.wire.kinds import check_integer, check_number
-from gcodec.wire.primitives import FLOATS, INTEGERS, Reader
+from gcodec.wire.primitives import FLOATS, UNCONVERTED, Reader
 from gcodec.wire.seek import SeekTable, check_log2, usual_log2s, worthwhile
 
 
@@ -100,7 +100,7 @@ class Frame(_Secret):
         object.__setattr__(self, "_key", key)
         codec, payload = self.codec._with_dtype(self.dtype)._with_shape(self.shape), self.payload
         object.__setattr__(self, "codec", codec)
-        if self.dtype in INTEGERS:
+        if self.dtype in UNCONVERTED:
             object.__setattr__(self, "payload", payload._replace(codec=codec))
         if payload.seek is not None:
             count = codec.seek_count(self.size)
@@ -408,7 +408,7 @@ class Frame(_Secret):
         if device is not None and self.dtype in FLOATS:
             values = convert.round_to(self._decode_on(device), self.dtype)
             return outlet(values, dtype).reshape(self.shape)
-        # Other codecs decode integers and booleans on the host in any case.
+        # Other codecs decode such tensors on the host in any case.
         array = self.codec._decode_as(self.dtype, self._payload_on(None), self.size)
         if device is not None:
             array = device.to_device(array)
@@ -424,7 +424,7 @@ class Frame(_Secret):
         flat = target.reshape(-1)
         if device is None or self.codec.keeps_every_bit:
             self.codec._decode_as(self.dtype, self._payload_on(device), self.size, flat)
-        elif self.dtype in INTEGERS:
+        elif self.dtype in UNCONVERTED:
             array = self.codec._decode(self._payload_on(None), self.size)
             flat[:] = device.to_device(array.view(flat.dtype))
         elif self.dtype == "float32":
@@ -467,9 +467,9 @@ class Frame(_Secret):
         return positions, outlet(values, self.dtype)
 
     def check_floats(self) -> None:
-        """Raise `ParameterError` if the frame stores integers or booleans."""
-        if self.dtype in INTEGERS:
-            allowed = f"one of {', '.join(FLOATS)}; use decode for integers and booleans"
+        """Raise `ParameterError` unless the frame stores floats of 16 bits or more."""
+        if self.dtype in UNCONVERTED:
+            allowed = f"one of {', '.join(FLOATS)}; use decode for other dtypes"
             raise ParameterError.of("frame.dtype", self.dtype, allowed)
 
     def decode_add(self, acc: TensorLike, scale: float = 1.0) -> None:

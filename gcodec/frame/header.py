@@ -205,12 +205,12 @@ def dtype_named(code: int, offset: int, codec: type[Codec] | None = None) -> str
     Raises
     ------
     Unsupported
-        If the code is unknown, or the codec takes no integers.
+        If the code is unknown, or the codec does not accept the dtype.
     """
     if code not in _DTYPE_NAMES:
         raise Unsupported(f"dtype {code} is not known to this release", offset)
     dtype = _DTYPE_NAMES[code]
-    if dtype in primitives.INTEGERS and codec is not None and not codec.accepts_integers:
+    if dtype in primitives.UNCONVERTED and codec is not None and not codec.accepts_all_dtypes:
         text = f"dtype {code}, {dtype}, is not known to this release in frames of {codec.name}"
         raise Unsupported(text, offset)
     return dtype

@@ -89,7 +89,8 @@ class FrameSum:
         FormatError
             If the payload is damaged.
         ParameterError
-            If the frame has another shape, or stores integers or booleans.
+            If the frame has another shape, or stores integers, booleans or floats of 8
+            bits.
         """
         frame.check_floats()
         if frame.shape != self.shape:

@@ -71,7 +71,7 @@ def pattern_of(x: TensorLike, name: str, peer: str) -> Pattern:
     """
     source = inspect(x, name)
     source.check_on_host(peer)
-    tensor = source.read(integers=True, segments=True)
+    tensor = source.read(all_dtypes=True, segments=True)
     return Pattern(bits_of(tensor.values, tensor.dtype), tensor.dtype, tensor.shape)
 
 

@@ -17,7 +17,7 @@ from gcodec.limits import NO_LIMITS, Limits
 from gcodec.runtime import Array
 from gcodec.runtime.device import Device
 from gcodec.runtime.memory import empty_beside
-from gcodec.wire.primitives import encode_name
+from gcodec.wire.primitives import DTYPE_CODES, encode_name
 
 _Array = TypeVar("_Array", bound=Any)
 
@@ -35,8 +35,8 @@ def encode_patch(
     Parameters
     ----------
     new : array
-        New tensor on the host or a CUDA device, of any dtype that ``lossless`` accepts, or a float
-        of 8 bits; the frame contains the bytes of the latter as uint8.
+        New tensor on the host or a CUDA device, of any dtype that ``lossless`` accepts, or
+        another float of 8 bits; the frame contains the bytes of the latter as uint8.
     base : array
         Old tensor of the same dtype and shape, also on the host or on the same device.
     name : str, optional
@@ -197,9 +197,9 @@ def _values_of(bits: Array, frame: Frame) -> Array:
 
 
 def _float8_of(x: object) -> str | None:
-    """Return the name of the dtype of an array of floats of 8 bits, or None for other arrays."""
+    """Return the name of a dtype of floats of 8 bits that frames lack, or None for any other."""
     name = _dtype_of(x).rpartition(".")[2]
-    return name if name.startswith("float8_") else None
+    return name if name.startswith("float8_") and name not in DTYPE_CODES else None
 
 
 def _dtype_of(x: object) -> str:
@@ -208,7 +208,7 @@ def _dtype_of(x: object) -> str:
 
 
 def _bytes_of(x: Any) -> Any:
-    """View floats of 8 bits as bytes, as frames store them; return other arrays as they are."""
+    """View floats of 8 bits that frames lack as bytes; return other arrays as they are."""
     if _float8_of(x) is None:
         return x
     library = library_of(x)
@@ -216,7 +216,7 @@ def _bytes_of(x: Any) -> Any:
 
 
 def _read(source: Source) -> Tensor:
-    return source.read(integers=True, segments=True, patterns=True)
+    return source.read(all_dtypes=True, segments=True, patterns=True)
 
 
 def _bits(tensor: Tensor) -> Array:

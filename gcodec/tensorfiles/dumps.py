@@ -27,6 +27,7 @@ from gcodec.tensorfiles.safetensors_file import (
     write_safetensors,
 )
 from gcodec.tensorfiles.torch_file import TorchDump
+from gcodec.wire.primitives import FLOATS8
 
 __all__ = ["Dump", "Entry", "find", "open_dump", "write_dump"]
 
@@ -217,8 +218,9 @@ def write_dump(path: str | os.PathLike[str], tensors: Iterable[tuple[str, Array]
     path : str or os.PathLike
         File to write, whose suffix selects the format.
     tensors : iterable of (str, numpy.ndarray)
-        Tensors by name: booleans, integers, floats, complex numbers, or ml_dtypes.bfloat16. The
-        writer of .npz consumes them one by one, the writer of .safetensors collects them first.
+        Tensors by name: booleans, integers, floats, complex numbers, ml_dtypes.bfloat16, and
+        in .safetensors files ml_dtypes.float8_e4m3fn and float8_e5m2. The writer of .npz consumes
+        them one by one, the writer of .safetensors collects them first.
 
     Raises
     ------
@@ -232,12 +234,17 @@ def write_dump(path: str | os.PathLike[str], tensors: Iterable[tuple[str, Array]
     name = Path(path).name.lower()
     if name.endswith(".npz"):
         with atomic_write(path) as file:
-            write_npz(file, _checked(tensors, lambda dtype: dtype.name in READABLE, paths=True))
+            write_npz(file, _checked(tensors, _fits_npz, paths=True))
     elif name.endswith(".safetensors"):
         with atomic_write(path) as file:
             write_safetensors(file, dict(_checked(tensors, can_store)))
     else:
         raise ParameterError.of("path", os.fspath(path), "a file named .safetensors or .npz")
+
+
+def _fits_npz(dtype: np.dtype[np.generic]) -> bool:
+    # NumPy stores floats of 8 bits without their names.
+    return dtype.name in READABLE and dtype.name not in FLOATS8
 
 
 def _is_text(text: object) -> bool:
@@ -262,8 +269,11 @@ def _checked(
                 "name of a tensor", name, "text of at most 4096 characters that comes only once"
             )
         if not isinstance(tensor, np.ndarray) or not is_storable(tensor.dtype):
-            kind = getattr(tensor, "dtype", type(tensor).__name__)
-            raise ParameterError.of(f"dtype of {name!r}", str(kind), "one that the format stores")
+            kind = str(getattr(tensor, "dtype", type(tensor).__name__))
+            advice = "; use .safetensors instead" if kind in FLOATS8 else ""
+            raise ParameterError.of(
+                f"dtype of {name!r}", kind, f"one that the format stores{advice}"
+            )
         if paths and not stays_inside(name):
             allowed = "a path within the archive, without .. and drive; use .safetensors instead"
             raise ParameterError.of("name of a tensor", name, allowed)

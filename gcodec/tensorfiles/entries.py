@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Unsupported
 from gcodec.limits import MAX_TENSORS, Limits
+from gcodec.wire.primitives import FLOATS8
 
 Array = NDArray[Any]
 
@@ -25,7 +26,7 @@ READABLE: dict[str, np.dtype[np.generic]] = {
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
         *("float16", "float32", "float64", "complex64", "complex128"),
     )
-} | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
+} | {name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", *FLOATS8)}
 """Dtypes that can be loaded, by name."""
 
 

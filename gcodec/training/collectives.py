@@ -30,7 +30,7 @@ from gcodec.runtime.reuse import result_beside
 from gcodec.training.communicator import Communicator
 from gcodec.training.state import as_float32
 from gcodec.wire.kinds import check_type
-from gcodec.wire.primitives import INTEGERS
+from gcodec.wire.primitives import UNCONVERTED
 
 # First byte of a message that carries the text of an error in place of frames.
 _REFUSALS: dict[bytes, type[GcodecError]] = {b"!": ParameterError, b"?": Corrupt}
@@ -510,8 +510,8 @@ def _check_shapes(
 ) -> None:
     if [frame.shape for frame in frames] != list(shapes):
         raise Corrupt(f"rank {rank} sent tensors of other shapes than rank {own_rank}")
-    if rank != own_rank and any(frame.dtype in INTEGERS for frame in frames):
-        raise Corrupt(f"rank {rank} sent integers or booleans in place of floats")
+    if rank != own_rank and any(frame.dtype in UNCONVERTED for frame in frames):
+        raise Corrupt(f"rank {rank} sent integers, booleans or floats of 8 bits")
 
 
 def _mean_of(frames: Sequence[Frame]) -> np.ndarray:

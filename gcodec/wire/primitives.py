@@ -18,10 +18,14 @@ TAG_NBYTES = 16
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
-DTYPE_CODES = {name: code for code, name in enumerate((*FLOATS, *INTEGERS), 1)}  # append-only
+FLOATS8 = ("float8_e4m3fn", "float8_e5m2")
+UNCONVERTED = (*INTEGERS, *FLOATS8)
+"""Dtypes that few codecs accept, and that none converts to or from others."""
+DTYPE_CODES = {name: code for code, name in enumerate((*FLOATS, *UNCONVERTED), 1)}  # append-only
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # bytes per element
 ITEMSIZE |= {"int8": 1, "int16": 2, "int32": 4, "int64": 8, "bool": 1}
 ITEMSIZE |= {"uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8}
+ITEMSIZE |= dict.fromkeys(FLOATS8, 1)
 
 _LEB128_NBYTES = 10
 

@@ -561,7 +561,7 @@ def test_jax_arrays_without_values(jax: Any) -> None:
         gcodec.decode(frame_of(X), like=jax.ShapeDtypeStruct(X.shape, np.float32))
 
 
-@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int4"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fnuz", "float8_e5m2fnuz", "int4"])
 def test_unsupported_jax_dtypes(jax: Any, dtype: str) -> None:
     x = jax.numpy.zeros(3, dtype)
     message = rf"^x has dtype {dtype}.*x\.astype\(jax\.numpy\.float32"

@@ -362,7 +362,7 @@ WHOLE = {
 def test_whole_dump_round_trips(tmp_path, suffix):
     source = dump(tmp_path, "whole.safetensors", **WHOLE)
     result = run("encode", source, "-c", "raw")
-    assert "11 tensors of integers or booleans as raw: " in result.stdout
+    assert "11 tensors of integers, booleans or 8-bit floats as raw: " in result.stdout
     encoded = source.with_suffix(".gcf")
     run("verify", encoded)
     run("seek", encoded, "--force")

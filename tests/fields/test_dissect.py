@@ -61,14 +61,14 @@ def dissected(frame: bytes, **options: Any) -> tuple[Dissection, list[FieldSpan]
 def decoded(fields: list[FieldSpan], n: int, dtype: str) -> np.ndarray:
     """Return the tensor that the fields describe, by elements or by numbered positions."""
     places = {f.number: f.element for f in fields if f.kind == "index" and f.element is not None}
-    kind = dtype if dtype in primitives.INTEGERS else "float32"
+    kind = vector.DTYPES[dtype] if dtype in primitives.UNCONVERTED else np.dtype(np.float32)
     values, described = np.zeros(n, kind), np.zeros(n, np.bool_)
     for field in fields:
         for i, value in enumerate(field.decoded):
             at = places[field.number + i] if field.element is None else field.element + i
             assert not described[at]
             values[at], described[at] = value, True
-    return outlet(values, dtype)
+    return values if dtype in primitives.UNCONVERTED else outlet(values, dtype)
 
 
 def same_except_nan(a: np.ndarray, b: np.ndarray) -> bool:

@@ -27,8 +27,11 @@ DTYPES = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float64": np.dtype(np.float64),
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
 } | {name: np.dtype(name) for name in integers.CODES}
-DTYPE_CODES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4} | integers.CODES
+DTYPE_CODES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
+DTYPE_CODES |= integers.CODES | integers.FLOATS8
 REQUIRED = {"dtype", "payload", "frame", "decoded"}
 OPTIONAL = {"shape", "seed", "name", "key", "nonfinite", "scalars", "residual", "after", "bits"}
 OPTIONAL |= {"seek", "grad"}

@@ -40,7 +40,7 @@ FLAG_SEEK = 2
 FLAG_TAG = 4
 MAX_NDIM = 32
 TAG_NBYTES = 16
-RAW = 1  # the public codec of integers and booleans, codes 5 to 13 of the dtype
+RAW = 1  # takes all dtypes, and has no blocks
 QSGD, MXNET_2BIT, TERNGRAD, MINIFLOAT, TOPK = 2, 3, 5, 8, 9  # public codecs with seek tables
 ECSQ = 13  # has blocks where its string has 32 lanes
 LOWRANK = 14  # has the blocks of its residual, or those of ecsq
@@ -281,7 +281,7 @@ def parse(
         raise ValueError(f"unknown codec id {codec_id}")
     dtype = read.byte()
     takes_integers = codec_id in (RAW, LOSSLESS, PATCH) or codec_id >= 192
-    if not 1 <= dtype <= 4 and not (5 <= dtype <= 13 and takes_integers):
+    if not 1 <= dtype <= 4 and not (5 <= dtype <= 15 and takes_integers):
         raise ValueError(f"unknown dtype code {dtype}")
     ndim = read.byte()
     if ndim > MAX_NDIM:

@@ -1,7 +1,7 @@
-"""Tensors of integers and booleans in `raw` frames (``docs/wire-format.md``).
+"""Tensors of integers, booleans and floats of 8 bits in `raw` frames (``docs/wire-format.md``).
 
 Elements are in order, in whole bytes with the lowest byte first; negative numbers are in two's
-complement, and booleans are bytes of 0 or 1.
+complement, and booleans are bytes of 0 or 1. Values of floats of 8 bits are bit patterns.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from collections.abc import Sequence
 
 CODES = {"int8": 5, "uint8": 6, "int16": 7, "uint16": 8, "int32": 9, "uint32": 10}
 CODES |= {"int64": 11, "uint64": 12, "bool": 13}
+FLOATS8 = {"float8_e4m3fn": 14, "float8_e5m2": 15}
 
 
 def nbytes(dtype: str) -> int:
     """Return the size of an element in bytes."""
-    return 1 if dtype == "bool" else int(dtype.lstrip("uint")) // 8
+    return 1 if dtype in ("bool", *FLOATS8) else int(dtype.lstrip("uint")) // 8
 
 
 def bounds(dtype: str) -> tuple[int, int]:
-    """Return the smallest and the largest value of a dtype."""
+    """Return the smallest and the largest value of a dtype, or bit pattern of a float."""
     if dtype == "bool":
         return 0, 1
+    if dtype in FLOATS8:
+        return 0, 255
     bits = 8 * nbytes(dtype)
     return (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 

@@ -18,6 +18,7 @@ NOTHING, ALL = 0, 6
 CONSTANT, KINDS = 0, ("", "huffman", "rans")
 MOST_CLASSES = 6
 SHIFTS = {"float32": 23, "float16": 7, "bfloat16": 7, "float64": 52}
+SHIFTS |= {"float8_e4m3fn": 0, "float8_e5m2": 0}
 LEAF = 1 << 20
 
 

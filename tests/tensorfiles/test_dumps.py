@@ -214,11 +214,11 @@ def test_unreadable_dtypes_are_listed(tmp_path):
             with pytest.raises(Unsupported):
                 dump.load(entry)
         assert_same(dump.load(dump.entries[2]), np.ones(3))
-    f8 = np.zeros(4, ml_dtypes.float8_e4m3fn)
+    f8 = np.zeros(4, ml_dtypes.float8_e4m3fnuz)
     save_file({"f8": f8, "ok": np.ones(2)}, tmp_path / "z.safetensors")
     with open_dump(tmp_path / "z.safetensors") as dump:
-        assert dump.entries == [Entry("f8", "float8_e4m3fn", (4,)), Entry("ok", "float64", (2,))]
-        with pytest.raises(Unsupported, match="float8_e4m3fn"):
+        assert dump.entries == [Entry("f8", "float8_e4m3fnuz", (4,)), Entry("ok", "float64", (2,))]
+        with pytest.raises(Unsupported, match="float8_e4m3fnuz"):
             dump.load(dump.entries[0])
 
 
@@ -291,7 +291,7 @@ def test_misuse_of_dumps(tmp_path):
         [("__metadata__", np.zeros(1))],
         [("a", np.array([None]))],
         [("a", np.array(["text"]))],
-        [("a", np.zeros(1, ml_dtypes.float8_e5m2))],
+        [("a", np.zeros(1, ml_dtypes.float8_e5m2fnuz))],
         [("a", [1.0])],
     ],
 )
@@ -619,10 +619,10 @@ def test_torch_model_and_optimizer(tmp_path):
 def test_torch_float8_is_listed(tmp_path):
     torch = torch_or_skip()
     torch.save(
-        {"f8": torch.zeros(2).to(torch.float8_e4m3fn), "ok": torch.ones(1)}, tmp_path / "x.pt"
+        {"f8": torch.zeros(2).to(torch.float8_e4m3fnuz), "ok": torch.ones(1)}, tmp_path / "x.pt"
     )
     with open_dump(tmp_path / "x.pt") as dump:
-        assert dump.entries[0] == Entry("f8", "float8_e4m3fn", (2,))
+        assert dump.entries[0] == Entry("f8", "float8_e4m3fnuz", (2,))
         with pytest.raises(Unsupported):
             dump.load(dump.entries[0])
         assert dump.load(dump.entries[1]) == 1

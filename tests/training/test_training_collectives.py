@@ -573,7 +573,7 @@ def test_integers_of_another_rank_are_refused() -> None:
 
     first, second = errors_of(2, gathered)
     assert first.startswith("ParameterError: frame.dtype='int32': ")  # its own frame
-    assert second == "Corrupt: rank 0 sent integers or booleans in place of floats"
+    assert second == "Corrupt: rank 0 sent integers, booleans or floats of 8 bits"
 
 
 @pytest.mark.parametrize("dense", range(4))

@@ -110,7 +110,7 @@ def meaning_text(field: FieldSpan, dtype: str | None) -> str:
 
 def decoded(field: FieldSpan, dtype: str | None) -> list[float]:
     """Return the decoded values of a field in the dtype of the frame."""
-    if dtype in primitives.INTEGERS:
+    if dtype in primitives.UNCONVERTED:
         return list(field.decoded)
     with np.errstate(all="ignore"):
         values = outlet(np.array(field.decoded, np.float32), dtype or "float32")

@@ -87,8 +87,9 @@ def command(
     IN is a .safetensors, .npz, .npy or .pt file, a folder of torch.distributed.checkpoint, a
     directory of such files, or a glob; - is stdin, whose format follows from its first bytes.
     Each tensor becomes a frame with its name, shape and dtype. Its codec is that of --codec, or
-    the one that --policy assigns to it. Integers and booleans, such as counters and masks, are
-    always stored unchanged, with the codec raw.
+    the one that --policy assigns to it. Integers, booleans and floats of 8 bits, such as
+    counters, masks and quantized weights, are always stored unchanged: with the codec lossless if
+    it is theirs, else with raw.
 
     With --codec lossless, a .safetensors file, or an index with its shards, becomes a file from
     which gcodec decode restores the same bytes, metadata and order included. Tensors of all dtypes
@@ -145,7 +146,7 @@ def _facts(result: dict[str, Any], lists_codecs: bool) -> Iterator[str]:
         yield ", ".join(f"{n} {codec}" for codec, n in result["codecs"].items())
     if names := result["integers"]:
         count = text.count(len(names), "tensor")
-        yield f"{count} of integers or booleans as raw: {text.listed(names, 3)}"
+        yield f"{count} of integers, booleans or 8-bit floats as raw: {text.listed(names, 3)}"
 
 
 def _missed_targets(written: list[dict[str, Any]]) -> list[str]:

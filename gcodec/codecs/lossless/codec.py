@@ -35,7 +35,7 @@ from gcodec.runtime.memory import aligned_copy
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, check_choice
 from gcodec.wire.params import param
-from gcodec.wire.primitives import DTYPE_CODES, INTEGERS, ITEMSIZE
+from gcodec.wire.primitives import DTYPE_CODES, ITEMSIZE, UNCONVERTED
 from gcodec.wire.seek import Blocks, SeekTable, refuse_table
 
 _L = TypeVar("_L", bound="Lossless")
@@ -73,7 +73,7 @@ class Lossless(Codec):
 
     symbols_type = LosslessSymbols
     symbols_dtypes: ClassVar = {"bits": ("uint8", "uint16", "uint32", "uint64")}
-    accepts_integers = True
+    accepts_all_dtypes = True
     reads_segments = True
     keeps_every_bit = True
     has_cuda_kernels = True
@@ -139,7 +139,7 @@ class Lossless(Codec):
     def _dequantize(self, symbols: LosslessSymbols, out: np.ndarray) -> None:
         bits, dtype, shape = symbols
         self._require(bits.size == out.size, out.size, shape)
-        if dtype in INTEGERS:
+        if dtype in UNCONVERTED:
             self._require(out.dtype == NUMPY_DTYPES[dtype], out.size)
             out.view(bits.dtype)[:] = bits
         elif dtype == "float32":

@@ -42,7 +42,7 @@ class Patch(Codec):
     """
 
     symbols_type = PatchSymbols
-    accepts_integers = True
+    accepts_all_dtypes = True
     reads_segments = True
     keeps_every_bit = True
     needs_base = True

@@ -35,7 +35,7 @@ from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.numeric.class_changes import MOST_CLASSES, Contexts
 from gcodec.kernels.prefix.value_classes import VALUES
 from gcodec.payload import Payload
-from gcodec.wire.primitives import FLOATS, ITEMSIZE, Reader, leb128
+from gcodec.wire.primitives import INTEGERS, ITEMSIZE, Reader, leb128
 from gcodec.wire.seek import refuse_table
 
 FORMS = "unchanged", "stored", "changes"
@@ -56,7 +56,7 @@ Note = Callable[[str, int, str], int]
 
 def contexts_of(dtype: str) -> Contexts:
     """Return how elements of a dtype are ranked, and where their contexts lie."""
-    return Contexts(_CONTEXT_SHIFTS.get(dtype, 0), dtype in FLOATS)
+    return Contexts(_CONTEXT_SHIFTS.get(dtype, 0), dtype not in INTEGERS)
 
 
 class ClassHead(NamedTuple):
@@ -160,7 +160,7 @@ def read_head(reader: Reader, n: int, dtype: str, note: Note) -> Head:
     FormatError
     """
     count = reader.byte()
-    most = MOST_CLASSES if dtype in FLOATS else 1
+    most = 1 if dtype in INTEGERS else MOST_CLASSES
     if not 1 <= count <= most:
         raise Corrupt(f"{count} classes, must be 1 to {most}", reader.at - 1)
     note("classes", count, "number of classes")
