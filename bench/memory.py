@@ -36,6 +36,9 @@ SPECS = (
     *("dct8", "qsgd:form=dense", "qsgd:bucket=512", "qsgd:bucket=512,code=auto"),
     *("qsgd:bucket=512,code=rans", "minifloat", "minifloat:code=none", "minifloat:block=32"),
     *("ecsq:step=1", "ecsq:nmse=0.05", "ecsq:rounding=stochastic,step=1", "powersgd", "lowrank"),
+    *("qsgd", "topk:ratio=0.1", "mxnet-2bit:threshold=auto,form=auto", "terngrad:pack=context"),
+    *("minifloat:format=e4m3", "ecsq:trellis=yes", "lossless", "microscale"),
+    *("microscale:code=auto", "blockwise", "blockwise:code=auto", "sparseloco"),
 )
 _PATTERN = 1 << 20  # period of the values, and elements of the warm-up
 _HIGHEST_RATIO = 1.2

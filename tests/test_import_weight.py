@@ -116,6 +116,16 @@ def test_a_codec_imports_no_other_codec() -> None:
     loaded(code)
 
 
+def test_modules_of_codecs_are_attributes() -> None:
+    code = (
+        "import gcodec\n"
+        "assert callable(gcodec.codecs.dct8.to_panthalia)\n"
+        "assert gcodec.codecs.patch.Patch is gcodec.codecs.Patch\n"
+        "assert not hasattr(gcodec.codecs, 'absent')"
+    )
+    loaded(code)
+
+
 def test_every_public_name_exists() -> None:
     code = "import gcodec; [getattr(gcodec, name) for name in gcodec.__all__]"
     loaded(code)

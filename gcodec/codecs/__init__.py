@@ -2,7 +2,7 @@
 
 ``gcodec.codecs`` is this package and can also be called: ``gcodec.codecs()`` returns the
 registered names and classes, without ``patch``, which needs a base. The package also has the
-classes as attributes.
+classes and modules as attributes.
 
 Examples
 --------
@@ -18,6 +18,7 @@ Sign(scale='l2')
 
 from __future__ import annotations
 
+import importlib
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -48,30 +49,29 @@ if TYPE_CHECKING:
     from gcodec.codecs.terngrad import TernGrad as TernGrad
     from gcodec.codecs.topk import TopK as TopK
 
-provide(
-    Provided(id, name, f"{__name__}.{module}")
-    for id, name, module in (
-        (1, "raw", "raw"),
-        (2, "qsgd", "qsgd"),
-        (3, "mxnet-2bit", "mxnet"),
-        (4, "mxnet-1bit", "mxnet"),
-        (5, "terngrad", "terngrad"),
-        (6, "minmax", "minmax"),
-        (7, "sign", "sign"),
-        (8, "minifloat", "minifloat"),
-        (9, "topk", "topk"),
-        (10, "randomk", "randomk"),
-        (11, "dct8", "dct8"),
-        (12, "powersgd", "powersgd"),
-        (13, "ecsq", "ecsq"),
-        (14, "lowrank", "lowrank"),
-        (15, "lossless", "lossless"),
-        (17, "microscale", "microscale"),
-        (18, "blockwise", "blockwise"),
-        (19, "sparseloco", "sparseloco"),
-    )
+_CODECS = (
+    (1, "raw", "raw"),
+    (2, "qsgd", "qsgd"),
+    (3, "mxnet-2bit", "mxnet"),
+    (4, "mxnet-1bit", "mxnet"),
+    (5, "terngrad", "terngrad"),
+    (6, "minmax", "minmax"),
+    (7, "sign", "sign"),
+    (8, "minifloat", "minifloat"),
+    (9, "topk", "topk"),
+    (10, "randomk", "randomk"),
+    (11, "dct8", "dct8"),
+    (12, "powersgd", "powersgd"),
+    (13, "ecsq", "ecsq"),
+    (14, "lowrank", "lowrank"),
+    (15, "lossless", "lossless"),
+    (17, "microscale", "microscale"),
+    (18, "blockwise", "blockwise"),
+    (19, "sparseloco", "sparseloco"),
 )
+provide(Provided(id, name, f"{__name__}.{module}") for id, name, module in _CODECS)
 provide([Provided(16, "patch", f"{__name__}.patch", needs_base=True)])
+_MODULES = {module for _, _, module in _CODECS} | {"patch"}
 
 
 def parse(spec: CodecLike) -> Codec:
@@ -126,8 +126,10 @@ def by_id(number: int) -> type[Codec]:
 
 
 def __getattr__(name: str) -> Any:
-    """Return the class of a codec by its own name, and import its module first."""
-    if name[:1].isupper():  # others are modules, which import each other
+    """Return the class or the module of a codec by its own name, and import the module first."""
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name[:1].isupper():
         for cls in registered(with_base=True).values():
             if cls.__name__ == name:
                 return cls

@@ -1,4 +1,7 @@
-"""The codec `blockwise`: tables of numbers and a scale for each block, as several systems send."""
+"""The codec `blockwise`: tables of numbers and a scale for each block, as several systems send.
+
+The messages of these systems are read and written by modules of `gcodec.interop`.
+"""
 
 from gcodec.codecs.blockwise.codec import Blockwise
 

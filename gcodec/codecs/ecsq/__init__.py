@@ -1,4 +1,7 @@
-"""Entropy-coded scalar quantization: quantizers, rate control and transform."""
+"""The codec `ecsq`: quantizers, rate control, reconstruction points and the transform of filters.
+
+The coder of its levels lives in `gcodec.entropy.context`, because other codecs use it, too.
+"""
 
 from gcodec.codecs.ecsq.codec import ECSQ
 

@@ -1,4 +1,7 @@
-"""Low-rank factors of matrices, coded by ecsq: the factorization, its message and the codec."""
+"""The codec `lowrank`: the factorization of matrices, the allocation of bits and the message.
+
+The factors are messages of `ecsq`, whose quantizers live in `gcodec.codecs.ecsq`.
+"""
 
 from gcodec.codecs.lowrank.codec import LowRank
 

@@ -1,4 +1,7 @@
-"""The codec `minifloat`: scales, codebooks, entropy codes and payload."""
+"""The codec `minifloat`: scales, codebooks, the choice of the entropy code, and the payload.
+
+The MX formats and NVFP4, which also consist of small floats, belong to `gcodec.codecs.microscale`.
+"""
 
 from gcodec.codecs.minifloat.codec import MiniFloatCodec
 

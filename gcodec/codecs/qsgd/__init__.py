@@ -1,4 +1,7 @@
-"""The codec `qsgd`: levels with stochastic rounding, and the forms of their payload."""
+"""The codec `qsgd`: levels with stochastic rounding, and the forms of their payload.
+
+The codes of levels and gaps as objects of their own belong to `gcodec.entropy`.
+"""
 
 from gcodec.codecs.qsgd.codec import QSGD
 
