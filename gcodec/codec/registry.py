@@ -42,6 +42,8 @@ class Provided(NamedTuple):
     needs_base: bool = False
 
 
+_PRIVATE = range(192, 256)  # ids of codecs that are not gcodec's own
+
 _lock = threading.Lock()  # of the registry: threads may import the modules of several codecs
 _registry: dict[str, type[Codec] | Provided] = {}  # in the order of the ids
 _names: dict[int, str] = {}  # of all codecs that have ever been registered or provided, by id
@@ -98,7 +100,7 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     Parameters
     ----------
     id : int
-        Number in frames, never reused. The range 192 to 255 is for private codecs.
+        Number in frames, from 192 to 255; the other numbers are those of public codecs.
     name : str
         Lower-case name in specs.
 
@@ -110,7 +112,7 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     Raises
     ------
     ParameterError
-        If the id or the name is taken, or the id is not from 1 to 255.
+        If the id or the name is taken, or the id is not from 192 to 255.
 
     Examples
     --------
@@ -124,12 +126,12 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     """
 
     def decorate(cls: _C) -> _C:
-        if not isinstance(id, int) or not 1 <= id <= 255:
-            raise ParameterError.of("id", id, "from 1 to 255")
         importlib.import_module("gcodec.codecs")  # which provides those of gcodec
         for other in _registry.values():
             if (other.id == id or other.name == name) and not is_same(other, cls):
                 raise ParameterError.of("id or name", (id, name), f"free; {other.name} has it")
+        if not (isinstance(id, int) and id in _PRIVATE) and _names.get(id) != name:
+            raise ParameterError.of("id", id, "an integer from 192 to 255")
         cls.id, cls.name = id, name
         codec = dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)(cls)
         _put({name: codec}, replaces=True)

@@ -345,8 +345,19 @@ def test_classes_are_attributes_by_which_reprs_are_python() -> None:
         _ = codec_classes.Unknown
 
 
-@pytest.mark.parametrize(("number", "name"), [(1, "new"), (250, "raw"), (0, "new"), (256, "new")])
-def test_ids_and_names_are_unique(number: int, name: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        (1, "new"),
+        (250, "raw"),
+        (0, "new"),
+        (100, "new"),
+        (191, "new"),
+        (256, "new"),
+        ("200", "new"),
+    ],
+)
+def test_ids_and_names_are_unique(number: Any, name: str) -> None:
     with pytest.raises(ParameterError, match="id"):
 
         @register(id=number, name=name)
