@@ -387,7 +387,7 @@ def _classes(
 
     def write(string: BitString) -> Written:
         data, nbits, seek = tabled.write(table, classes, CodedMask.all(classes.size), string, n)
-        whole = BitString(0, data.size + raw // 8)
+        whole = BitString(0, data.size + raw // 8 + 1)
         whole.extend(data, nbits)
         GAPS.write_raw(positions, classes, raw, whole)
         if seek is not None and kind == "huffman":

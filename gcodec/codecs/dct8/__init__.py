@@ -1,4 +1,7 @@
-"""The codec `dct8`: the largest coefficients of the discrete cosine transform of chunks."""
+"""The codec `dct8`: the largest coefficients of the discrete cosine transform of chunks.
+
+The messages of Panthalia and DeMo live in `gcodec.interop`, and the transform in `gcodec.kernels`.
+"""
 
 from __future__ import annotations
 

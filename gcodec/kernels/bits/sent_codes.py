@@ -14,6 +14,7 @@ from gcodec.runtime.jit import inline, kernel
 
 _SENT = 0xAAAAAAAA  # upper bits of the 16 codes of a word
 _WORD = 16  # codes in a word
+_CHUNK = 1 << 18  # codes that fit into a cache
 
 
 @dispatched("gcodec.kernels.bits.sent_codes_cuda")
@@ -47,8 +48,11 @@ def codes_of(positions: np.ndarray, signs: np.ndarray, n: int) -> np.ndarray:
 
 @dispatched("gcodec.kernels.bits.sent_codes_cuda")
 def turned(codes: np.ndarray) -> np.ndarray:
-    """Return (n,) symbols for codes, or codes for symbols; symbols 2 and 3 mean t and −t."""
-    return codes ^ (codes >> np.uint8(1))
+    """Replace (n,) codes by symbols, or symbols by codes; symbols 2 and 3 mean t and −t."""
+    for start in range(0, codes.size, _CHUNK):
+        part = codes[start : start + _CHUNK]
+        part ^= (part > 1).view(np.uint8)
+    return codes
 
 
 @inline

@@ -68,6 +68,5 @@ def _decoded(
 
 
 def turned(codes: Array) -> Array:
-    """Return symbols for codes, or codes for symbols."""
-    table = sent_codes.turned(np.arange(256).astype(np.uint8))
-    return launch_map(codes, 1, table, device_with(codes).empty(codes.size, np.uint8))
+    """Replace codes by symbols, or symbols by codes."""
+    return launch_map(codes, 1, sent_codes.turned(np.arange(256).astype(np.uint8)), codes)

@@ -466,7 +466,9 @@ def symbols_of(codes: np.ndarray, n: int) -> np.ndarray:
     symbols = np.empty((codes.size, TRITS), np.uint8)
 
     def task(start: int, stop: int) -> None:
-        np.take(_SYMBOLS, codes[start:stop], axis=0, out=symbols[start:stop])
+        for at in range(start, stop, _SYMBOL_CHUNK):  # NumPy converts indices to eight bytes
+            part = slice(at, min(at + _SYMBOL_CHUNK, stop))
+            np.take(_SYMBOLS, codes[part], axis=0, out=symbols[part])
 
     pool.run(task, codes.size, _SYMBOL_CHUNK)
     return symbols.reshape(-1)[:n]
