@@ -408,7 +408,7 @@ def _lossless(rng: random.Random, shape: tuple[int, ...]) -> Body:
     if mode == 2 or not n:
         data = bytes(byte for element in zip(*planes, strict=True) for byte in element)
         return Body(15, bytes([2]), b"", data, 8 * len(data), None, code)
-    unit = 8 if dtype == "float16" else 1
+    unit = lossless.UNITS.get(dtype, 1)
     method = rng.choice(lossless.ALLOWED[("fast", "small")[mode]])
     if method == lossless.CONSTANT:
         planes[0] = values = values[:1] * n

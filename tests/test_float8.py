@@ -79,6 +79,23 @@ def test_the_oracle_reads_lossless_messages(name: str) -> None:
         assert read == x.view(np.uint8).tolist()
 
 
+@pytest.mark.parametrize("mode", ["fast", "small"])
+@pytest.mark.parametrize("name", DTYPES)
+def test_lossless_uses_the_scales_of_rows(name: str, mode: str) -> None:
+    """Bytes whose rows have other scales are shorter relative to them than as integers."""
+    rng = np.random.default_rng(2)
+    octaves = rng.integers(-5, 5, (256, 1)).astype(np.float64)
+    x = (rng.standard_normal((256, 512)) * np.exp2(octaves)).astype(DTYPES[name])
+    frame = gcodec.encode(x, f"lossless:mode={mode}")
+    assert len(frame) < 0.93 * len(gcodec.encode(x.view(np.uint8), f"lossless:mode={mode}"))
+    assert same_bits(gcodec.decode(frame), x)
+    assert same_bits(gcodec.decode_range(frame, 70_001, 70_100), x.reshape(-1)[70_001:70_100])
+    payload = gcodec.Frame.from_bytes(frame).payload
+    arguments = x.size, name, 1, payload.codec.mode  # type: ignore[attr-defined]
+    read = reference_lossless.read(payload.tobytes(), payload.nbits, *arguments)
+    assert read == x.view(np.uint8).reshape(-1).tolist()
+
+
 @pytest.mark.parametrize("name", DTYPES)
 def test_memory_of_any_layout(name: str) -> None:
     x = weights(DTYPES[name])

@@ -26,6 +26,8 @@ OTHERS = STORED, CONSTANT, HUFFMAN, PACKED, DIFFERENCES
 BAND = 64
 GROUP = 4096
 FLOATS = {"float32": (4, 23), "float16": (2, 7), "bfloat16": (2, 7), "float64": (8, 52)}
+SIGNS_LAST = ("float8_e4m3fn", "float8_e5m2")
+UNITS = {"float16": 8, "float8_e4m3fn": 16, "float8_e5m2": 8}  # of an octave, if not 1
 
 
 class Scales(NamedTuple):
@@ -394,9 +396,13 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
     elif method == STORED:
         first = list(to_bytes(bits.take(8 * n)))
     else:
-        first = _read_string(bits, method, n, 8 if dtype == "float16" else 1)
+        first = _read_string(bits, method, n, UNITS.get(dtype, 1))
     if bits.at < nbits:
         raise Corrupt("bits after the last plane")
     if counts is not None:
-        return _without_zeros(first, others, counts, escape, shift)
-    return [join(parts, shift) for parts in zip(*[first, *others], strict=True)]
+        patterns = _without_zeros(first, others, counts, escape, shift)
+    else:
+        patterns = [join(parts, shift) for parts in zip(*[first, *others], strict=True)]
+    if dtype in SIGNS_LAST:
+        return [pattern >> 1 | (pattern & 1) << 7 for pattern in patterns]
+    return patterns

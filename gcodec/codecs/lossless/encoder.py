@@ -94,11 +94,12 @@ class _Statistics(NamedTuple):
         bits, layout = plane.bits, plane.layout
         counts: np.ndarray | None = None
         sample = coded = zeros = None
+        may_omit_zeros = layout.is_float and layout.itemsize > 1
         if not is_exact and bits.size >= LEAST_ESTIMATED:
             if layout.is_float:
                 sample = plane.sample(shape, is_exact)
                 counts = byte_counts(sample.symbols)
-                coded = _Coded.of(bits) if counts[0] else None
+                coded = _Coded.of(bits) if may_omit_zeros and counts[0] else None
                 counts = estimated(counts, bits.size, coded.zeros if coded else None)
                 if coded and coded.hidden:  # only exact counts tell which byte may be an escape
                     counts = None
@@ -108,7 +109,7 @@ class _Statistics(NamedTuple):
                 counts = sample = None
         if counts is None:
             counts = plane.counts(True)
-        if layout.is_float and (coded is not None or (sample is None and counts[0])):
+        if may_omit_zeros and (coded is not None or (sample is None and counts[0])):
             zeros = _zeros_of(coded or _Coded.of(bits), counts, layout.itemsize - 1)
         is_constant = bool(np.count_nonzero(counts) == 1)
         others = OtherPlanes.select(bits, layout, zeros, shape, is_exact=is_exact)
@@ -210,7 +211,7 @@ def write(
         "fast" in place of "small".
     Written
     """
-    writer = _Writer(bits, layout, shape, is_exact=mode != "fast")
+    writer = _Writer(layout.arranged(bits), layout, shape, is_exact=mode != "fast")
     name, best, nbits = "stored", None, 8 * bits.nbytes
     for each in ("fast",) if mode == "fast" else ("small", "fast"):
         written = writer.write(each, nbits)

@@ -1,7 +1,8 @@
 """The byte planes of a tensor, and the elements that are left out of all planes but the first.
 
-The first plane of a float contains its exponent; see `gcodec.kernels.bits.byte_planes`. The planes
-of integers are their bytes, the most significant one first.
+The first plane of a float contains its exponent; see `gcodec.kernels.bits.byte_planes`. The only
+plane of floats of 8 bits contains exponent, mantissa and sign, in this order. The planes of
+integers are their bytes, the most significant one first.
 
 A tensor may leave out its zeros: elements whose bits are all 0. Only the first plane then contains
 them, as bytes of 0. The byte of other elements whose byte of the first plane is 0, such as −0, is
@@ -20,13 +21,19 @@ from gcodec.arrays.bit_patterns import bits_dtype
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
+from gcodec.kernels.bits.code_parts import changed
 from gcodec.kernels.context.byte_scales import PlaneForm, join_planes
 from gcodec.kernels.numeric.scan import starts_of
+from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
 TILE = 1 << 15  # elements whose planes stay in a cache
 LARGE_TILE = 1 << 17  # the same for a few bytes of each, so that calls cost less
 _plain_form = functools.cache(PlaneForm)
+_FLOAT8_FORMATS = {
+    "float8_e4m3fn": BlockFormat.of("mxfp8e4m3"),
+    "float8_e5m2": BlockFormat.of("mxfp8e5m2"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,24 +85,38 @@ class PlaneLayout(NamedTuple):
         Lowest bit of the first plane.
     unit : int
         What the byte of the first plane grows by in an octave.
+    float8 : BlockFormat or None
+        Format of floats of 8 bits; None for other dtypes.
     """
 
     itemsize: int
     shift: int
     unit: int = 1
+    float8: BlockFormat | None = None
 
     @classmethod
     @functools.cache
     def of(cls, dtype: str) -> PlaneLayout:
         """Return the layout of a dtype of frames."""
-        itemsize = ITEMSIZE[dtype]
+        itemsize, float8 = ITEMSIZE[dtype], _FLOAT8_FORMATS.get(dtype)
+        if float8 is not None:
+            return cls(itemsize, 0, 2 << float8.mantissa, float8)
         shift = FLOAT_SHIFTS[itemsize] if dtype in FLOATS else 8 * itemsize - 8
         return cls(itemsize, shift, 8 if dtype == "float16" else 1)
 
     @property
     def is_float(self) -> bool:
         """Whether the first plane contains exponents."""
-        return self.shift < 8 * self.itemsize - 8
+        return self.float8 is not None or self.shift < 8 * self.itemsize - 8
+
+    def arranged(self, bits: np.ndarray) -> np.ndarray:
+        """Return (n,) bit patterns with their bits in the order of the planes."""
+        return bits if self.float8 is None else changed(bits.copy(), self.float8, "signs last")
+
+    def restore(self, bits: np.ndarray) -> None:
+        """Move the bits of (n,) patterns from the order of the planes to their own."""
+        if self.float8 is not None:
+            changed(bits, self.float8, "signs first")
 
     @property
     def bits_dtype(self) -> np.dtype[np.generic]:

@@ -211,9 +211,9 @@ def add_byte_rows(symbols, width, narrow, sums, counts, columns):
                 narrow[j] = 0
 
 
-@factory(lambda: ((itemsize,) for itemsize in FLOAT_SHIFTS))
+@factory(lambda: ((itemsize,) for itemsize in (1, *FLOAT_SHIFTS)))
 def _summed(itemsize: int) -> Kernel:
-    word, shift = np.dtype(f"uint{8 * itemsize}").type, FLOAT_SHIFTS[itemsize]
+    word, shift = np.dtype(f"uint{8 * itemsize}").type, FLOAT_SHIFTS.get(itemsize, 0)
     take_first = taking_first(itemsize, shift)
 
     @inline
