@@ -12,6 +12,7 @@ import numpy as np
 from gcodec.arrays.source import NUMPY_DTYPES, Tensor
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric import convert
+from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.convert import ConvertedArray, is_converted
 from gcodec.kernels.numeric.reduce import (
     INFINITY_BITS,
@@ -21,7 +22,7 @@ from gcodec.kernels.numeric.reduce import (
 )
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, when_known
-from gcodec.runtime.device import device_of, host
+from gcodec.runtime.device import beside, device_of, host
 from gcodec.runtime.pool import SEGMENT
 from gcodec.wire.kinds import check_choice
 from gcodec.wire.primitives import FLOATS8, INTEGERS
@@ -69,12 +70,14 @@ def with_policy(tensor: Tensor, nonfinite: NonFinite, *, segments: bool = False)
 def _float8_with_policy(tensor: Tensor, nonfinite: NonFinite) -> Tensor:
     """Do what `with_policy` does for floats of 8 bits, or their bit patterns."""
     bits = tensor.values.view(np.uint8)
-    is_wrong = bits & 0x7F >= _FLOAT8_NONFINITE[tensor.dtype]
-    if not host(is_wrong).any():
+    is_finite = np.arange(256) & 0x7F < _FLOAT8_NONFINITE[tensor.dtype]  # of each bit pattern
+    if not host(byte_counts(bits))[~is_finite].any():
         return tensor
+    patterns = host(bits)
     if nonfinite == "raise":
-        raise nonfinite_error(host(bits).view(NUMPY_DTYPES[tensor.dtype]))
-    return tensor._replace(values=(bits * ~is_wrong).view(tensor.values.dtype))
+        raise nonfinite_error(patterns.view(NUMPY_DTYPES[tensor.dtype]))
+    zeroed = beside(patterns * is_finite[patterns], bits)
+    return tensor._replace(values=zeroed.view(tensor.values.dtype))
 
 
 def check_finite(values: Array) -> int | Deferred:

@@ -38,7 +38,7 @@ from gcodec.runtime.device import Device, device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, contents
 from gcodec.wire import primitives
 from gcodec.wire.kinds import check_integer, check_number
-from gcodec.wire.primitives import FLOATS, UNCONVERTED, Reader
+from gcodec.wire.primitives import FLOATS, FLOATS8, UNCONVERTED, Reader
 from gcodec.wire.seek import SeekTable, check_log2, usual_log2s, worthwhile
 
 
@@ -411,6 +411,8 @@ class Frame(_Secret):
         # Other codecs decode such tensors on the host in any case.
         array = self.codec._decode_as(self.dtype, self._payload_on(None), self.size)
         if device is not None:
+            if self.dtype in FLOATS8:  # CuPy has no such dtype
+                array = array.view(np.uint8)
             array = device.to_device(array)
         elif dtype != self.dtype:
             array = outlet(inspect(array, "frame").read().values, dtype)

@@ -265,6 +265,30 @@ def test_integers(gpu: Device, dtype: str) -> None:
     assert gpu.to_host(out).tobytes() == wide.astype(dtype).tobytes()
 
 
+@pytest.mark.parametrize("name", ("float8_e4m3fn", "float8_e5m2"))
+def test_floats_of_8_bits(gpu: Device, name: str) -> None:
+    if not isinstance(gpu, ShimDevice):
+        pytest.skip("CuPy has no floats of 8 bits")
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    all_patterns = np.tile(np.arange(256).astype(np.uint8), 40).view(dtype)
+    for x in (
+        matrix(300, 400, dtype),
+        np.abs(all_patterns),
+        np.empty((0, 3), dtype),
+        all_patterns[:1],
+    ):
+        finite = np.where(np.isfinite(x), x, dtype.type(0))
+        for spec in ("lossless", "lossless:mode=fast", "lossless:mode=small", "raw"):
+            frames_agree(gpu, spec, finite)
+    with pytest.raises(gcodec.ParameterError, match=r"^x holds \d+ NaN or Inf"):
+        gcodec.encode(gpu.to_device(all_patterns), "raw")
+    zeroed = gcodec.encode(gpu.to_device(all_patterns), "lossless", nonfinite="zero")
+    assert zeroed == gcodec.encode(all_patterns, "lossless", nonfinite="zero")
+    out = gpu.to_device(np.zeros(all_patterns.size, dtype))
+    gcodec.decode(gcodec.encode(all_patterns, "lossless"), out=out)
+    assert gpu.to_host(out).tobytes() == all_patterns.tobytes()
+
+
 def test_bytes_that_are_no_booleans_are_refused(gpu: Device) -> None:
     frame = gcodec.Frame.from_bytes(gcodec.encode(np.ones(100, bool), "lossless:mode=stored"))
     data = frame.payload.data.copy()
