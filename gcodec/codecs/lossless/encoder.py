@@ -100,7 +100,8 @@ class _Statistics(NamedTuple):
                 sample = plane.sample(shape, is_exact)
                 counts = byte_counts(sample.symbols)
                 coded = _Coded.of(bits) if may_omit_zeros and counts[0] else None
-                counts = estimated(counts, bits.size, coded.zeros if coded else None)
+                zero_count = coded.zeros if coded else None
+                counts = estimated(counts, bits.size, layout.unit, zero_count)
                 if coded and coded.hidden:  # only exact counts tell which byte may be an escape
                     counts = None
             else:
@@ -332,7 +333,7 @@ class _Writer:
         sums = plane_sums(self._bits, layout.width)
         own = rounded_scales(sums.rows, layout.quantum, ONE, unit, sampled_sums)
         occurring = None if layout.group else lowered_range(sums, own, unit)
-        all_counts = estimated(counts, n, self._plane.zero_count, occurring)
+        all_counts = estimated(counts, n, unit, self._plane.zero_count, occurring)
         assert all_counts is not None, "those of the plane have been estimated by this sample too"
         return _Lowered(all_counts, scales._replace(rows=own), int(scales_nbits))
 

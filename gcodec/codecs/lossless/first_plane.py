@@ -73,7 +73,7 @@ class FirstPlane(NamedTuple):
         runs = min(n // _LEAST_COUNTED, _MOST_RUNS)
         count = n // (_RUN * runs) * _RUN
         sampled = count_runs(self.bits, self.form, count, _RUN, _RUN * runs)
-        counts = estimated(sampled, n, self.zero_count)
+        counts = estimated(sampled, n, self.layout.unit, self.zero_count)
         return self.counts(True) if counts is None else counts
 
     def symbols(self) -> np.ndarray:
@@ -100,6 +100,7 @@ class FirstPlane(NamedTuple):
 def estimated(
     counts: np.ndarray,
     n: int,
+    unit: int,
     zeros: int | None = None,
     occurring: tuple[int, int] | None = None,
 ) -> np.ndarray | None:
@@ -107,8 +108,8 @@ def estimated(
 
     If the number of bytes of 0 is known to be `zeros`, only others are estimated: None is returned
     if the sample contains too few of them. `occurring` are the least byte from 1 on and the
-    largest, if they are known. Otherwise twice as many elements reach about one exponent further
-    than the sample, unless all of its bytes are equal.
+    largest, if they are known. Otherwise twice as many elements reach about one exponent, `unit`
+    bytes, further than the sample, unless all of its bytes are equal.
     """
     if zeros is not None:
         counts, n = counts.copy(), n - zeros
@@ -117,8 +118,8 @@ def estimated(
     if sampled < _LEAST_SAMPLED:
         return None
     if occurring is None and np.count_nonzero(counts) > 1:
-        (low, high), octaves = bytes_range(counts), (n // sampled).bit_length()
-        occurring = max(low - _BELOW - octaves, 1), min(high + _ABOVE + octaves, 255)
+        (low, high), further = bytes_range(counts), (n // sampled).bit_length() * unit
+        occurring = max(low - _BELOW - further, 1), min(high + _ABOVE + further, 255)
     scaled = estimated_counts(counts, n, sampled, occurring)
     if zeros is not None:
         scaled[0] = zeros
