@@ -3,7 +3,8 @@
     python -m bench.lossless --python PEERS/bin/python [FILE ...]
 
 PEERS is an environment with zipnn, pcodec, zstandard, blosc2 and NumPy. Files are dumps; float32
-tensors of theirs are measured as they are, and rounded to bfloat16. ``--train FOLDER`` first
+tensors of theirs are measured as they are, rounded to bfloat16, and rounded to float8_e4m3fn, for
+which a scale makes the largest magnitude of each tensor 448. ``--train FOLDER`` first
 trains a small GPT with AdamW, and writes its gradient, its weights and the states of the optimizer
 to files in this folder, which are measured too. With ``--flat``, one call codes all tensors of a
 file as one vector, as DDP joins gradients to buckets. Each cell contains the bits per value, and
@@ -34,7 +35,12 @@ _WORKER = Path(__file__).with_name("lossless_worker.py")
 _ROUNDS = 15
 _STEPS = 200
 MODES = ("lossless:mode=fast", "lossless:mode=small")
-DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float32": np.dtype(np.float32)}
+DTYPES = {
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float32": np.dtype(np.float32),
+}
+_LARGEST = 448  # number of float8_e4m3fn
 
 
 class Measured(NamedTuple):
@@ -87,6 +93,13 @@ def least_seconds(call: Callable[[], Any]) -> float:
     return best
 
 
+def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Round a float32 tensor to a dtype, in whose range floats of 8 bits are scaled."""
+    if dtype == "float8_e4m3fn":
+        x = x * np.float32(_LARGEST / (np.abs(x).max(initial=0) or 1))
+    return x.astype(DTYPES[dtype])
+
+
 def own(tensors: Sequence[np.ndarray], spec: str) -> Measured:
     """Measure a mode of lossless."""
     codec, total = gcodec.parse(spec), Measured(0, 0, 0)
@@ -102,8 +115,8 @@ def own(tensors: Sequence[np.ndarray], spec: str) -> Measured:
     return total
 
 
-def peers(python: str, tensors: Sequence[np.ndarray]) -> dict[str, Measured]:
-    """Measure other coders in the environment of the given Python."""
+def peers(python: str, tensors: Sequence[np.ndarray]) -> dict[str, Measured | None]:
+    """Measure other coders in the environment of the given Python; None lacks the dtype."""
     arrays = {str(k): x.reshape(-1).view(f"u{x.itemsize}") for k, x in enumerate(tensors)}
     with tempfile.TemporaryDirectory() as folder:
         source, result = Path(folder, "in.npz"), Path(folder, "out.json")
@@ -115,7 +128,7 @@ def peers(python: str, tensors: Sequence[np.ndarray]) -> dict[str, Measured]:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         results = json.loads(result.read_text("utf-8"))
-    return {name: Measured(*measured) for name, measured in results.items()}
+    return {name: Measured(*each) if each else None for name, each in results.items()}
 
 
 def better(one: Measured, two: Measured) -> Measured:
@@ -127,8 +140,8 @@ def table(paths: Sequence[str], python: str | None, *, flat: bool) -> Iterator[s
     """Return the rows of a Markdown table: one for each file and dtype."""
     header_shown = False
     for path in paths:
-        for dtype, kind in DTYPES.items():
-            tensors = [x.astype(kind) for x in tensors_of(path).values() if x.size]
+        for dtype in DTYPES:
+            tensors = [rounded(x, dtype) for x in tensors_of(path).values() if x.size]
             if flat:
                 tensors = [np.concatenate([x.reshape(-1) for x in tensors])]
             measured = {spec: own(tensors, spec) for spec in MODES}
@@ -145,8 +158,10 @@ def table(paths: Sequence[str], python: str | None, *, flat: bool) -> Iterator[s
             yield f"| {Path(path).stem} | {dtype} | {' | '.join(cells)} |"
 
 
-def cell(values: int, measured: Measured) -> str:
+def cell(values: int, measured: Measured | None) -> str:
     """Return bits per value and million values per second as a table cell."""
+    if measured is None:
+        return "–"
     speeds = (values / seconds / 1e6 for seconds in measured[1:])
     return f"{measured.nbits / values:.3f}, {' / '.join(f'{speed:.0f}' for speed in speeds)}"
 

@@ -1,8 +1,9 @@
 """Code tensors with other lossless compressors; run by `bench.lossless` where they are installed.
 
-``python -I lossless_worker.py IN.npz OUT.json``: the input contains bit patterns, uint16 of
-bfloat16 or uint32 of float32. The output contains, for each coder, all bits, and the processor
-seconds for encoding and for decoding all tensors, on one thread.
+``python -I lossless_worker.py IN.npz OUT.json``: the input contains bit patterns, uint8 of
+float8_e4m3fn, uint16 of bfloat16 or uint32 of float32. The output contains, for each coder, all
+bits, and the processor seconds for encoding and for decoding all tensors, on one thread; or null
+for a coder that lacks the dtype.
 """
 
 import json
@@ -20,7 +21,7 @@ ROUNDS = 15
 
 def zipnn(bits):
     """Return functions that encode and decode; the encoder overwrites the array it gets."""
-    dtype = {2: "bfloat16", 4: "float32"}[bits.itemsize]
+    dtype = {1: "float8_e4m3fn", 2: "bfloat16", 4: "float32"}[bits.itemsize]
     coder = ZipNN(bytearray_dtype=dtype, input_format="byte", threads=1)
     return lambda: bytearray(bits.tobytes()), coder.compress, coder.decompress
 
@@ -49,7 +50,9 @@ def blosc(bits):
 
 
 def pcodec(bits):
-    """Return functions that encode and decode with pcodec; it has no bfloat16."""
+    """Return functions that encode and decode with pcodec, which has no bfloat16, or no bytes."""
+    if bits.itemsize == 1:
+        return None
     values = bits if bits.itemsize == 2 else bits.view(np.float32)
     config = ChunkConfig()
     return (
@@ -73,7 +76,10 @@ def measure(coder, tensors):
     """Return the bits of all tensors, and the least seconds for encoding and for decoding."""
     total, seconds = 0, [0.0, 0.0]
     for bits in tensors:
-        source, encode, decode = coder(bits)
+        functions = coder(bits)
+        if functions is None:
+            return None
+        source, encode, decode = functions
         best = [float("inf")] * 2
         for _ in range(ROUNDS):
             data = source()
