@@ -16,9 +16,16 @@ def test_table_has_a_row_for_each_dtype(tmp_path: Path) -> None:
     write_dump(path, [("w", x), ("empty", x[:0])])
     header, _, *rows = lossless.table([str(path)], None, flat=False)
     assert header == "| file | dtype | fast | small |"
-    assert [row.split(" | ")[1] for row in rows] == ["bfloat16", "float32"]
+    assert [row.split(" | ")[1] for row in rows] == ["float8_e4m3fn", "bfloat16", "float32"]
     bits = [float(row.split(" | ")[2].partition(",")[0]) for row in rows]
-    assert 10 < bits[0] < 16 < bits[1] < 33
+    assert 6 < bits[0] < 8.5 < 10 < bits[1] < 16 < bits[2] < 33
+
+
+def test_floats_of_8_bits_are_scaled() -> None:
+    x = np.array([1e-6, -3e-6, 0], np.float32)
+    assert lossless.rounded(x, "float8_e4m3fn").tolist() == [144, -448, 0]
+    assert lossless.rounded(x[2:], "float8_e4m3fn").tolist() == [0]
+    assert lossless.rounded(x[:0], "float8_e4m3fn").size == 0
 
 
 def test_a_file_may_be_one_vector(tmp_path: Path) -> None:
@@ -26,7 +33,7 @@ def test_a_file_may_be_one_vector(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((12, 60)).astype(np.float32)
     write_dump(path, ((f"w{k}", row) for k, row in enumerate(x)))
     apart, joined = (
-        list(lossless.table([str(path)], None, flat=flat))[2] for flat in (False, True)
+        list(lossless.table([str(path)], None, flat=flat))[3] for flat in (False, True)
     )
     bits = [float(row.split(" | ")[2].partition(",")[0]) for row in (apart, joined)]
     assert bits[0] > 1.2 * bits[1]  # as each frame has a head and a table

@@ -108,8 +108,8 @@ def estimated(
 
     If the number of bytes of 0 is known to be `zeros`, only others are estimated: None is returned
     if the sample contains too few of them. `occurring` are the least byte from 1 on and the
-    largest, if they are known. Otherwise twice as many elements reach about one exponent, `unit`
-    bytes, further than the sample, unless all of its bytes are equal.
+    largest, if they are known. Otherwise twice as many elements reach about one octave, `unit`
+    bytes, below those of the sample, and less above them, unless all of its bytes are equal.
     """
     if zeros is not None:
         counts, n = counts.copy(), n - zeros
@@ -118,8 +118,9 @@ def estimated(
     if sampled < _LEAST_SAMPLED:
         return None
     if occurring is None and np.count_nonzero(counts) > 1:
-        (low, high), further = bytes_range(counts), (n // sampled).bit_length() * unit
-        occurring = max(low - _BELOW - further, 1), min(high + _ABOVE + further, 255)
+        (low, high), octaves = bytes_range(counts), (n // sampled).bit_length()
+        below, above = _BELOW + octaves * unit, _ABOVE + octaves + unit - 1
+        occurring = max(low - below, 1), min(high + above, 255)
     scaled = estimated_counts(counts, n, sampled, occurring)
     if zeros is not None:
         scaled[0] = zeros
