@@ -112,6 +112,21 @@ def test_codecs_do_not_import_each_other() -> None:
                 assert name.split(".")[2] == parts[1], f"{'.'.join(parts)} imports {name}"
 
 
+def test_the_modules_of_a_codec_are_its_own() -> None:
+    """Others import what the package of a codec lists in ``__all__``."""
+    codecs = PACKAGE / "codecs"
+    for path in MODULES:
+        if path.is_relative_to(codecs):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            module = getattr(node, "module", None) or ""
+            if isinstance(node, ast.ImportFrom) and module.startswith("gcodec.codecs."):
+                assert module.count(".") == 2, f"{path} imports {module}"
+                if (codecs / module.split(".")[2]).is_dir():
+                    listed = importlib.import_module(module).__all__
+                    assert {alias.name for alias in node.names} <= set(listed), f"{path}: {module}"
+
+
 def test_only_adapters_import_frameworks() -> None:
     for path in MODULES:
         parts = path.relative_to(PACKAGE).with_suffix("").parts

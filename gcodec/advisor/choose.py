@@ -46,8 +46,7 @@ from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import Tensor, inspect, outlet
 from gcodec.codec import Codec
 from gcodec.codecs import parse
-from gcodec.codecs.ecsq.filter_transform import FilterTransform
-from gcodec.codecs.ecsq.reconstruction import QuantizedLevels
+from gcodec.codecs.ecsq import FilterTransform, QuantizedLevels
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
 from gcodec.kernels.numeric.philox import check_seed

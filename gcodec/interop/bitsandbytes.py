@@ -46,8 +46,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from gcodec.arrays.protocols import ShapeLike, TensorLike
-from gcodec.codecs.blockwise import Blockwise
-from gcodec.codecs.blockwise.layout import Layout
+from gcodec.codecs.blockwise import Blockwise, Layout
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame, FrameLike
 from gcodec.interop.objects import (

@@ -29,8 +29,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from gcodec.arrays.protocols import BytesLike, ShapeLike, TensorLike
-from gcodec.codecs.mxnet.one_bit import MXNet1Bit
-from gcodec.codecs.mxnet.two_bit import MXNet2Bit
+from gcodec.codecs.mxnet import MXNet1Bit, MXNet2Bit
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame, FrameLike
 from gcodec.interop.objects import (

@@ -13,9 +13,7 @@ import numpy as np
 from gcodec.arrays.nonfinite import check_finite
 from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import NUMPY_DTYPES
-from gcodec.codecs.dct8 import DCT8, DCT8Symbols, levels, transform
-from gcodec.codecs.dct8.chunks import Chunks
-from gcodec.codecs.dct8.levels import Levels
+from gcodec.codecs.dct8 import DCT8, Chunks, DCT8Symbols, Levels, levels, transform
 from gcodec.codecs.sparseloco import largest_divisor
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.frame import Frame, FrameLike

@@ -38,8 +38,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gcodec.arrays.protocols import TensorLike
-from gcodec.codecs.microscale import Microscale
-from gcodec.codecs.microscale.payload import check_elements, check_scales
+from gcodec.codecs.microscale import Microscale, check_elements, check_scales
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame, FrameLike
 from gcodec.interop.objects import (

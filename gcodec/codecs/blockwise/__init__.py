@@ -4,5 +4,6 @@ The messages of these systems are read and written by modules of `gcodec.interop
 """
 
 from gcodec.codecs.blockwise.codec import Blockwise
+from gcodec.codecs.blockwise.layout import Layout
 
-__all__ = ["Blockwise"]
+__all__ = ["Blockwise", "Layout"]

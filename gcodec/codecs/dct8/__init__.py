@@ -8,9 +8,12 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from gcodec.codecs.dct8 import chunks, levels, transform
+from gcodec.codecs.dct8.chunks import Chunks
 from gcodec.codecs.dct8.codec import DCT8, DCT8Symbols
+from gcodec.codecs.dct8.levels import Levels
 
-__all__ = ["DCT8", "DCT8Symbols"]
+__all__ = ["DCT8", "Chunks", "DCT8Symbols", "Levels", "chunks", "levels", "transform"]
 
 # Functions for Panthalia's messages, which lie in a layer above this one.
 _PANTHALIA = {

@@ -4,5 +4,7 @@ The coder of its levels lives in `gcodec.entropy.context`, because other codecs 
 """
 
 from gcodec.codecs.ecsq.codec import ECSQ
+from gcodec.codecs.ecsq.filter_transform import FilterTransform
+from gcodec.codecs.ecsq.reconstruction import QuantizedLevels
 
-__all__ = ["ECSQ"]
+__all__ = ["ECSQ", "FilterTransform", "QuantizedLevels"]

@@ -4,5 +4,6 @@ The tensors of torchao are read and written by `gcodec.interop.torchao`.
 """
 
 from gcodec.codecs.microscale.codec import Microscale
+from gcodec.codecs.microscale.payload import check_elements, check_scales
 
-__all__ = ["Microscale"]
+__all__ = ["Microscale", "check_elements", "check_scales"]
