@@ -48,11 +48,16 @@ def _lists() -> Iterator[tuple[str, str, bytes]]:
         ("many words", [50, 51], (0, 1, 1, 1), "01"),
         ("few words", [50, 51], (0, 1, 2), "010"),
         ("long a word", [50, 50], (0, 2), "0000"),
+        ("large a largest number", [50, 51], (0, 1, 1, 0), "01"),
     ):
         text = fixed(contexts.HUFFMAN, 2) + fixed(0, 2) + fixed(50, 7) + fixed(len(lengths) - 1, 8)
         text += "".join(map(_nibble, lengths)) + words
         payload = _replaced(_string(rows), text)
         yield f"scales of zeros: too {name}", "Corrupt", _ecsq(2 * WIDTH, payload)
+    string = _string([0])._replace(table=contexts.Table(40, [MODEL]))
+    text = fixed(contexts.HUFFMAN, 2) + fixed(0, 2) + fixed(50, 7) + fixed(1, 8) + "00000001"
+    payload = _replaced(string, text + contexts.table_text(string.table))
+    yield "scales of zeros: bits of a class table for a word", "Corrupt", _ecsq(WIDTH, payload)
     head = bytes([0, LANES, WIDTH, 0, 0])
     yield "scales: half a head of an unknown code", "Truncated", _ecsq(WIDTH, head + b"\xc0")
     text = contexts.write_list([50], contexts.list_of([50], contexts.RICE)) + fixed(0, 5)
@@ -61,8 +66,9 @@ def _lists() -> Iterator[tuple[str, str, bytes]]:
 
 
 def _replaced(string: contexts.String, text: str) -> bytes:
-    """Return the bytes of a string with another list of scales of rows."""
-    right = contexts.lead(string, "", {})
+    """Return the bytes of a string with another list of scales of rows, and its own table."""
+    sent = contexts.table_text(string.table) if isinstance(string.table, contexts.Table) else ""
+    right = contexts.lead(string, sent, {})
     data = universal.to_bytes(contexts.write(string))
     front = universal.to_text(data[:5]) + text
     front += -len(front) % 8 * "0"
