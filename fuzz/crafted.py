@@ -20,6 +20,7 @@ from reference.universal import fixed, rice
 
 import gcodec
 from fuzz.crafted_lists import wrong_lists
+from fuzz.crafted_tables import wrong_tables
 from fuzz.targets import CODES
 from gcodec import entropy
 from gcodec.entropy.code import Code
@@ -71,6 +72,8 @@ def crafted() -> Iterator[Crafted]:
     yield from _universal()
     for wrong_list in wrong_lists():
         yield Crafted(*wrong_list)
+    for wrong_table in wrong_tables():
+        yield Crafted(*wrong_table)
 
 
 def _frame(codec: int, n: int, params: bytes, scalars: bytes, text: str) -> bytes:
@@ -95,6 +98,8 @@ def _wide_rice() -> Iterator[Crafted]:
         yield Crafted(f"a level of {name}", "Corrupt", _qsgd(0, bytes([RICE]), word + others))
         unit = word + "0" + rice(0, 0)
         yield Crafted(f"a gap of {name}", "Corrupt", _qsgd(1, bytes([0, RICE]), unit))
+    above = rice(2 * 2**24 - 1, 20) + 7 * rice(0, 20)
+    yield Crafted("a level of s + 1", "Corrupt", _qsgd(0, bytes([20]), above))
 
 
 def _topk(index: str, n: int, k: int, text: str) -> bytes:
@@ -208,6 +213,23 @@ def _sparse_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarra
     return units.symbols
 
 
+def _no_words(first: int, data: bytes, key: bytes | None = None) -> np.ndarray:
+    """Read two empty blocks of words from bit `first` of 16."""
+    code, out = level_codes.word_code("rice", 127, {"rice": 7}), np.empty(0, np.uint8)
+    rows = np.full(3, first), np.zeros(2, np.int64), out, np.empty(0, np.uint64)
+    prefix_read.read_blocks(code, np.frombuffer(data, np.uint8), *rows, 16, True)
+    return out
+
+
+def _no_pairs(first: int, data: bytes, key: bytes | None = None) -> np.ndarray:
+    """Read two empty blocks of units from bit `first` of 6."""
+    code, bytes_ = level_codes.run_level_code("omega", 1, {}), np.empty((2, 0), np.uint8)
+    units = RunLevelPairs(*bytes_, np.empty(0, np.uint64), np.empty(0, np.uint64))
+    rows = np.full(3, first), np.zeros(2, np.int64)
+    run_level_read.read_pair_blocks(code, np.frombuffer(data, np.uint8), *rows, units, 6, True)
+    return units.symbols
+
+
 def _elsewhere() -> Iterator[Crafted]:
     """Yield strings with block starts out of bounds, which seek tables check first."""
     for read, data in ((_dense_from, b"\x85\x87"), (_sparse_from, b"\0")):
@@ -215,6 +237,10 @@ def _elsewhere() -> Iterator[Crafted]:
         for first in (-(2**40), -8, 17, 2**40):
             name = f"a block of {read.__name__} at {first}"
             yield Crafted(name, "Corrupt", data, functools.partial(read, first))
+    for read, first in ((_no_words, 17), (_no_pairs, 7)):  # the bit after the end
+        yield Crafted(
+            f"blocks of {read.__name__}", "Corrupt", b"\0\0", functools.partial(read, first)
+        )
 
 
 def _words(code: Code, count: int, data: bytes, key: bytes | None = None) -> Any:

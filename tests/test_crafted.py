@@ -15,6 +15,7 @@ import pytest
 import gcodec
 from fuzz import guard, hostile, targets
 from fuzz.crafted import Crafted, crafted
+from fuzz.crafted_tables import wrong_tables
 from fuzz.goldens import ROOT
 from tools import guard_mutation
 
@@ -74,3 +75,19 @@ def test_removed_guards_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     # A single input does not detect the removal of all guards.
     reported = list(guard_mutation.measured(chosen[-1:], "elias_fano"))
     assert {noticed for _, noticed in reported} == {False, True}
+
+
+@posix
+@pytest.mark.parametrize("module", ["scale_lists", "low_rank_head", "package_merge", "tile_order"])
+def test_removed_guards_of_tables_are_noticed(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard_mutation, "LONGEST", 2)
+    names = {name for name, *_ in wrong_tables()}
+    chosen = [
+        hostile.Input("crafted", one.data, None, one.read)
+        for one in inputs()
+        if one.name in names or one.name.startswith("scales:")
+    ]
+    reported = list(guard_mutation.measured(chosen, module))
+    assert reported and [actual.condition for actual, noticed in reported if not noticed] == []

@@ -14,6 +14,7 @@ import pytest
 
 import gcodec
 from gcodec.codecs import TopK
+from gcodec.interop import panthalia
 
 Floats: TypeAlias = np.ndarray[tuple[Any, ...], np.dtype[np.float32]]
 
@@ -72,6 +73,12 @@ def test_arguments_are_tensors_shapes_and_bytes() -> None:
         gcodec.decode("x.gcf")  # type: ignore[call-overload]
     with pytest.raises(gcodec.ParameterError, match="non-negative integers"):
         gcodec.parse("sign").decode(payload, "3")  # type: ignore[arg-type]
+
+
+def test_messages_of_panthalia_are_mappings_or_files() -> None:
+    message = assert_type(panthalia.encode(X), dict[str, np.ndarray])
+    decoded = assert_type(panthalia.decode(message), np.ndarray)
+    assert decoded.tolist() == panthalia.decode(panthalia.to_safetensors(message)).tolist()
 
 
 def test_parameters_of_codecs_are_keywords() -> None:

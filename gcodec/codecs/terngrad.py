@@ -74,7 +74,7 @@ from gcodec.wire.seek import Blocks
 
 _SCALE = Field(
     "scale",
-    Float32("a number, not negative", lambda s: 0 <= s < math.inf),
+    Float32("a number from 0 on, finite", lambda s: 0 <= s < math.inf),
     "magnitude of nonzero decoded values",
 )
 

@@ -133,7 +133,9 @@ def to_safetensors(message: Mapping[str, np.ndarray]) -> bytes:
     return bytes(save({name: np.asarray(tensor, order="C") for name, tensor in tensors}))
 
 
-def decode(message: BytesLike, *, limits: Limits | None = None) -> np.ndarray:
+def decode(
+    message: Mapping[str, object] | BytesLike, *, limits: Limits | None = None
+) -> np.ndarray:
     """Decode a message of Panthalia.
 
     Parameters

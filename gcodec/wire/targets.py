@@ -26,7 +26,8 @@ def trellis() -> Any:
 
 def step() -> Any:
     """Declare the distance of levels."""
-    kind = Float32("a number, not negative", lambda step: 0 <= step < math.inf, words=("auto",))
+    allowed = "a number from 0 on, finite"
+    kind = Float32(allowed, lambda step: 0 <= step < math.inf, words=("auto",))
     return param(
         kind, "auto", "distance of levels; auto: what meets nmse or bits", in_message=True
     )

@@ -108,6 +108,7 @@ def test_canonical_forms(spec: str, canonical: str, expression: str) -> None:
             for name in ("ecsq", "lowrank")
             for value in ("0.0", "33.0")
         ),
+        ("ecsq:step=inf", "step=inf: must be a number from 0 on, finite or auto$"),
         ("mxnet-1bit:server=yes", "parameters threshold"),
     ],
 )
@@ -278,6 +279,13 @@ def test_encoder_and_decoder_share_the_binary32_number() -> None:
     scalars = codec.encode(np.ones(3, np.float32)).scalars
     assert codec.write_scalars(scalars) == struct.pack("<f", 0.1)
     assert codec.read_scalars(memoryview(codec.write_scalars(scalars))) == {"threshold": 0.1}
+
+
+@pytest.mark.parametrize("name", ["sign", "terngrad"])
+@pytest.mark.parametrize("scale", [float("inf"), -1.0])
+def test_scales_of_bare_messages_are_checked(name: str, scale: float) -> None:
+    with pytest.raises(ParameterError, match=r"scale=.*: must be a number from 0 on, finite$"):
+        gcodec.parse(name).decode(b"\0", 4, scale=scale)
 
 
 def test_scalars_missing_in_earlier_messages_have_defaults() -> None:
