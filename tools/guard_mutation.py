@@ -33,7 +33,10 @@ from gcodec.runtime.jit import Kernel
 
 LONGEST = 20  # processor seconds for the inputs of a child
 MOST = 200  # most inputs of a child
-STATUSES = {"TRUNCATED", "CORRUPT", "BROKEN", "_TRUNCATED", "_CORRUPT", "_BROKEN", "_SILENT"}
+STATUSES = {
+    *("TRUNCATED", "CORRUPT", "BROKEN", "_TRUNCATED", "_CORRUPT", "_BROKEN", "_SILENT"),
+    *("_ENDS", "_INVALID", "_TABLE", "_WORD"),
+}
 ORDER = dict.fromkeys(("crafted", "error", "short", "blocks", "table", "mutant"), 0)
 REFUSALS = ("False", "-1", "np.int64(-1)")
 

@@ -375,24 +375,20 @@ def _read_models(data, at, end, most, least_escape, frequencies):
     # after the table, or an error.
     for first in range(0, frequencies.size, _ALPHABET):
         model = frequencies[first : first + _ALPHABET]
-        if end - at < _TOP:
-            return _ENDS
         top = np.int64(peek(data, at) >> np.uint64(64 - _TOP))
         at += _TOP
         is_valid, rest = top <= most, np.int64(_TOTAL)
         for magnitude in range(top + 1):  # in place of magnitude 0, the escape
-            if end - at < _LENGTH:
-                return _ENDS
             length = np.int64(peek(data, at) >> np.uint64(64 - _LENGTH))
             at += _LENGTH
-            if end - at < length - 1:
-                return _ENDS
             frequency = np.int64(0)
             if length > 0:  # the highest bit, which is 1, is not stored
                 frequency = np.int64(1) << (length - 1)
             if length > 1:
                 frequency |= np.int64(peek(data, at) >> np.uint64(65 - length))
                 at += length - 1
+            if at > end:
+                return _ENDS
             is_valid &= frequency >= (least_escape if magnitude == 0 else 1)
             rest -= frequency if magnitude == 0 else 2 * frequency
             if magnitude == 0:

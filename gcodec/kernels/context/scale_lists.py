@@ -305,8 +305,6 @@ def _put_list(scales, scratch, out, state):
 @subroutine
 def _read_rice_words(data, at, end, least, shift, out):
     """Read Rice words; return the fault, if any, and the position of the next bit."""
-    if end - at < SCALE + RICE:
-        return _ENDS, at
     head = np.int64(peek(data, at) >> np.uint64(64 - SCALE - RICE))
     center, most = head >> RICE, (MOST - least >> shift) + 1
     k = np.uint64(head & ((1 << RICE) - 1))
@@ -320,7 +318,7 @@ def _read_rice_words(data, at, end, least, shift, out):
         if u < 0 or u > most:
             fault = _SCALE
         out[i] = _scale_of(u, least, shift)
-    return fault, at
+    return (_ENDS if at > end else fault), at
 
 
 @subroutine
@@ -353,8 +351,6 @@ def _fill_windows(lengths, windows):
 @subroutine
 def _read_huffman_words(data, at, end, least, shift, lengths, windows, out):
     """Read Huffman words; return the fault, if any, and the position of the next bit."""
-    if end - at < TOP:
-        return _ENDS, at
     top = np.int64(peek(data, at) >> np.uint64(64 - TOP))
     at += TOP
     if end - at < LENGTH * (top + 1):
@@ -373,14 +369,12 @@ def _read_huffman_words(data, at, end, least, shift, lengths, windows, out):
             if length == 0:
                 return (_WORD if at < end else _ENDS), at
             at += length
-            if at > end:
-                return _ENDS, at
             bits <<= np.uint64(length)
             u = np.int64(entry & _LOW)
             if u > most:
                 fault = _SCALE
             part[i] = _scale_of(u, least, shift)
-    return fault, at
+    return (_ENDS if at > end else fault), at
 
 
 @kernel(
