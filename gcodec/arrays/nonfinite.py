@@ -153,7 +153,8 @@ def find_nonfinite(values: Any, most: int = 3) -> tuple[int, tuple[int, ...]]:
     flat = values if is_converted(values) else values.reshape(-1)
     count, places = 0, list[int]()
     for start in range(0, flat.size, SEGMENT):
-        indices = np.flatnonzero(~np.isfinite(flat[start : start + SEGMENT]))
+        with np.errstate(invalid="ignore"):  # NumPy warns of a signaling NaN in bfloat16
+            indices = np.flatnonzero(~np.isfinite(flat[start : start + SEGMENT]))
         places += (start + indices[: most - len(places)]).tolist()
         count += indices.size
     return count, tuple(places)
