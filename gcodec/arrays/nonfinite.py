@@ -133,6 +133,15 @@ def check_new_residual(
     when_known(max_abs_bits(new_residual), check)
 
 
+def has_nonfinite(values: np.ndarray) -> bool:
+    """Return whether an array on the host, of any dtype, contains NaN or Inf."""
+    with np.errstate(invalid="ignore"):  # NumPy warns of a signaling NaN in bfloat16
+        try:
+            return not np.isfinite(values).all()
+        except TypeError:  # it contains no numbers
+            return False
+
+
 def find_nonfinite(values: Any, most: int = 3) -> tuple[int, tuple[int, ...]]:
     """Count NaN and Inf, and locate the first ones.
 
