@@ -33,6 +33,7 @@ except ImportError as error:
     raise ImportError("gcodec.flower needs Flower: pip install 'gcodec[flower]'") from error
 
 from gcodec.api import encode
+from gcodec.arrays.nonfinite import has_nonfinite
 from gcodec.codec import CodecLike
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, derive_seed
@@ -548,7 +549,7 @@ class FrameGrid(Grid):
             values = values.astype(base.dtype, copy=False)
         if base is not None and _kind(values) != _kind(base):
             raise Corrupt(f"{path!r} has another shape or dtype than the message")
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
+        if has_nonfinite(values):
             raise Corrupt(f"{path!r} contains NaN or Inf")
         return np.asarray(values)
 

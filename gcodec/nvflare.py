@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ except ImportError as error:
     ) from error
 
 from gcodec.api import encode
+from gcodec.arrays.nonfinite import has_nonfinite
 from gcodec.codec import CodecLike
 from gcodec.errors import Corrupt, LimitExceeded
 from gcodec.feedback import Feedback, Transaction, derive_seed
@@ -29,7 +29,7 @@ from gcodec.frame import Frame
 from gcodec.limits import Limits
 from gcodec.policy import Policy, policy_of
 from gcodec.wire.kinds import check_flag, check_integer, check_positive
-from gcodec.wire.primitives import FLOATS
+from gcodec.wire.primitives import FLOATS, FLOATS8
 
 __all__ = ["FrameDecoder", "FrameEncoder"]
 
@@ -41,8 +41,8 @@ class FrameEncoder(DXOFilter):
     """Filter that replaces arrays by frames.
 
     Differences of weights are compressed with error feedback. Weights themselves are compressed
-    without it, and integers without loss. If the codec refuses an array because it contains NaN or
-    Inf, the task of this client fails.
+    without it, and integers and floats of 8 bits without loss. If the codec refuses an array
+    because it contains NaN or Inf, the task of this client fails.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class FrameEncoder(DXOFilter):
             for name, array in dxo.data.items():
                 if not isinstance(array, np.ndarray):
                     continue
-                if not _is_float(array.dtype):
+                if array.dtype.name not in FLOATS:
                     frames[name] = encode(array, "raw", name=name)
                 elif has_feedback:
                     frames[name] = step.compress(name, array)
@@ -189,15 +189,21 @@ class FrameDecoder(DXOFilter):
                 raise LimitExceeded(f"the arrays have more than max_total_elements={most}")
             data[name] = parsed.decode()
         for name, values in data.items():
-            if isinstance(values, np.ndarray) and _is_float(values.dtype):
-                if not np.isfinite(values).all():
+            if isinstance(values, np.ndarray):
+                if has_nonfinite(values):
                     raise Corrupt(f"{name!r} contains NaN or Inf")
-                squares += float(np.square(values.astype(np.float64)).sum())
+                squares += _squares(values)
         if not math.sqrt(squares) <= (self._max_norm or math.inf):
             raise Corrupt(f"the arrays have a norm of {math.sqrt(squares):.3g}")
         return None if names is None else DXO(dxo.data_kind, data, meta)
 
 
-def _is_float(dtype: np.dtype[Any]) -> bool:
-    """Return whether a dtype is one of floats; NumPy's kind of bfloat16 is that of raw bytes."""
-    return dtype.kind == "f" or dtype.name in FLOATS
+def _squares(values: np.ndarray) -> float:
+    """Return the squared norm of an array of floats or complex numbers; 0 for other dtypes."""
+    dtype = values.dtype
+    # NumPy's kind of bfloat16 is that of raw bytes.
+    if dtype.kind not in "fc" and dtype.name not in (*FLOATS, *FLOATS8):
+        return 0.0
+    with np.errstate(over="ignore"):
+        magnitudes = np.abs(values) if dtype.kind == "c" else values
+        return float(np.square(magnitudes.astype(np.float64)).sum())

@@ -137,6 +137,28 @@ def test_randomk() -> None:
     assert np.abs(counts / draws - k / x.size).max() < 0.05
 
 
+def test_sketch() -> None:
+    x = gradient(3000)  # of which no quantile is a value, but the first and the last
+    borders = np.quantile(x.astype(float), np.arange(257) / 256)
+    bins = np.minimum(np.searchsorted(borders, x, "right") - 1, 255)
+    means = np.bincount(bins, x.astype(float), 256) / np.bincount(bins, minlength=256)
+    decoded = coded(x, "blockwise:kind=quantile8")
+    np.testing.assert_allclose(decoded, means[bins], rtol=1e-6, atol=1e-9)
+
+
+# In grace_dl/*/compressor of fd3a7f4.
+COMPRESSORS = (
+    "adaq dgc efsignsgd fp16 inceptionn natural none onebit powersgd qsgd randomk signsgd signum "
+    "sketch terngrad threshold topk u8bit"
+)
+
+
+def test_each_compressor_has_a_row() -> None:
+    table = PAGE[PAGE.index("| GRACE |") : PAGE.index("| PyTorch's hook |")]
+    names = re.findall(r"^\| `(\w+)", table, re.MULTILINE)
+    assert sorted(names) == sorted(COMPRESSORS.split())
+
+
 def test_specs_of_the_page() -> None:
     names = set()
     for spec in re.findall(r"`((?:[a-z0-9-]+)(?::[a-z]+=\w*)?)`", PAGE):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.analysis.stats import Values, unit_of
+from gcodec.analysis.stats import Values, unit_of, widened
 from gcodec.tensorfiles.entries import Entry
 from gcodec.wire import primitives
 
@@ -223,8 +223,7 @@ def _pairs(a: Values, b: Values) -> Iterator[tuple[Values, Values, list[tuple[Va
     flat_a, flat_b = a.reshape(-1), b.reshape(-1)
     for at in range(0, flat_a.size, _CHUNK):
         part = slice(at, at + _CHUNK)
-        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
-            x, y = flat_a[part].astype(np.float64), flat_b[part].astype(np.float64)
+        x, y = widened(flat_a[part]), widened(flat_b[part])
         is_finite = np.isfinite(x) & np.isfinite(y)
         if is_finite.all():
             yield x, y, []

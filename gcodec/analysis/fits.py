@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from gcodec.analysis.stats import Values
+from gcodec.analysis.stats import Values, widened
 
 LEAST = 16
 """Smallest number of values that a distribution is fitted to."""
@@ -198,7 +198,7 @@ class Picture(NamedTuple):
         probabilities = special.ndtr(np.linspace(-reach, reach, _QUANTILES))
         return cls(
             values=x.size,
-            zeros=int(np.count_nonzero(values == 0)),
+            zeros=values.size - int(np.count_nonzero(values)),
             rms=rms,
             edges=edges,
             density=counts / (x.size * (edges[1] - edges[0])),
@@ -266,7 +266,7 @@ def fit_moments(mean: float) -> Shape:
 
 def _normalized(values: Values) -> tuple[np.ndarray, float] | None:
     """Return the sorted finite nonzero values over their rms, and the rms; None for few values."""
-    x = values.reshape(-1).astype(np.float64)
+    x = widened(values.reshape(-1))
     x = np.sort(x[np.isfinite(x) & (x != 0)])
     if x.size < LEAST:
         return None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from gcodec.analysis.stats import Values
+from gcodec.analysis.stats import Values, widened
 
 _MAX_ITERATIONS = 40  # more than the search for a step needs
 _FLOAT32_ERROR = 1e-6  # smallest error that float32 measures accurately
@@ -55,7 +55,7 @@ def entropy_at(values: Values, error: float) -> Entropy:
     Entropy
         Step 0 and 0 bits if all values are 0; 0 bits also if the error may be 1 or more.
     """
-    x = values.reshape(-1).astype(np.float64)
+    x = widened(values.reshape(-1))
     x = x[np.isfinite(x)]
     largest = float(np.max(np.abs(x), initial=0.0))
     if not largest:

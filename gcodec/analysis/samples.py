@@ -89,7 +89,8 @@ def draw_sample(synthetic: Synthetic, name: str, settings: Settings) -> Sample:
 
 def without_nonfinite(values: stats.Values) -> tuple[stats.Values, int]:
     """Replace NaN and Inf by zeros; return the values and the number of replaced ones."""
-    is_finite = np.isfinite(values)
+    with np.errstate(invalid="ignore"):  # NumPy warns of a signaling NaN in bfloat16
+        is_finite = np.isfinite(values)
     nonfinite = values.size - int(np.count_nonzero(is_finite))
     if nonfinite:
         values = np.where(is_finite, values, np.zeros((), values.dtype))

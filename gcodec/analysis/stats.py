@@ -139,9 +139,9 @@ def energy_rank(values: Values, share: float) -> int:
     gram = np.zeros((matrix.shape[0],) * 2)
     width = max(1, _CHUNK // matrix.shape[0])
     for start in range(0, matrix.shape[1], width):
-        # The unit keeps the squares within the range of float64.
-        block = matrix[:, start : start + width].astype(np.float64) / largest
+        block = widened(matrix[:, start : start + width])
         block[~np.isfinite(block)] = 0
+        block /= largest  # this unit keeps the squares within the range of float64
         gram += block @ block.T
     energies = np.cumsum(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0))
     # Rounding must not add a singular value to an exact share.
@@ -213,7 +213,13 @@ def rms_error(values: Values, decoded: Values | None = None) -> float:
     return squares.root_mean(values.size) if values.size else 0.0
 
 
+def widened(values: Values) -> Chunk:
+    """Return values as float64, without NumPy's warning of a signaling NaN."""
+    with np.errstate(invalid="ignore"):
+        return values.astype(np.float64)
+
+
 def _chunks(values: Values) -> Iterator[Chunk]:
     flat = values.reshape(-1)
     for start in range(0, flat.size, _CHUNK):
-        yield flat[start : start + _CHUNK].astype(np.float64)
+        yield widened(flat[start : start + _CHUNK])

@@ -136,6 +136,15 @@ def check_new_residual(
     when_known(max_abs_bits(new_residual), check)
 
 
+def has_nonfinite(values: np.ndarray) -> bool:
+    """Return whether an array on the host, of any dtype, contains NaN or Inf."""
+    with np.errstate(invalid="ignore"):  # NumPy warns of a signaling NaN in bfloat16
+        try:
+            return not np.isfinite(values).all()
+        except TypeError:  # it contains no numbers
+            return False
+
+
 def find_nonfinite(values: Any, most: int = 3) -> tuple[int, tuple[int, ...]]:
     """Count NaN and Inf, and locate the first ones.
 
@@ -156,7 +165,8 @@ def find_nonfinite(values: Any, most: int = 3) -> tuple[int, tuple[int, ...]]:
     flat = values if is_converted(values) else values.reshape(-1)
     count, places = 0, list[int]()
     for start in range(0, flat.size, SEGMENT):
-        indices = np.flatnonzero(~np.isfinite(flat[start : start + SEGMENT]))
+        with np.errstate(invalid="ignore"):  # NumPy warns of a signaling NaN in bfloat16
+            indices = np.flatnonzero(~np.isfinite(flat[start : start + SEGMENT]))
         places += (start + indices[: most - len(places)]).tolist()
         count += indices.size
     return count, tuple(places)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -452,6 +453,23 @@ def test_weights_of_another_name_are_checked() -> None:
     assert grid.dropped == [(2, "the metric 'weight' is -4")]
     expected = START["weight"] + (drift(1, "weight") + drift(3, "weight")) / 2
     np.testing.assert_allclose(values, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_new_arrays_of_a_reply_are_finite(dtype: str) -> None:
+    """Frames may have dtypes that NumPy does not have itself."""
+
+    def add_array(content: RecordDict) -> None:
+        values = np.full(3, np.nan).astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))
+        frame = gcodec.encode(values, "raw", name="value:new/x", nonfinite="propagate")
+        content["new"] = ArrayRecord({"x": Array(dtype, (3,), "gcodec.frame", frame)})
+
+    local = LocalGrid(client_app(gcodec.flower.FrameMod("sign")), 1, of_node(1, add_array))
+    grid = gcodec.flower.FrameGrid(local)
+    arrays = ArrayRecord({name: Array(x) for name, x in START.items()})
+    content = RecordDict({"arrays": arrays, "config": ConfigRecord()})
+    list(grid.send_and_receive([Message(content, 1, "evaluate")]))
+    assert grid.dropped == [(1, "'new/x' contains NaN or Inf")]
 
 
 @pytest.mark.parametrize(("count", "is_dropped"), [(1, False), (2, True)])

@@ -188,9 +188,27 @@ def test_hostile_arrays_without_frames_are_refused(factor: float, reason: str) -
     mixed = sent(gcodec.nvflare.FrameEncoder("sign"))
     dxo = from_shareable(mixed)
     dxo.data["bias"] = np.full(3, factor)
-    for shareable in (plain, dxo.update_shareable(mixed)):
+    mixed = dxo.update_shareable(mixed)
+    wave = DXO(DataKind.WEIGHTS, {"wave": np.full(3, factor * 1j)}).to_shareable()
+    for shareable in (plain, mixed, wave):
         with pytest.raises(gcodec.FormatError, match=reason):
             decoded(shareable, max_norm=1e4)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
+def test_floats_of_8_bits_have_no_loss(dtype: Any) -> None:
+    bias = UPDATE[0].astype(dtype)
+    values = decoded(sent(gcodec.nvflare.FrameEncoder("sign"), bias=bias))["bias"]
+    assert values.dtype == bias.dtype
+    assert values.tobytes() == bias.tobytes()
+
+
+def test_arrays_of_other_things_than_numbers_pass() -> None:
+    words = np.array(["a", "b"])
+    dxo = DXO(DataKind.WEIGHTS, {"words": words, "weight": UPDATE}, {"gcodec.frames": []})
+    values = gcodec.nvflare.FrameDecoder(max_norm=1e4).process_dxo(dxo, None, FLContext())
+    assert values is not None
+    assert values.data["words"] is words
 
 
 @pytest.mark.parametrize("names", [5, [5], [["weight"]], "weight"])
@@ -221,6 +239,9 @@ def replaced(name: str, values: np.ndarray) -> Callable[[dict[str, Any]], None]:
         (replaced("weight", UPDATE * np.float32(1e9)), "norm"),
         (replaced("weight", (UPDATE * np.nan).astype(BFLOAT16)), "NaN"),
         (replaced("weight", (UPDATE * 1e9).astype(BFLOAT16)), "norm"),
+        (replaced("weight", (UPDATE * np.nan).astype(ml_dtypes.float8_e4m3fn)), "NaN"),
+        (replaced("weight", np.full(600, 448).astype(ml_dtypes.float8_e4m3fn)), "norm"),
+        (replaced("weight", (UPDATE * np.inf).astype(ml_dtypes.float8_e5m2)), "NaN"),
         (replaced("weight", np.zeros(5000, np.float32)), "limit"),
     ],
 )

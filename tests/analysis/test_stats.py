@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gcodec.analysis import stats
+from gcodec.analysis import fits, rates, samples, stats
 from gcodec.arrays.nonfinite import find_nonfinite
 
 
@@ -144,3 +144,31 @@ def test_no_float64_copy():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 12e6
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"),
+    [
+        (ml_dtypes.bfloat16, np.uint16(0x7F81)),
+        (np.float16, np.uint16(0x7C01)),
+        (np.float32, np.uint32(0x7F800001)),
+        (np.float64, np.uint64(0x7FF0000000000001)),
+    ],
+)
+def test_signaling_nan_is_counted_without_a_warning(dtype, bits):
+    clean = normal(400, dtype).reshape(20, 20)
+    clean[:, ::5] = 0
+    x = clean.copy()
+    x.view(bits.dtype)[:, ::5] = bits
+    assert find_nonfinite(x) == (80, (0, 5, 10))
+    assert stats.summarize(x).nonfinite == 80
+    assert not math.isfinite(stats.rms_error(x))
+    finite, nonfinite = samples.without_nonfinite(x)
+    assert nonfinite == 80
+    np.testing.assert_array_equal(finite, clean)
+    assert stats.energy_rank(x, 0.99) == stats.energy_rank(clean, 0.99)
+    assert fits.fit_all(x) == fits.fit_all(clean)
+    picture = fits.Picture.of(x)
+    assert picture is not None
+    assert (picture.values, picture.zeros) == (320, 0)
+    assert rates.entropy_at(x, 0.01) == rates.entropy_at(clean[clean != 0], 0.01)

@@ -74,7 +74,7 @@ class LowRank(Codec):
         Distance of the levels of both factors, in units of the tensor.
     nmse : float
         Target for the normalized error ‖x − x̂‖²/‖x‖², between 0 and 1. The encoder ends within 2 %
-        below the target.
+        below the target; with a trellis, or factors of a few hundred values, sometimes further.
     bits : float
         Target for the bits of the payload per value, instead of an error. 0.0 stands for none; a
         spec leaves it out.
