@@ -23,7 +23,8 @@ ELEMENTS = 10_000
 FRONT = 64  # bytes in which the second third of the mutants has its flip
 SPECS = (
     *("raw", "qsgd", "qsgd:code=auto", "mxnet-2bit", "mxnet-1bit", "terngrad", "minmax", "sign"),
-    *("minifloat", "topk", "randomk", "dct8", "powersgd", "ecsq", "lowrank"),
+    *("minifloat", "topk", "randomk", "dct8", "powersgd", "ecsq", "lowrank", "lossless"),
+    *("microscale", "blockwise", "sparseloco"),
 )
 
 

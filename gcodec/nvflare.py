@@ -124,8 +124,8 @@ class FrameDecoder(DXOFilter):
     Parameters
     ----------
     max_norm : float, optional
-        Largest allowed L2 norm of all arrays of floats together. Default: any finite arrays are
-        allowed.
+        Largest allowed L2 norm of all arrays of floats and complex numbers together. Integers do
+        not count. Default: any finite arrays are allowed.
     max_elements : int
         Largest number of elements of an array; see `gcodec.Limits`.
     max_total_elements : int, optional

@@ -185,4 +185,5 @@ def nonfinite_error(values: Array | ConvertedArray, name: str = "x") -> Paramete
     count, places = find_nonfinite(on_host, most=1)
     first = places[0] if places else 0
     place = f"the first at flat index {first}"
-    return ParameterError(f"{name} holds {count} NaN or Inf, {place}: must be finite as float32")
+    kind = "" if str(values.dtype) in FLOATS8 else " as float32"
+    return ParameterError(f"{name} holds {count} NaN or Inf, {place}: must be finite{kind}")

@@ -119,7 +119,7 @@ class Integer:
         self.sent = sent
         self.unsent = unsent
         self.words = (*unsent, *sent)
-        self.allowed = " or ".join((*self.words, f"an integer from {low} to {high}"))
+        self.allowed = " or ".join((*self.words, f"an integer from {self.asked} to {high}"))
         self.nbytes = len(leb128(high + len(sent)))
 
     def check(self, name: str, value: object) -> int | str:
@@ -131,8 +131,7 @@ class Integer:
     def check_asked(self, name: str, value: int | str) -> None:
         """Raise `ParameterError` for an integer that is allowed in messages, but not in specs."""
         if isinstance(value, int) and value < self.asked:
-            allowed = f"an integer from {self.asked} to {self.high}"
-            raise ParameterError.of(name, value, " or ".join((*self.words, allowed)))
+            raise ParameterError.of(name, value, self.allowed)
 
     def parse(self, name: str, text: str) -> int | str:
         """Return the integer of a Python literal, or the word."""
@@ -161,7 +160,7 @@ class Integer:
             return self.sent[number]
         value = number - len(self.sent)
         if not self.low <= value <= self.high:
-            raise Corrupt(f"{value} must be {self.allowed}")
+            raise Corrupt(f"{value} must be an integer from {self.low} to {self.high}")
         return value
 
 
