@@ -19,7 +19,7 @@ def start(worker: Callable[..., None], size: int, *arguments: Any) -> None:
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
         worker(*arguments)
-        dist.destroy_process_group()
+        _leave()
         return
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
@@ -38,4 +38,11 @@ def _run(
         timeout=timedelta(seconds=60),
     )
     worker(*arguments)
+    _leave()
+
+
+def _leave() -> None:
+    # A thread of gloo may still wait for Python, to release the tensor of the last collective. If
+    # Python ended first, the process would abort (seen with PyTorch 2.13).
+    dist.barrier()
     dist.destroy_process_group()
