@@ -27,7 +27,7 @@ COUNTS = {
     "blockwise": (1, 2),
     "blockwise:code=auto": (9, 14),
     "blockwise:kind=meanstd16": (3, 4),
-    "sparseloco": (12, 17),
+    "sparseloco": (13, 19),
     "topk": (10, 12),
     "randomk": (6, 7),
     "dct8": (8, 12),
@@ -38,7 +38,7 @@ COUNTS = {
 }
 """Kernels that encode, and that encode and decode, by codec."""
 
-CANDIDATES = 115
+CANDIDATES = 116
 """Kernels of ``gcodec inspect`` with a budget, which tries every codec."""
 
 

@@ -47,6 +47,8 @@ from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_residual
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits, moments
+from gcodec.kernels.quantize import bin_sums
+from gcodec.kernels.quantize.scalar_quantize import put_points
 from gcodec.kernels.transform import tile_order
 from gcodec.kernels.transform.chunk_layout import Layout, gather
 from gcodec.kernels.transform.dct_select import largest, largest_of_sums
@@ -233,10 +235,8 @@ def binned(sent: np.ndarray, bins: int, sigmas: float) -> tuple[np.ndarray, np.n
         scale = np.float32(sigmas * deviation / bins)
         if not 0 < scale < math.inf:
             scale = np.float32(1)
-        rounded = np.rint(centered / scale + np.float32(bins // 2))
-        codes = np.clip(rounded, 0, bins - 1).astype(np.uint8)
-        sums = np.bincount(codes, centered.astype(np.float64), bins)
-        means = (sums / np.maximum(np.bincount(codes, minlength=bins), 1)).astype(np.float32)
+        codes, sums, counts = bin_sums.sort_into(centered, scale, bins)
+        means = (sums / np.maximum(counts, 1)).astype(np.float32)
         if not all_finite(means + shift):
             raise ParameterError("x: the mean of a bin must not exceed float32")
     return codes.reshape(sent.shape), np.concatenate([[shift, scale], means])
@@ -394,7 +394,9 @@ class SparseLoCo(SparseCodec):
         self._check_size(symbols, n)
         if not n:
             return symbols.positions, np.empty(0, np.float32)
-        values = (symbols.parameters[_NUMBERS:] + symbols.parameters[0])[symbols.bins]
+        points, values = np.zeros(256, np.float32), np.empty(symbols.bins.size, np.float32)
+        points[: self.bins] = symbols.parameters[_NUMBERS:] + symbols.parameters[0]
+        put_points(symbols.bins, points, values)
         tiles = self._tiles(n, symbols.shape)
         if tiles.columns == 1:
             return symbols.positions, values
