@@ -63,6 +63,10 @@ def _lists() -> Iterator[tuple[str, str, bytes]]:
     text = contexts.write_list([50], contexts.list_of([50], contexts.RICE)) + fixed(0, 5)
     payload = bytes([0, LANES, WIDTH, 0, 2]) + universal.to_bytes(text + 40 * "0")
     yield "exceptions: no end of the first of two gaps", "Truncated", _ecsq(WIDTH, payload)
+    text = contexts.write_list([50], contexts.list_of([50], contexts.RICE)) + fixed(0, 5) + "1"
+    text += (14 - len(text) % 8) * "0" + "1"  # the second gap, and a bit in place of a parameter
+    payload = bytes([0, LANES, WIDTH, 0, 2]) + universal.to_bytes(text + "1")
+    yield "exceptions: a bit of a parameter of symbols", "Truncated", _ecsq(WIDTH, payload)
 
 
 def _replaced(string: contexts.String, text: str) -> bytes:
