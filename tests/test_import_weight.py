@@ -121,7 +121,8 @@ def test_modules_of_codecs_are_attributes() -> None:
         "import gcodec\n"
         "assert callable(gcodec.codecs.dct8.to_panthalia)\n"
         "assert gcodec.codecs.patch.Patch is gcodec.codecs.Patch\n"
-        "assert not hasattr(gcodec.codecs, 'absent')"
+        "assert not hasattr(gcodec.codecs, 'absent')\n"
+        "assert {'MXNet1Bit', 'Patch', 'Sign', 'mxnet', 'parse'} <= {*dir(gcodec.codecs)}"
     )
     loaded(code)
 

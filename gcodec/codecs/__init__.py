@@ -136,6 +136,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    classes = (cls.__name__ for cls in registered(with_base=True).values())
+    return sorted({*globals(), *_MODULES, *classes})
+
+
 class _Callable(types.ModuleType):
     def __call__(self) -> dict[str, type[Codec]]:
         """Return the codec classes that encode a tensor by itself, by name, in order of ids."""
