@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from reference import frame as frames
 from reference import leb128, positions, tabled, universal
 from reference.universal import fixed, rice
 
 import gcodec
-from fuzz.crafted_lists import wrong_lists
+from fuzz.crafted_lists import frame_of_text, wrong_lists
 from fuzz.crafted_tables import wrong_tables
 from fuzz.targets import CODES
 from gcodec import entropy
@@ -76,17 +75,11 @@ def crafted() -> Iterator[Crafted]:
         yield Crafted(*wrong_table)
 
 
-def _frame(codec: int, n: int, params: bytes, scalars: bytes, text: str) -> bytes:
-    payload = universal.to_bytes(text)
-    frame: bytes = frames.build(codec, 1, (n,), params, scalars, payload, len(text))
-    return frame
-
-
 def _qsgd(form: int, scalars: bytes, text: str) -> bytes:
     """Return a frame of Rice codewords for eight levels up to 2^24 − 1 and the norm 1."""
     params = leb128.encode(2**24 - 1) + bytes([form, 0, 0, 1])
     norm = universal.to_text(struct.pack(">f", 1))
-    return _frame(2, 8, params, scalars, norm + text)
+    return frame_of_text(2, 8, params, scalars, norm + text)
 
 
 def _wide_rice() -> Iterator[Crafted]:
@@ -104,7 +97,7 @@ def _wide_rice() -> Iterator[Crafted]:
 
 def _topk(index: str, n: int, k: int, text: str) -> bytes:
     params = bytes([0, positions.CODES.index(index)]) + leb128.encode(k + 1)
-    return _frame(9, n, params, b"", k * VALUE + text)
+    return frame_of_text(9, n, params, b"", k * VALUE + text)
 
 
 def _sparse(data: bytes, key: bytes | None = None) -> Any:

@@ -26,12 +26,21 @@ def wrong_lists() -> Iterator[tuple[str, str, bytes]]:
         yield f"exceptions: {name}", error, _frame(1, count, ROW + text)
 
 
-def _frame(rows: int, exceptions: int, text: str) -> bytes:
-    n = WIDTH * rows
-    head = bytes([TABLE, LANES, WIDTH, 0]) + leb128.encode(exceptions)
-    payload = head + universal.to_bytes(text)
-    frame: bytes = frames.build(13, 1, (n,), b"", SCALARS, payload, 8 * len(payload))
+def frame_of_text(codec: int, n: int, params: bytes, scalars: bytes, text: str) -> bytes:
+    """Return a frame of n float32 elements, whose payload consists of the bits in a text."""
+    payload = universal.to_bytes(text)
+    frame: bytes = frames.build(codec, 1, (n,), params, scalars, payload, len(text))
     return frame
+
+
+def ecsq_frame(n: int, payload: bytes) -> bytes:
+    """Return a frame of ecsq with n elements."""
+    return frame_of_text(13, n, b"", SCALARS, universal.to_text(payload))
+
+
+def _frame(rows: int, exceptions: int, text: str) -> bytes:
+    head = bytes([TABLE, LANES, WIDTH, 0]) + leb128.encode(exceptions)
+    return ecsq_frame(WIDTH * rows, head + universal.to_bytes(text))
 
 
 def _list_head(code: int, shift: int = 0, least: int = 1) -> str:

@@ -14,7 +14,7 @@ from reference import ans, contexts, dct8, frame, leb128, lowrank, sparseloco, u
 from reference.universal import fixed
 
 import gcodec
-from fuzz.crafted_lists import SCALARS
+from fuzz.crafted_lists import ecsq_frame, frame_of_text
 from gcodec.entropy.huffman import code_lengths
 
 WIDTH, LANES = 8, 2
@@ -29,11 +29,6 @@ def wrong_tables() -> Iterator[tuple[str, str | None, bytes, READ]]:
     for name, counts in (("below 0", (0, -1)), ("above 2^62", (1, 127)), ("of 17", 17 * (1,))):
         yield f"counts {name}", "ParameterError", np.int8(counts).tobytes(), _lengths_of
     yield "block means that are added", None, _block_means(), _added
-
-
-def _ecsq(n: int, payload: bytes) -> bytes:
-    data: bytes = frame.build(13, 1, (n,), b"", SCALARS, payload, 8 * len(payload))
-    return data
 
 
 def _string(rows: list[int]) -> contexts.String:
@@ -53,20 +48,24 @@ def _lists() -> Iterator[tuple[str, str, bytes]]:
         text = fixed(contexts.HUFFMAN, 2) + fixed(0, 2) + fixed(50, 7) + fixed(len(lengths) - 1, 8)
         text += "".join(map(_nibble, lengths)) + words
         payload = _replaced(_string(rows), text)
-        yield f"scales of zeros: too {name}", "Corrupt", _ecsq(2 * WIDTH, payload)
+        yield f"scales of zeros: too {name}", "Corrupt", ecsq_frame(2 * WIDTH, payload)
     string = _string([0])._replace(table=contexts.Table(40, [MODEL]))
     text = fixed(contexts.HUFFMAN, 2) + fixed(0, 2) + fixed(50, 7) + fixed(1, 8) + "00000001"
     payload = _replaced(string, text + contexts.table_text(string.table))
-    yield "scales of zeros: bits of a class table for a word", "Corrupt", _ecsq(WIDTH, payload)
+    yield (
+        "scales of zeros: bits of a class table for a word",
+        "Corrupt",
+        ecsq_frame(WIDTH, payload),
+    )
     head = bytes([0, LANES, WIDTH, 0, 0])
-    yield "scales: half a head of an unknown code", "Truncated", _ecsq(WIDTH, head + b"\xc0")
+    yield "scales: half a head of an unknown code", "Truncated", ecsq_frame(WIDTH, head + b"\xc0")
     text = contexts.write_list([50], contexts.list_of([50], contexts.RICE)) + fixed(0, 5)
     payload = bytes([0, LANES, WIDTH, 0, 2]) + universal.to_bytes(text + 40 * "0")
-    yield "exceptions: no end of the first of two gaps", "Truncated", _ecsq(WIDTH, payload)
+    yield "exceptions: no end of the first of two gaps", "Truncated", ecsq_frame(WIDTH, payload)
     text = contexts.write_list([50], contexts.list_of([50], contexts.RICE)) + fixed(0, 5) + "1"
     text += (14 - len(text) % 8) * "0" + "1"  # the second gap, and a bit in place of a parameter
     payload = bytes([0, LANES, WIDTH, 0, 2]) + universal.to_bytes(text + "1")
-    yield "exceptions: a bit of a parameter of symbols", "Truncated", _ecsq(WIDTH, payload)
+    yield "exceptions: a bit of a parameter of symbols", "Truncated", ecsq_frame(WIDTH, payload)
 
 
 def _replaced(string: contexts.String, text: str) -> bytes:
@@ -93,7 +92,7 @@ def _class_tables() -> Iterator[tuple[str, str, bytes]]:
     }
     for name, line in wrong.items():
         text = contexts.lead(string, head + line, {}) + symbols
-        yield f"classes: {name}", "Corrupt", _ecsq(WIDTH, universal.to_bytes(text))
+        yield f"classes: {name}", "Corrupt", ecsq_frame(WIDTH, universal.to_bytes(text))
     large = fixed(12, 4) + fixed(0, 11)  # the frequency 2048
     for name, line, left in (
         ("no largest magnitude", "", 6),
@@ -107,7 +106,7 @@ def _class_tables() -> Iterator[tuple[str, str, bytes]]:
             )
             if -len(text) % 8 == left % 8:
                 payload = universal.to_bytes(text + left * "0")
-                yield f"classes: {name}", "Truncated", _ecsq(WIDTH * rows, payload)
+                yield f"classes: {name}", "Truncated", ecsq_frame(WIDTH * rows, payload)
 
 
 def _frames() -> Iterator[tuple[str, str | None, bytes]]:
@@ -119,13 +118,17 @@ def _frames() -> Iterator[tuple[str, str | None, bytes]]:
     chunks = dct8.Setting((64,), 32)
     levels = [(j % 2, 127 - 4 * j) for j in range(32)]
     text = dct8.text_of(chunks, [dct8.Chunk((0x3F800000,), [*range(32)], levels)], 64)
-    yield "magnitudes of fixed width", None, _frame(11, 64, dct8.parameters(chunks), text)
+    yield (
+        "magnitudes of fixed width",
+        None,
+        frame_of_text(11, 64, dct8.parameters(chunks), b"", text),
+    )
 
     tiles = sparseloco.Setting(1, 4)
     numbers = [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     payload, nbits = sparseloco.write(sparseloco.Message(tiles, [0, 1], [0, 0], numbers), 8)
     text, params = universal.to_text(payload)[:nbits], sparseloco.parameters(tiles)
-    yield "two positions in a tile", "Corrupt", _frame(19, 8, params, text)
+    yield "two positions in a tile", "Corrupt", frame_of_text(19, 8, params, b"", text)
 
     norm = universal.to_text(bytes.fromhex("3f800000"))
     for name, error, code, text in (
@@ -133,12 +136,7 @@ def _frames() -> Iterator[tuple[str, str | None, bytes]]:
         ("no end of a frequency", "Truncated", 4, _nibble(12) + _nibble(12) + "00"),
     ):
         params = leb128.encode(1) + bytes([0, 0, 0, code])
-        yield name, error, _frame(2, 8, params, norm + text)
-
-
-def _frame(codec: int, n: int, params: bytes, text: str) -> bytes:
-    data: bytes = frame.build(codec, 1, (n,), params, b"", universal.to_bytes(text), len(text))
-    return data
+        yield name, error, frame_of_text(2, 8, params, b"", norm + text)
 
 
 def _nibble(number: int) -> str:

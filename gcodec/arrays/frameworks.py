@@ -15,13 +15,11 @@ import numpy as np
 
 from gcodec.runtime import Array
 from gcodec.runtime.device import adopted, cuda_device
+from gcodec.wire.primitives import FLOATS8
 
 FAILURES = (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError)
 
-_OWN_DTYPES = {
-    name: np.dtype(getattr(ml_dtypes, name))
-    for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")
-}
+_OWN_DTYPES = {name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", *FLOATS8)}
 """Dtypes that NumPy itself lacks, as do several ways to hand over memory."""
 _BFLOAT16 = _OWN_DTYPES["bfloat16"]
 CUDA_DEVICE = 2  # DLPack's code

@@ -29,7 +29,6 @@ from gcodec.wire.primitives import FLOATS8, INTEGERS
 
 NonFinite = Literal["raise", "zero", "propagate"]
 _POLICIES = get_args(NonFinite)
-_FLOAT8_NONFINITE = {"float8_e4m3fn": 0x7F, "float8_e5m2": 0x7C}  # least magnitude of NaN or Inf
 
 
 def check_nonfinite(nonfinite: object) -> None:
@@ -69,13 +68,13 @@ def with_policy(tensor: Tensor, nonfinite: NonFinite, *, segments: bool = False)
 
 def _float8_with_policy(tensor: Tensor, nonfinite: NonFinite) -> Tensor:
     """Do what `with_policy` does for floats of 8 bits, or their bit patterns."""
-    bits = tensor.values.view(np.uint8)
-    is_finite = np.arange(256) & 0x7F < _FLOAT8_NONFINITE[tensor.dtype]  # of each bit pattern
+    bits, kind = tensor.values.view(np.uint8), NUMPY_DTYPES[tensor.dtype]
+    is_finite = np.isfinite(np.arange(256, dtype=np.uint8).view(kind))  # of each bit pattern
     if not host(byte_counts(bits))[~is_finite].any():
         return tensor
     patterns = host(bits)
     if nonfinite == "raise":
-        raise nonfinite_error(patterns.view(NUMPY_DTYPES[tensor.dtype]))
+        raise nonfinite_error(patterns.view(kind))
     zeroed = beside(patterns * is_finite[patterns], bits)
     return tensor._replace(values=zeroed.view(tensor.values.dtype))
 
@@ -138,11 +137,10 @@ def check_new_residual(
 
 def has_nonfinite(values: np.ndarray) -> bool:
     """Return whether an array on the host, of any dtype, contains NaN or Inf."""
-    with np.errstate(invalid="ignore"):  # NumPy warns of a signaling NaN in bfloat16
-        try:
-            return not np.isfinite(values).all()
-        except TypeError:  # it contains no numbers
-            return False
+    try:
+        return find_nonfinite(values, most=0)[0] > 0
+    except TypeError:  # it contains no numbers
+        return False
 
 
 def find_nonfinite(values: Any, most: int = 3) -> tuple[int, tuple[int, ...]]:

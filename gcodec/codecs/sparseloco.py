@@ -47,7 +47,7 @@ from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_residual
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits, moments
-from gcodec.kernels.quantize import bin_sums
+from gcodec.kernels.quantize.quantiles import CODES, sums_of_codes
 from gcodec.kernels.quantize.scalar_quantize import put_points
 from gcodec.kernels.transform import tile_order
 from gcodec.kernels.transform.chunk_layout import Layout, gather
@@ -235,8 +235,14 @@ def binned(sent: np.ndarray, bins: int, sigmas: float) -> tuple[np.ndarray, np.n
         scale = np.float32(sigmas * deviation / bins)
         if not 0 < scale < math.inf:
             scale = np.float32(1)
-        codes, sums, counts = bin_sums.sort_into(centered, scale, bins)
-        means = (sums / np.maximum(counts, 1)).astype(np.float32)
+        codes = np.empty(flat.size, np.uint8)
+        sums, counts = np.zeros(CODES), np.zeros(CODES, np.int64)
+        for start in range(0, flat.size, _PART):
+            own = slice(start, start + _PART)
+            numbers = np.rint(centered[own] / scale + np.float32(bins // 2))
+            codes[own] = np.clip(numbers, 0, bins - 1)
+            sums_of_codes(centered[own], codes[own], sums, counts)
+        means = (sums[:bins] / np.maximum(counts[:bins], 1)).astype(np.float32)
         if not all_finite(means + shift):
             raise ParameterError("x: the mean of a bin must not exceed float32")
     return codes.reshape(sent.shape), np.concatenate([[shift, scale], means])

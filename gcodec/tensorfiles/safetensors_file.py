@@ -57,12 +57,8 @@ def _format_error(error: SafetensorError, path: Path) -> FormatError:
 def _is_truncated(path: Path) -> bool:
     """Tell whether a damaged file is too short, which the library does not report."""
     try:
-        with open(path, "rb") as file:
-            head = read_head(file)
-        header = json.loads(head[LENGTH_NBYTES:])
-        header.pop("__metadata__", None)
-        ends = [tensor["data_offsets"][1] for tensor in header.values()]
-        return bool(len(head) + max(ends, default=0) > path.stat().st_size)
+        ends = (end for _, end in _places(path).values())
+        return max(ends, default=0) > path.stat().st_size
     except Truncated:
         return True
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
@@ -87,6 +83,16 @@ def read_head(file: BinaryIO) -> bytes:
     if size < LENGTH_NBYTES + length:
         raise Truncated("the file ends within its header", size)
     return head + file.read(length)
+
+
+def _places(path: Path) -> dict[str, tuple[int, int]]:
+    """Return the first byte of each tensor of a file, and the byte after it."""
+    with open(path, "rb") as file:
+        head = read_head(file)
+    header = json.loads(head[LENGTH_NBYTES:])
+    header.pop("__metadata__", None)
+    offsets = {name: tensor["data_offsets"] for name, tensor in header.items()}
+    return {name: (len(head) + start, len(head) + end) for name, (start, end) in offsets.items()}
 
 
 class SafetensorsDump(Dump):
@@ -116,8 +122,9 @@ class SafetensorsDump(Dump):
         description, dtype, elements = loadable(entry)
         nbytes = elements * dtype.itemsize
         self.limits.check(description, elements, nbytes, nbytes)
-        if entry.dtype in FLOATS8:  # of which the library makes no arrays of NumPy
-            array: Array = np.fromfile(self.path, dtype, elements, offset=self._starts[entry.name])
+        if entry.dtype in FLOATS8:  # the library cannot return these as arrays of NumPy
+            start, _ = self._places[entry.name]
+            array: Array = np.fromfile(self.path, dtype, elements, offset=start)
             if array.size < elements:
                 raise Truncated(f"{description} has {array.size} of {elements} bytes")
             return array.reshape(entry.shape)
@@ -128,13 +135,8 @@ class SafetensorsDump(Dump):
         return native(array)
 
     @functools.cached_property
-    def _starts(self) -> dict[str, int]:
-        """Byte of the file where each tensor begins."""
-        with open(self.path, "rb") as file:
-            head = read_head(file)
-        header = json.loads(head[LENGTH_NBYTES:])
-        header.pop("__metadata__", None)
-        return {name: len(head) + tensor["data_offsets"][0] for name, tensor in header.items()}
+    def _places(self) -> dict[str, tuple[int, int]]:
+        return _places(self.path)
 
     def _close(self) -> None:
         self._file.__exit__(None, None, None)

@@ -659,21 +659,28 @@ def test_workers_with_states_of_different_checkpoints_are_refused() -> None:
         assert "the ranks differ: digest of the outer state=" in errors[1]
 
 
+def refused_twice(own: Worker) -> list[str]:
+    """Train for two rounds whose exchange is refused; return the errors."""
+    errors = []
+    for _ in range(2):
+        with pytest.raises(GcodecError) as caught:
+            own.train(range(3))
+        errors.append(str(caught.value))
+    return errors
+
+
 @pytest.mark.parametrize("lone", [0, 1])
 def test_worker_that_alone_loads_another_outer_state_is_refused(lone: int) -> None:
     """At the same step; only this worker sends a digest at first, and all of them after that."""
 
     def worker(communicator: Any) -> list[str]:
-        own, errors = Worker(communicator), []
+        own = Worker(communicator)
         own.train(range(3))
         state = own.diloco.state_dict()
         other = {**state, "outer": {n: x + 1 for n, x in state["outer"].items()}}
         if own.rank == lone:
             own.diloco.load_state_dict(other)
-        for _ in range(2):
-            with pytest.raises(GcodecError) as caught:
-                own.train(range(3))
-            errors.append(str(caught.value))
+        errors = refused_twice(own)
         own.diloco.load_state_dict(state)
         own.train(range(3))
         return errors
@@ -687,16 +694,13 @@ def test_worker_that_alone_loads_another_outer_state_is_refused(lone: int) -> No
 
 def test_worker_that_returns_to_another_round_is_named() -> None:
     def worker(communicator: Any) -> list[str]:
-        own, errors = Worker(communicator), []
+        own = Worker(communicator)
         own.train(range(3))
         state = own.diloco.state_dict()
         own.train(range(3))
         if own.rank == 1:
             own.diloco.load_state_dict(state)
-        for _ in range(2):
-            with pytest.raises(GcodecError) as caught:
-                own.train(range(3))
-            errors.append(str(caught.value))
+        errors = refused_twice(own)
         own.diloco.regroup(communicator)
         own.train(range(3))
         return errors

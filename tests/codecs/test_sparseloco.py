@@ -126,6 +126,25 @@ def test_bits_of_a_sent_value() -> None:
     assert 8 * (message["idxs"].nbytes + message["vals"].nbytes) == 20 * sent
 
 
+@pytest.mark.parametrize("bins", [2, 3, 4, 16, 255, 256])
+@pytest.mark.parametrize("unit", [1.0, 1e-40, 1e-30, 1e37])
+def test_bins_and_their_means_equal_those_of_whole_arrays(bins: int, unit: float) -> None:
+    """Of more values than are binned at a time."""
+    x = np.random.default_rng(bins).laplace(size=600_000)
+    with np.errstate(under="ignore"):
+        x = (x * unit).astype(np.float32)
+    codes, (shift, scale, *means) = sparseloco.binned(x, bins, 6.0)
+    with np.errstate(under="ignore", over="ignore"):
+        centered = x - shift
+        numbers = np.rint(centered / scale + np.float32(bins // 2))
+    expected = np.clip(numbers, 0, bins - 1).astype(np.uint8)
+    np.testing.assert_array_equal(codes, expected)
+    assert set(codes) >= {0, bins // 2, bins - 1}
+    sums = np.bincount(expected, centered.astype(np.float64), bins)  # in order
+    in_order = sums / np.maximum(np.bincount(expected, minlength=bins), 1)
+    np.testing.assert_array_equal(np.float32(means), in_order.astype(np.float32))
+
+
 @pytest.mark.parametrize("shape", [(96,), (24, 16), (128, 192)])
 @pytest.mark.parametrize("bins", [2, 4, 64])
 def test_frames_contain_the_messages_of_templar(shape: tuple[int, ...], bins: int) -> None:

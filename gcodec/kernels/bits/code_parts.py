@@ -66,8 +66,8 @@ def pack_signs_first(symbols: np.ndarray, fmt: MiniFloat) -> np.ndarray:
 def changed(codes: np.ndarray, fmt: MiniFloat | BlockFormat, change: Change) -> np.ndarray:
     """Replace (n,) codes, one byte each, by parts of them, on the calling thread."""
     sign, mantissa = fmt.width - 1, fmt.mantissa
-    # Distances by which the code moves to the left and to the right, and the bits that are kept
-    # of it; then the same for the bit of the sign.
+    # Of each change: the left shift, the right shift and the mask of the code, and then the same
+    # for its sign bit, which is shifted to the right first.
     moves = {
         "exponents": (0, mantissa, (1 << fmt.exponent) - 1, 0, 0, 0),
         "planes": (0, 0, (1 << mantissa) - 1, mantissa, sign, 1 << mantissa),

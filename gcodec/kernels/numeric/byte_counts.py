@@ -83,8 +83,8 @@ def estimated_counts(
 
 @kernel("in int64[], int64, int64, int64, int64, out int64[]", vectorized=False)
 def _estimate(counts, n, sampled, low, high, out):
-    # counts.size == out.size == _VALUES; no count is above `sampled`. The product of counts[value]
-    # and n could exceed 63 bits, as for 2^34 bytes most of which are equal. So n is divided first.
+    # counts.size == out.size == _VALUES; no count is above `sampled`. n is divided first, because
+    # counts[value] * n would overflow for 2^34 bytes that are nearly all equal.
     times, rest = n // sampled, n % sampled
     for value in range(_VALUES):
         may_occur = low <= high and (value == 0 or low <= value <= high)
