@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         decode_sparse,
         decode_sum,
         encode,
+        encode_many,
         iter_frames,
         warmup,
     )
@@ -90,6 +91,7 @@ __all__ = [
     "decode_sparse",
     "decode_sum",
     "encode",
+    "encode_many",
     "encode_patch",
     "entropy",
     "inspect",

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from strategies import DTYPES
 
 import gcodec
 from gcodec import Feedback, ParameterError
@@ -274,14 +275,32 @@ def test_state_dict_restores_groups() -> None:
     assert feedback.compress_many(gradients(1)) == again.compress_many(gradients(1))
 
 
-def test_track_and_other_arrays_have_their_own_frames() -> None:
+def test_tracked_tensors_have_their_own_frames() -> None:
     tracked = Feedback("sign", track=True)
     message = tracked.compress_many(gradients(0, ["a", "b"]))
     assert [frame.name for frame in gcodec.iter_frames(message)] == ["a", "b"]
     assert tracked.l1_norms("a").gradient > 0
-    wide = {name: x.astype(np.float64) for name, x in gradients(0, ["a", "b"]).items()}
-    message = Feedback("sign").compress_many(wide)
-    assert [frame.dtype for frame in gcodec.iter_frames(message)] == ["float64", "float64"]
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+def test_small_tensors_of_one_dtype_share_a_frame(dtype: str) -> None:
+    feedback, sent = Feedback("sign"), dict.fromkeys("abc", 0.0)
+    for step in range(4):
+        grads = gradients(step, ["a", "b", "c"])
+        grads |= {name: grads[name].astype(DTYPES[dtype]) for name in "ab"}
+        message = feedback.compress_many(grads)
+        frames = list(gcodec.iter_frames(message))
+        decoded = gcodec.decode_many(message)
+        if dtype == "float32":
+            assert [frame.shape for frame in frames[1:]] == [(93,)]
+        else:
+            assert [frame.name for frame in frames] == ["\\members", None, "c"]
+            assert (frames[1].dtype, frames[1].shape) == (dtype, (85,))
+        assert decoded["a"].dtype == DTYPES[dtype]
+        for name, x in decoded.items():
+            sent[name] = sent[name] + grads[name].astype(np.float64) - x
+    for name, left in sent.items():
+        assert np.allclose(feedback.residual(name), left, atol=1e-5)
 
 
 def test_keys() -> None:

@@ -75,11 +75,11 @@ class Model:
 
     def compress(self, grads: dict[str, np.ndarray], below: int, key: Any) -> bytes:
         before, after, message = {}, dict[str, State](), b""
-        groups = dict[int, list[str]]()
+        groups = dict[tuple[int, str], list[str]]()
         for name, x in grads.items():
             before[name] = self.states.get(name, State(np.zeros(x.shape, np.float32)))
-            if x.dtype == np.float32 and 0 < x.size < below:
-                groups.setdefault(id(self.codec_of(name, x)), []).append(name)
+            if 0 < x.size < below:
+                groups.setdefault((id(self.codec_of(name, x)), str(x.dtype)), []).append(name)
         for names in groups.values():
             if len(names) > 1:
                 x, residual = (

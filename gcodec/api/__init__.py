@@ -1,5 +1,6 @@
-"""The functions that users call: `frames` encodes and decodes tensors, `files` trees of tensors.
+"""The functions that users call.
 
+`frames` encodes and decodes tensors, `messages` many tensors, and `files` trees of tensors.
 Codecs do the work, `gcodec.frame` defines the bytes of a frame, and `gcodec.tensorfiles` those of
 a file.
 """
@@ -7,7 +8,6 @@ a file.
 from gcodec.api.frames import (
     decode,
     decode_add,
-    decode_many,
     decode_range,
     decode_sparse,
     decode_sum,
@@ -15,6 +15,7 @@ from gcodec.api.frames import (
     iter_frames,
     warmup,
 )
+from gcodec.api.messages import decode_many, encode_many
 
 __all__ = [
     "decode",
@@ -24,6 +25,7 @@ __all__ = [
     "decode_sparse",
     "decode_sum",
     "encode",
+    "encode_many",
     "iter_frames",
     "warmup",
 ]

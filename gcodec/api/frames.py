@@ -12,23 +12,14 @@ import numpy as np
 from gcodec.arrays.large_bytes import LEAST_NBYTES
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite, check_top, with_policy
 from gcodec.arrays.protocols import BytesLike, TensorLike
-from gcodec.arrays.source import byte_buffer, byte_view, inspect, shares_memory, writable_bytes
+from gcodec.arrays.source import byte_buffer, inspect, shares_memory, writable_bytes
 from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse_encoder
-from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Truncated
-from gcodec.frame import (
-    MEMBERS_NAME,
-    Frame,
-    FrameLike,
-    FrameSum,
-    Member,
-    check_key,
-    cut,
-    members_of,
-)
+from gcodec.errors import ParameterError
+from gcodec.frame import Frame, FrameLike, FrameSum, check_key
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import max_abs_bits
-from gcodec.limits import MAX_TENSORS, NO_LIMITS, Limits
+from gcodec.limits import NO_LIMITS, Limits
 from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
 from gcodec.runtime import jit, kernel_cache
@@ -542,77 +533,6 @@ def iter_frames(
             frame, start = Frame.read(contents, start, limits, key)
         yield frame
         number += 1
-
-
-def decode_many(
-    message: bytes | bytearray | memoryview,
-    *,
-    limits: Limits | None = None,
-    key: bytes | None = None,
-) -> dict[str, np.ndarray]:
-    """Decode a message of many tensors, such as that of `Feedback.compress_many`.
-
-    Parameters
-    ----------
-    message : bytes-like
-        Frames without gaps.
-    limits, key
-        See `decode`. The limits also hold for the sum of all tensors.
-
-    Returns
-    -------
-    dict
-        Tensors by name, in the order of the message.
-
-    Raises
-    ------
-    FormatError
-        If the message is damaged, has a tensor without a name or two of the same name, exceeds
-        the limits, or has more than 65,536 tensors.
-    TypeError
-        If `message` is not bytes-like; `gcodec.load_file` reads a file.
-
-    Examples
-    --------
-    >>> import gcodec, numpy as np
-    >>> message = gcodec.Feedback("raw").compress_many({"a": np.ones(2), "b": np.zeros((1, 2))})
-    >>> {name: x.shape for name, x in gcodec.decode_many(message).items()}
-    {'a': (2,), 'b': (1, 2)}
-    """
-    limits = Limits.or_default(limits)
-    data = byte_view(message, "message")  # no path, which iter_frames would open
-    tensors: dict[str, np.ndarray] = {}
-    members: list[Member] | None = None
-    elements = nbytes = 0
-    for number, frame in enumerate(iter_frames(data, limits=limits, key=key)):
-        elements, nbytes = elements + frame.size, nbytes + frame.size * ITEMSIZE[frame.dtype]
-        limits.check("the message", elements, nbytes)
-        if members is None and frame.name == MEMBERS_NAME:
-            with located(f"frame {number}", default=None):
-                members = members_of(frame)
-            continue
-        if members is None:
-            if frame.name is None:
-                raise Corrupt(f"frame {number} has no name")
-            members, places = [Member(frame.name, frame.shape)], [(0, frame.size)]
-        else:
-            with located(f"frame {number}", default=None):
-                places = cut(frame, members)
-        if len(tensors) + len(members) > MAX_TENSORS:
-            raise LimitExceeded(f"more than {MAX_TENSORS} tensors in one message")
-        flat = frame.decode().reshape(-1)
-        for member, (start, end) in zip(members, places, strict=True):
-            if member.name in tensors:
-                raise Corrupt(f"frame {number}: {member.name!r} occurs twice")
-            try:
-                tensors[member.name] = flat[start:end].reshape(member.shape)
-            except ValueError:
-                shape = f"the shape of the member {member.name!r}"
-                raise Corrupt(f"frame {number}: no array has {shape}") from None
-        members = None
-    if members is not None:
-        raise Truncated("the message ends after a list of members")
-    return tensors
 
 
 def _contents(data: Any) -> tuple[Any, int]:

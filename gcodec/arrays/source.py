@@ -138,7 +138,7 @@ class Source(NamedTuple):
         ImportError, RuntimeError
             See `gcodec.runtime.device.CupyDevice`.
         """
-        array, dtype = self._array_and_dtype()
+        array, dtype = self.array_and_dtype()
         if dtype not in (DTYPE_CODES if all_dtypes else FLOATS):
             raise self.dtype_error(dtype)
         if array.ndim > MAX_NDIM:
@@ -151,7 +151,14 @@ class Source(NamedTuple):
             values = _device_values(self.device.flat(array), dtype)
         return Tensor(values, dtype, tuple(array.shape))
 
-    def _array_and_dtype(self) -> tuple[Array, str]:
+    def array_and_dtype(self) -> tuple[Array, str]:
+        """View the array, as CuPy's or else as NumPy's; also return the name of its dtype.
+
+        Raises
+        ------
+        TypeError
+            See `as_numpy`.
+        """
         if self.resident is not None:
             return self.resident, self.dtype
         array = self.as_numpy()

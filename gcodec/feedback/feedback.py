@@ -25,7 +25,6 @@ from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import Source, Tensor, inspect
 from gcodec.codec import Codec, CodecLike, Symbols
 from gcodec.codecs import parse_encoder
-from gcodec.codecs.raw import Raw
 from gcodec.errors import ParameterError, brief
 from gcodec.feedback.state_dict import read_state, write_state
 from gcodec.feedback.states import (
@@ -37,21 +36,20 @@ from gcodec.feedback.states import (
     is_no_residual,
     no_residual,
 )
-from gcodec.frame import MEMBERS_NAME, Frame, Member, check_key, write_members
+from gcodec.frame import GROUP_BELOW, Frame, SharedFrame, check_key, check_many, shared_frames
 from gcodec.kernels.bits import signs
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import all_finite_corrected, max_abs_bits
-from gcodec.limits import MAX_TENSORS
 from gcodec.payload import Payload, Selection
 from gcodec.policy import Policy
 from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import prefetch, resolved
 from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.memory import clear
-from gcodec.wire.kinds import check_between, check_integer, check_mapping
-from gcodec.wire.primitives import encode_name
+from gcodec.wire.kinds import check_between
+from gcodec.wire.primitives import FLOATS, encode_name
 
 
 def derive_seed(seed: int, *, name: str, step: int = 0, rank: int = 0) -> int:
@@ -283,13 +281,17 @@ class Feedback:
                 return frame, symbols
 
     def compress_many(
-        self, grads: Mapping[str, TensorLike], *, group_below: int = 4096, key: bytes | None = None
+        self,
+        grads: Mapping[str, TensorLike],
+        *,
+        group_below: int = GROUP_BELOW,
+        key: bytes | None = None,
     ) -> bytes:
         """Compress one step's gradients of many tensors as one message.
 
-        Small tensors with the same codec share a frame, as if they were one vector: its scale and
-        tables are those of all of them. Larger tensors have frames of their own, those of
-        `compress`, and are compressed on several threads.
+        Small tensors with the same codec and dtype share a frame, as if they were one vector: its
+        scale and tables are those of all of them. Larger tensors have frames of their own, those
+        of `compress`, and are compressed on several threads.
 
         Parameters
         ----------
@@ -297,8 +299,7 @@ class Feedback:
             Gradients by name; see `compress`. A step compresses each name once.
         group_below : int
             Number of elements from which on a tensor has its own frame; 0 if all have. Only
-            float32 arrays on the host share frames, and none with `track`, as it needs the norm of
-            each.
+            arrays on the host share frames, and none with `track`, as it needs the norm of each.
         key : bytes, optional
             See `compress`.
 
@@ -322,26 +323,16 @@ class Feedback:
         >>> {name: x.tolist() for name, x in gcodec.decode_many(message).items()}
         {'a': [1.0, 1.0, 1.0], 'b': [2.0, -2.0]}
         """
-        check_mapping("grads", grads)
-        most = "an integer from 0 to 2**24"
-        group_below = check_integer("group_below", group_below, 0, 1 << 24, most)
+        group_below = check_many("grads", grads, group_below)
         check_key(key)
-        if len(grads) > MAX_TENSORS:
-            raise ParameterError(
-                f"grads: has {len(grads)} tensors, must have at most {MAX_TENSORS}"
-            )
-        for name in grads:
-            if encode_name(name) == MEMBERS_NAME.encode():
-                raise ParameterError.of("name", name, f"a name other than {MEMBERS_NAME}")
-        grouped = [] if self.track else self._grouped(grads, group_below)
-        shared = {name for _, names in grouped for name in names}
-        sources = {
-            name: inspect(grads[name], f"grads[{name!r}]") for name in grads if name not in shared
-        }
+        sources = {name: inspect(grad, f"grads[{name!r}]") for name, grad in grads.items()}
+        grouped = self._grouped(sources, group_below)
+        for name in itertools.chain.from_iterable(group.arrays for group in grouped):
+            del sources[name]
         tensors = self._tensors
         with tensors.locked(grads):
             results = self._run_each(tensors, sources, key)
-            groups = self._run_groups(tensors, grads, grouped, key)
+            groups = [self._run_group(tensors, group, key) for group in grouped]
             self._finish_many(tensors, results.values(), groups)
         frames = [frame for group in groups for frame in group.frames]
         return joined([*frames, *(frame for frame, _, _ in results.values())])
@@ -387,71 +378,37 @@ class Feedback:
             for name, (step, symbols) in steps.items()
         }
 
-    def _run_groups(
-        self,
-        tensors: Tensors,
-        grads: Mapping[str, TensorLike],
-        groups: Iterable[tuple[Codec, list[str]]],
-        key: bytes | None,
-    ) -> list[GroupStep]:
-        """Run a step of each of the groups that `_grouped` returned, without finishing it."""
-        return [
-            self._run_group(tensors, codec, {name: np.asarray(grads[name]) for name in names}, key)
-            for codec, names in groups
-        ]
+    def _grouped(self, sources: Mapping[str, Source], group_below: int) -> list[SharedFrame]:
+        """Return the groups of small tensors that share frames; see `compress_many`."""
+        if self.track:
+            return []
+        return shared_frames(sources, self._codec_of, group_below, FLOATS)
 
-    def _grouped(
-        self, grads: Mapping[str, TensorLike], group_below: int
-    ) -> list[tuple[Codec, list[str]]]:
-        """Return the codec of each group of tensors that share a frame, and their names."""
-        groups: dict[int, tuple[Codec, list[str]]] = {}  # by the identity of the codec
-        for name, grad in grads.items():
-            if type(grad) is not np.ndarray or grad.dtype != np.float32:
-                continue
-            if 0 < grad.size < group_below:
-                codec = self.codec
-                if isinstance(codec, Policy):
-                    codec = codec.codec(name, grad.shape, "float32")
-                groups.setdefault(id(codec), (codec, []))[1].append(name)
-        return [(codec, names) for codec, names in groups.values() if len(names) > 1]
-
-    def _run_group(
-        self, tensors: Tensors, codec: Codec, grads: dict[str, np.ndarray], key: bytes | None
-    ) -> GroupStep:
+    def _run_group(self, tensors: Tensors, group: SharedFrame, key: bytes | None) -> GroupStep:
         """Run a step of a group whose locks are held, without changing its state."""
-        names, arrays = tuple(grads), list(grads.values())
-        values = np.concatenate([array.reshape(-1) for array in arrays])
+        names, arrays = tuple(group.arrays), list(group.arrays.values())
+        tensor = inspect(group.vector(), "grads").read(segments=True)
         residual = tensors.residual_of(names, arrays)
         states = [tensors.states.get(name) for name in names]
         counts = [0 if state is None else state.memory.step for state in states]
-        seed = derive_seed(self.seed, name="\0".join(names), step=max(counts), rank=self.rank)
-        tensor = Tensor(values, "float32", values.shape)
-        codec = self._bound(codec, tensor)
-        residual, new_residual = _residuals(tensors, codec, tensor, residual)
-        step = _Step(codec, tensor, residual, new_residual, seed)
+        seed = self._seed_of(group.joined_names, max(counts))
+        step = self._step(tensors, group.codec, tensor, residual, seed)
         try:
             frame, _, _ = self._run(step, key)
         except ParameterError:
             if self.nonfinite != "propagate" or step.codec.refuses_nonfinite:
-                self._check_members(grads, residual)  # raises a better message
+                self._check_members(group.arrays, residual)  # raises a better message
             raise
-        members = [Member(name, array.shape) for name, array in grads.items()]
-        text = np.frombuffer(write_members(members), np.uint8)
-        payload = Raw().encode(text)
-        listed = Frame(payload.codec, "uint8", text.shape, payload, MEMBERS_NAME, key).to_bytes()
-        ends = list(itertools.accumulate(member.size for member in members))
-        parts = [
-            new_residual[end - member.size : end].reshape(member.shape)
-            for member, end in zip(members, ends, strict=True)
-        ]
-        return GroupStep(names, Group(new_residual, parts), counts, [listed, frame])
+        parts = group.parts(step.new_residual)
+        frames = [group.members(key), frame]
+        return GroupStep(names, Group(step.new_residual, parts), counts, frames)
 
     def _check_members(self, grads: Mapping[str, np.ndarray], residual: np.ndarray) -> None:
         """Raise the error of the first gradient of a group whose sum is not finite."""
         end = 0
         for name, grad in grads.items():
             start, end = end, end + grad.size
-            values = np.ascontiguousarray(grad).reshape(-1)
+            values = inspect(grad, _title(name)).read().values
             if self.nonfinite == "zero":
                 values = convert.finite_or_zero(values)
             own = np.ascontiguousarray(residual[start:end])
@@ -459,32 +416,45 @@ class Feedback:
 
     def _start(self, tensors: Tensors, name: str, source: Source) -> _Step:
         """Read a tensor whose lock is held, and return its step."""
-        tensor = source.read(segments=True)
-        values, before = tensor.values, tensors.states.get(name)
+        tensor, before = source.read(segments=True), tensors.states.get(name)
         if before is not None and before.array.shape != tensor.shape:
             allowed = f"{before.array.shape} for {name!r}"
             raise ParameterError.of("grad.shape", tensor.shape, allowed)
-        codec = self.codec
-        if isinstance(codec, Policy):
-            codec = codec.codec(name, tensor.shape, tensor.dtype)
-        codec = self._bound(codec, tensor)
+        codec = self._codec_of(name, tensor.shape, tensor.dtype)
         memory = Memory(no_residual(tensor.shape), 0, None) if before is None else before.memory
-        residual, new_residual = _residuals(tensors, codec, tensor, memory.residual)
+        step = self._step(
+            tensors, codec, tensor, memory.residual, self._seed_of(name, memory.step)
+        )
+        patterns = prior = None
+        if step.is_exact and codec.keeps_every_bit and source.device is not None:
+            patterns = source.read(patterns=True)
+        # A codec handles the symbols of other parameters, but not of other codecs.
+        if memory.prior is not None and type(memory.prior[0]) is type(codec):
+            prior = memory.prior[1]
+        return step._replace(prior=prior, name=name, memory=memory, patterns=patterns)
+
+    def _step(
+        self, tensors: Tensors, codec: Codec, tensor: Tensor, residual: Array, seed: int
+    ) -> _Step:
+        """Return what a step starts from, given values that are read by segments."""
+        codec = self._bound(codec, tensor)
+        residual, new_residual = _residuals(tensors, codec, tensor, residual)
         # Without a residual, codecs read what `gcodec.encode` passes to them; with one, they
         # quantize the sum of float32 values in one pass.
         is_exact = is_no_residual(residual)
         takes_segments = codec.reads_segments if is_exact else tensor.dtype != "float64"
         if not takes_segments:
-            tensor = tensor._replace(values=convert.whole(values))
-        patterns = None
-        if is_exact and codec.keeps_every_bit and source.device is not None:
-            patterns = source.read(patterns=True)
-        seed = derive_seed(self.seed, name=name, step=memory.step, rank=self.rank)
-        prior = None
-        # A codec handles the symbols of other parameters, but not of other codecs.
-        if memory.prior is not None and type(memory.prior[0]) is type(codec):
-            prior = memory.prior[1]
-        return _Step(codec, tensor, residual, new_residual, seed, prior, name, memory, patterns)
+            tensor = tensor._replace(values=convert.whole(tensor.values))
+        return _Step(codec, tensor, residual, new_residual, seed)
+
+    def _codec_of(self, name: str, shape: tuple[int, ...], dtype: str) -> Codec:
+        """Return the codec of a tensor."""
+        codec = self.codec
+        return codec.codec(name, shape, dtype) if isinstance(codec, Policy) else codec
+
+    def _seed_of(self, name: str, step: int) -> int:
+        """Return the seed of a message."""
+        return derive_seed(self.seed, name=name, step=step, rank=self.rank)
 
     def _bound(self, codec: Codec, tensor: Tensor) -> Codec:
         """Return the codec bound to a tensor, which refuses NaN and Inf itself if it can."""
@@ -705,7 +675,11 @@ class Transaction:
         return self.feedback._compress(name, source, key, keeps_symbols=keeps_symbols)
 
     def compress_many(
-        self, grads: Mapping[str, TensorLike], *, group_below: int = 4096, key: bytes | None = None
+        self,
+        grads: Mapping[str, TensorLike],
+        *,
+        group_below: int = GROUP_BELOW,
+        key: bytes | None = None,
     ) -> bytes:
         """Compress as `Feedback.compress_many` does, and record the memory of new names."""
         self.record(*grads)
@@ -731,9 +705,10 @@ class Transaction:
         """Compress the tensors that share frames, and no others; see `Feedback.compress_many`."""
         self.record(*grads)
         feedback, tensors = self.feedback, self.feedback._tensors
+        sources = {name: inspect(grad, "grad") for name, grad in grads.items()}
         with tensors.locked(grads):
-            grouped = feedback._grouped(grads, group_below)
-            groups = feedback._run_groups(tensors, grads, grouped, key)
+            grouped = feedback._grouped(sources, group_below)
+            groups = [feedback._run_group(tensors, group, key) for group in grouped]
             feedback._finish_many(tensors, [], groups)
         return groups
 

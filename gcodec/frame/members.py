@@ -10,12 +10,22 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from gcodec.arrays.source import Source
+from gcodec.codec import Codec
+from gcodec.codecs import parse_encoder
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame.frame import Frame
+from gcodec.limits import MAX_TENSORS
+from gcodec.wire.kinds import check_integer, check_mapping
 from gcodec.wire.primitives import LOG2_ADDRESSABLE, encode_name
+
+GROUP_BELOW = 4096
+"""Number of elements from which on a tensor has its own frame by default."""
 
 MEMBERS_NAME = "\\members"
 """Name of the frame that contains the list."""
@@ -45,21 +55,100 @@ class Member(NamedTuple):
         return math.prod(self.shape)
 
 
-def write_members(members: Sequence[Member]) -> bytes:
-    """Return the JSON text of the list.
+class SharedFrame(NamedTuple):
+    """Small tensors of the same codec and dtype, which share a frame.
 
-    Raises
-    ------
-    ParameterError
-        If the text exceeds `MAX_NBYTES`.
+    Attributes
+    ----------
+    codec : Codec
+    arrays : dict
+        The tensors by name, as NumPy arrays.
     """
-    text = json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
-    if len(text) > MAX_NBYTES:
-        raise ParameterError(
-            f"grads: the names and shapes of {len(members)} small tensors take {len(text)} bytes, "
-            f"and must take at most {MAX_NBYTES}; pass a lower group_below"
-        )
-    return text
+
+    codec: Codec
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def joined_names(self) -> str:
+        """The name from which the seed of the frame is derived."""
+        return "\0".join(self.arrays)
+
+    def vector(self) -> np.ndarray:
+        """Return the elements of all tensors, end to end."""
+        return np.concatenate([array.reshape(-1) for array in self.arrays.values()])
+
+    def parts(self, vector: np.ndarray) -> list[np.ndarray]:
+        """Return views of the tensors in such a vector, in their shapes."""
+        arrays = self.arrays.values()
+        ends = itertools.accumulate(array.size for array in arrays)
+        return [
+            vector[end - array.size : end].reshape(array.shape)
+            for end, array in zip(ends, arrays, strict=True)
+        ]
+
+    def members(self, key: bytes | None) -> bytes:
+        """Return the frame that lists the tensors, which precedes the frame that they share.
+
+        Raises
+        ------
+        ParameterError
+            If the list exceeds `MAX_NBYTES`.
+        """
+        members = [Member(name, array.shape) for name, array in self.arrays.items()]
+        text = json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(text) > MAX_NBYTES:
+            raise ParameterError(
+                f"the names and shapes of {len(members)} small tensors take {len(text)} bytes, "
+                f"and must take at most {MAX_NBYTES}; pass a lower group_below"
+            )
+        payload = parse_encoder("raw").encode(np.frombuffer(text, np.uint8))
+        return Frame(payload.codec, "uint8", (len(text),), payload, MEMBERS_NAME, key).to_bytes()
+
+
+def check_many(argument: str, tensors: object, group_below: object) -> int:
+    """Check the tensors and `group_below` of a message of many tensors; return the latter."""
+    check_mapping(argument, tensors)
+    assert isinstance(tensors, Mapping)
+    allowed = "an integer from 0 to 2**24"
+    group_below = check_integer("group_below", group_below, 0, 1 << 24, allowed)
+    if len(tensors) > MAX_TENSORS:
+        count = f"{len(tensors)} tensors"
+        raise ParameterError(f"{argument}: has {count}, must have at most {MAX_TENSORS}")
+    for name in tensors:
+        if encode_name(name) == MEMBERS_NAME.encode():
+            raise ParameterError.of("name", name, f"a name other than {MEMBERS_NAME}")
+    return group_below
+
+
+def shared_frames(
+    sources: Mapping[str, Source],
+    codec_of: Callable[[str, tuple[int, ...], str], Codec],
+    group_below: int,
+    dtypes: Container[str],
+) -> list[SharedFrame]:
+    """Return the groups of small tensors that share frames.
+
+    Parameters
+    ----------
+    sources : mapping
+        Tensors by name. Those on a device have their own frames, as have empty tensors.
+    codec_of : callable
+        Returns the codec for a name, a shape and a dtype.
+    group_below : int
+        Number of elements from which on a tensor has its own frame.
+    dtypes : container of str
+        Dtypes of tensors that may share a frame.
+    """
+    groups: dict[tuple[int, str], SharedFrame] = {}  # by the identity of the codec
+    for name, source in sources.items():
+        if source.device is not None or not group_below:
+            continue
+        array, dtype = source.array_and_dtype()
+        if 0 < array.size < group_below and dtype in dtypes:
+            codec = codec_of(name, array.shape, dtype)
+            group = groups.setdefault((id(codec), dtype), SharedFrame(codec, {}))
+            group.arrays[name] = array
+    return [group for group in groups.values() if len(group.arrays) > 1]
 
 
 def members_of(frame: Frame) -> list[Member]:

@@ -1,0 +1,181 @@
+"""Messages of many tensors without error feedback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from tensor_pairs import DTYPES
+
+import gcodec
+from gcodec import ParameterError
+from gcodec.feedback import derive_seed
+
+SHAPES = {"a": (7, 3), "b": (64,), "empty": (0, 4), "large": (80, 60), "c": (2, 2, 2), "one": ()}
+SMALL = ["a", "b", "c", "one"]
+SPECS = [
+    "sign",
+    "minmax:bits=4",
+    "terngrad",
+    "qsgd:bucket=64",
+    "ecsq:nmse=0.05",
+    "raw",
+    "lossless",
+]
+
+
+def tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(7)
+    return {
+        name: np.asarray(100 * rng.standard_normal(shape)).astype(dtype)
+        for name, shape in SHAPES.items()
+    }
+
+
+def same(decoded: Mapping[str, np.ndarray], sent: Mapping[str, Any]) -> bool:
+    """Return whether tensors have the names, dtypes, shapes and bits of those that were sent."""
+    return decoded.keys() == sent.keys() and all(
+        (x.dtype, x.shape, x.tobytes())
+        == (np.asarray(sent[name]).dtype, sent[name].shape, np.asarray(sent[name]).tobytes())
+        for name, x in decoded.items()
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_frames_are_those_of_encode(spec: str, dtype: str) -> None:
+    named = tensors(DTYPES[dtype])
+    listed, shared, *own = gcodec.iter_frames(gcodec.encode_many(named, spec, seed=9))
+    assert json.loads(listed.decode().tobytes()) == [[name, list(SHAPES[name])] for name in SMALL]
+    whole = np.concatenate([named[name].reshape(-1) for name in SMALL])
+    seed = derive_seed(9, name="\0".join(SMALL))
+    assert shared.to_bytes() == gcodec.encode(whole, spec, seed=seed)
+    assert [frame.name for frame in own] == ["empty", "large"]
+    for frame in own:
+        name = str(frame.name)
+        seed = derive_seed(9, name=name)
+        assert frame.to_bytes() == gcodec.encode(named[name], spec, seed=seed, name=name)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_message_is_the_first_one_of_feedback(spec: str) -> None:
+    named = tensors()
+    first = gcodec.Feedback(spec, seed=4).compress_many(named)
+    assert gcodec.encode_many(named, spec, seed=4) == first
+
+
+@pytest.mark.parametrize("group_below", [0, 22, 4096, 1 << 20])
+def test_tensors_of_all_dtypes_keep_every_bit(group_below: int) -> None:
+    named = {
+        f"{name}.{dtype}": x for dtype, kind in DTYPES.items() for name, x in tensors(kind).items()
+    }
+    named["wide"] = np.arange(9, dtype=">i4")
+    named["columns"] = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    message = gcodec.encode_many(named, "lossless", group_below=group_below)
+    decoded = gcodec.decode_many(message)
+    assert same(
+        {name: decoded[name] for name in named if name != "wide"},
+        {name: x for name, x in named.items() if name != "wide"},
+    )
+    assert np.array_equal(decoded["wide"], named["wide"])
+    count = sum(frame.name == "\\members" for frame in gcodec.iter_frames(message))
+    assert count == (len(DTYPES) if group_below else 0)
+
+
+def test_integers_remain_unchanged_beside_a_lossy_codec() -> None:
+    steps = {"steps": np.arange(3), "epoch": np.array(5), "done": np.array(True)}
+    message = gcodec.encode_many(tensors() | steps, "sign")
+    decoded = gcodec.decode_many(message)
+    assert same({name: decoded[name] for name in steps}, steps)
+    shapes = [frame.shape for frame in gcodec.iter_frames(message) if frame.dtype == "int64"]
+    assert shapes == [(4,)]  # they share a frame, too
+    kinds = {(frame.dtype, str(frame.codec)) for frame in gcodec.iter_frames(message)}
+    kinds.remove(("uint8", "raw"))  # the lists of members
+    assert kinds == {("float32", "sign"), ("int64", "raw"), ("bool", "raw")}
+
+
+def test_policy_groups_by_codec() -> None:
+    policy = gcodec.Policy({"[ab]": "raw", "*": "sign"})
+    frames = list(gcodec.iter_frames(gcodec.encode_many(tensors(), policy)))
+    assert [frame.shape for frame in frames if frame.name is None] == [(85,), (9,)]
+    assert [str(frame.codec) for frame in frames if frame.name is None] == ["raw", "sign"]
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_message_does_not_depend_on_threads(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {f"{number}": np.full(5000, number, np.float32) for number in range(20)} | tensors()
+    expected = gcodec.encode_many(named, "terngrad")
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    assert gcodec.encode_many(named, "terngrad") == expected
+
+
+def test_arrays_of_other_libraries_share_frames() -> None:
+    torch = pytest.importorskip("torch")
+    named = {name: torch.from_numpy(x).bfloat16() for name, x in tensors().items()}
+    message = gcodec.encode_many(named, "lossless")
+    assert message == gcodec.encode_many(tensors(DTYPES["bfloat16"]), "lossless")
+    feedback = gcodec.Feedback("sign")
+    names = [frame.name for frame in gcodec.iter_frames(feedback.compress_many(named))]
+    assert names == ["\\members", None, "empty", "large"]
+
+
+def test_keys() -> None:
+    message = gcodec.encode_many(tensors(), "lossless", key=b"secret")
+    assert same(gcodec.decode_many(message, key=b"secret"), tensors())
+    for frame in gcodec.iter_frames(message, key=b"secret"):
+        assert frame.key == b"secret"
+    with pytest.raises(gcodec.FormatError):
+        gcodec.decode_many(message)
+
+
+@pytest.mark.parametrize("name", ["a", "large"])
+def test_errors_name_the_tensor(name: str) -> None:
+    damaged = tensors()
+    damaged[name].reshape(-1)[-1] = np.nan
+    with pytest.raises(ParameterError, match=f"tensor '{name}': x holds 1 NaN or Inf"):
+        gcodec.encode_many(damaged, "minmax")
+    zeros = gcodec.decode_many(gcodec.encode_many(damaged, "raw", nonfinite="zero"))
+    assert same(zeros, {key: np.nan_to_num(x) for key, x in damaged.items()})
+    passed = gcodec.decode_many(gcodec.encode_many(damaged, "raw", nonfinite="propagate"))
+    assert same(passed, damaged)
+    damaged[name] = damaged[name].astype(np.complex64)
+    with pytest.raises(TypeError, match=f"'{name}'.* has dtype complex64"):
+        gcodec.encode_many(damaged, "minmax")
+    damaged[name] = np.ma.masked_array(damaged[name], True)
+    with pytest.raises(TypeError, match=f"'{name}'.* is a masked array"):
+        gcodec.encode_many(damaged, "minmax")
+
+
+@pytest.mark.parametrize(
+    ("named", "options", "text"),
+    [
+        ([("a", np.ones(3))], {}, "tensors=.*: must be a mapping of names to arrays"),
+        ({"\\members": np.ones(3)}, {}, "a name other than"),
+        ({3: np.ones(3)}, {}, "name"),
+        ({"a": np.ones(3)}, {"group_below": -1}, "group_below"),
+        ({"a": np.ones(3)}, {"key": b""}, "key"),
+        ({"a": np.ones(3)}, {"seed": -1}, "seed"),
+        ({"a": np.ones(3)}, {"nonfinite": "drop"}, "nonfinite"),
+        ({"a": np.ones(3)}, {"codec": {"x": "sign"}}, "codec"),
+        ({"a": np.ones(3), "b": np.ones(3)}, {"codec": gcodec.Policy({"b": "sign"})}, "'a'"),
+    ],
+)
+def test_invalid_arguments(named: Any, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ParameterError, match=text):
+        gcodec.encode_many(named, **{"codec": "sign"} | options)
+
+
+def test_too_many_tensors_are_refused() -> None:
+    named = dict.fromkeys(map(str, range(65537)), np.ones(1, np.float32))
+    with pytest.raises(
+        ParameterError, match="tensors: has 65537 tensors, must have at most 65536"
+    ):
+        gcodec.encode_many(named, "raw")
+
+
+def test_no_tensors() -> None:
+    assert gcodec.encode_many({}, "sign") == b""
+    assert gcodec.decode_many(b"") == {}
