@@ -16,6 +16,7 @@ from gcodec.wire.primitives import TAG_NBYTES
 
 CHECKSUM_NBYTES = 4
 _TILE = 1 << 18  # bytes that stay in a cache
+_LEAST_TILED = 1 << 21  # bytes of an array that a cache probably does not contain
 
 
 def crc32c(data: BytesLike) -> bytes:
@@ -26,8 +27,8 @@ def crc32c(data: BytesLike) -> bytes:
 
 
 def crc32c_from_memory(array: np.ndarray) -> bytes:
-    """Return the CRC-32C of an array of bytes that caches might not contain."""
-    if array.size < _TILE:
+    """Return the CRC-32C of an array of bytes; caches might not contain a large one."""
+    if array.size < _LEAST_TILED:
         return crc32c(array)
     checksum = RunningChecksum()
     checksum.update(array)

@@ -44,7 +44,6 @@ from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import lowered_range
 from gcodec.kernels.context.byte_sums import plane_sums, rounded_scales
-from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
 from gcodec.runtime import Array
@@ -98,7 +97,7 @@ class _Statistics(NamedTuple):
         if not is_exact and bits.size >= LEAST_ESTIMATED:
             if layout.is_float:
                 sample = plane.sample(shape, is_exact)
-                counts = byte_counts(sample.symbols)
+                counts = sample.counts
                 coded = _Coded.of(bits) if may_omit_zeros and counts[0] else None
                 zero_count = coded.zeros if coded else None
                 counts = estimated(counts, bits.size, layout.unit, zero_count)
@@ -316,7 +315,7 @@ class _Writer:
         is_whole, is_estimated = sample.symbols.size == n, self._statistics.sample is not None
         plain: float = self._plain_nbits
         if not is_whole and (not is_estimated or self._statistics.zeros is not None):
-            plain = sample.times * entropy_nbits(byte_counts(sample.symbols))
+            plain = sample.times * entropy_nbits(sample.counts)
         lowering = sample.lowering(self._shape, plain)
         if lowering is None:
             return None

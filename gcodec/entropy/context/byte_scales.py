@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.byte_scales import FittedScales, fitted_scales
 from gcodec.kernels.context.byte_sums import LineSums, Sums, plane_sums, rounded_scales
 from gcodec.kernels.context.class_map import CENTER
+from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.runtime.device import device_of
 from gcodec.wire.primitives import Reader, leb128
 
@@ -58,7 +60,8 @@ class Lowering(NamedTuple):
     counts: np.ndarray
 
 
-class Sample(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Sample:
     """Bytes of some rows of a tensor, by which an encoder selects scales.
 
     Attributes
@@ -73,6 +76,11 @@ class Sample(NamedTuple):
     symbols: np.ndarray
     times: float
     unit: int
+
+    @functools.cached_property
+    def counts(self) -> np.ndarray:
+        """The (256,) histogram of the bytes."""
+        return byte_counts(self.symbols)
 
     def sums(self, layout: RowLayout) -> LineSums:
         """Return the sums of rows and columns."""
