@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -120,6 +121,69 @@ def test_arrays_of_other_libraries_share_frames() -> None:
     feedback = gcodec.Feedback("sign")
     names = [frame.name for frame in gcodec.iter_frames(feedback.compress_many(named))]
     assert names == ["\\members", None, "empty", "large"]
+
+
+@pytest.mark.parametrize("group_below", [0, 4096])
+def test_tensors_take_the_kind_of_other_arrays(group_below: int) -> None:
+    torch = pytest.importorskip("torch")
+    named = {name: torch.from_numpy(x).bfloat16() for name, x in tensors().items()}
+    named["steps"] = torch.arange(4)
+    message = gcodec.encode_many(named, "lossless", group_below=group_below)
+    wide = {name: x.double() if x.is_floating_point() else x for name, x in named.items()}
+    decoded = gcodec.decode_many(message, like=wide | {"another": None})
+    assert decoded.keys() == named.keys()
+    for name, x in decoded.items():
+        assert x.dtype == wide[name].dtype
+        assert torch.equal(x, wide[name])
+    places = {name: torch.zeros_like(x) for name, x in named.items()}
+    received = gcodec.decode_many(message, out=places)
+    for name, x in named.items():
+        assert received[name] is places[name]
+        assert torch.equal(x, places[name])
+
+
+@pytest.mark.parametrize("argument", ["like", "out"])
+@pytest.mark.parametrize("name", ["a", "large"])
+def test_arrays_must_fit_the_message(name: str, argument: str) -> None:
+    message = gcodec.encode_many(tensors(), "sign")
+    for wrong, text in (
+        (tensors()[name][1:], f"tensor '{name}': {argument}.shape=.*: must be "),
+        (tensors()[name] > 0, f"tensor '{name}': {argument}.dtype='bool': must be "),
+    ):
+        with pytest.raises(ParameterError, match=text):
+            gcodec.decode_many(message, **{argument: tensors() | {name: wrong}})
+    with pytest.raises(TypeError, match=f"tensor '{name}': {argument} is of type str"):
+        gcodec.decode_many(message, **{argument: tensors() | {name: "w"}})
+    lacking = {key: x for key, x in tensors().items() if key != name}
+    with pytest.raises(ParameterError, match=f"{argument}: has no array for the tensor '{name}'"):
+        gcodec.decode_many(message, **{argument: lacking})
+    with pytest.raises(ParameterError, match=f"{argument}=(?s:.*)must be a mapping"):
+        gcodec.decode_many(message, **{argument: list(tensors().values())})
+
+
+def test_only_one_of_like_and_out_is_allowed() -> None:
+    with pytest.raises(ParameterError, match="like and out: pass only one"):
+        gcodec.decode_many(b"", like={}, out={})
+
+
+def test_arrays_are_the_limits() -> None:
+    named = {"large": np.zeros(1 << 20, np.float32), "a": np.zeros(1 << 10, np.float32)}
+    named["b"] = named["a"]
+    message = gcodec.encode_many(named, "sign")
+    small = {name: x[:9] for name, x in named.items()}
+    tracemalloc.start()
+    try:
+        with pytest.raises(ParameterError):  # refused by its shape, before memory is allocated
+            gcodec.decode_many(message, like=small)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 18
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(gcodec.LimitExceeded):
+        gcodec.decode_many(message, limits=gcodec.Limits(max_elements=1000))
+    limits = gcodec.Limits(max_elements=1000)
+    with pytest.raises(gcodec.LimitExceeded):
+        gcodec.decode_many(message, like=named, limits=limits)
+    assert same(gcodec.decode_many(message, like=named), named)
 
 
 def test_keys() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 
@@ -12,11 +14,13 @@ from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
 from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import byte_view, inspect
 from gcodec.codec import CodecLike
+from gcodec.codecs import parse_encoder
 from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Truncated
 from gcodec.feedback import derive_seed
 from gcodec.frame import (
     GROUP_BELOW,
     MEMBERS_NAME,
+    Frame,
     Member,
     SharedFrame,
     check_key,
@@ -26,11 +30,65 @@ from gcodec.frame import (
     shared_frames,
 )
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.limits import MAX_TENSORS, Limits
+from gcodec.limits import MAX_TENSORS, NO_LIMITS, Limits
 from gcodec.policy import Policy, policy_of
 from gcodec.runtime import pool
 from gcodec.tensorfiles.frame_list import located
+from gcodec.wire.kinds import check_mapping
 from gcodec.wire.primitives import DTYPE_CODES, ITEMSIZE
+
+_Array = TypeVar("_Array", bound=TensorLike)
+
+
+class _Places(NamedTuple):
+    """The arrays by name whose kind tensors take, or that receive them.
+
+    Attributes
+    ----------
+    argument : {"like", "out"}
+        The parameter that contains them.
+    arrays : mapping
+    """
+
+    argument: str
+    arrays: Mapping[str, TensorLike]
+
+    @classmethod
+    def of(cls, like: object, out: object) -> _Places | None:
+        """Check the arguments; return None if both are None."""
+        if like is not None and out is not None:
+            raise ParameterError("like and out: pass only one of them")
+        argument, arrays = ("like", like) if out is None else ("out", out)
+        if arrays is None:
+            return None
+        check_mapping(argument, arrays)
+        return cls(argument, cast("Mapping[str, TensorLike]", arrays))
+
+    def check(self, member: Member, dtype: str) -> None:
+        """Raise an error unless a tensor fits its array."""
+        with self._place(member.name) as array:
+            source = inspect(array, self.argument)
+            if self.argument == "out":
+                source.target(dtype, member.shape)
+            else:
+                source.result_dtype(member.shape, dtype)
+
+    def take(self, frame: Frame) -> Any:
+        """Return the tensor of a frame like its array, or write the tensor there."""
+        with self._place(str(frame.name)) as array:
+            if self.argument == "out":
+                return frame.decode(out=array)
+            return frame.decode(like=array)
+
+    @contextlib.contextmanager
+    def _place(self, name: str) -> Iterator[TensorLike]:
+        """Yield the array of a tensor; errors name the tensor."""
+        if name not in self.arrays:
+            raise ParameterError(f"{self.argument}: has no array for the tensor {name!r}")
+        try:
+            yield self.arrays[name]
+        except (ParameterError, TypeError) as error:
+            raise type(error)(f"tensor {name!r}: {error}") from None
 
 
 def encode_many(
@@ -118,31 +176,79 @@ def encode_many(
     return joined(frames)
 
 
+@overload
 def decode_many(
     message: bytes | bytearray | memoryview,
     *,
+    like: None = None,
+    out: None = None,
     limits: Limits | None = None,
     key: bytes | None = None,
-) -> dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]: ...
+
+
+@overload
+def decode_many(
+    message: bytes | bytearray | memoryview,
+    *,
+    like: Mapping[str, _Array],
+    out: None = None,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> dict[str, _Array]: ...
+
+
+@overload
+def decode_many(
+    message: bytes | bytearray | memoryview,
+    *,
+    like: None = None,
+    out: Mapping[str, _Array],
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> dict[str, _Array]: ...
+
+
+def decode_many(
+    message: bytes | bytearray | memoryview,
+    *,
+    like: Mapping[str, TensorLike] | None = None,
+    out: Mapping[str, TensorLike] | None = None,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> dict[str, Any]:
     """Decode a message of many tensors, that of `encode_many` or of `Feedback.compress_many`.
 
     Parameters
     ----------
     message : bytes-like
         Frames without gaps.
-    limits, key
-        See `decode`. The limits also hold for the sum of all tensors.
+    like : mapping, optional
+        Arrays by name, whose library, device and float dtype the tensors take; see `decode`. Each
+        tensor of the message must have one.
+    out : mapping, optional
+        Arrays by name that receive the tensors, such as the weights of a model; see `decode`. Each
+        tensor of the message must have one, and other arrays remain as they are. After an error,
+        some may be overwritten.
+    limits : Limits, optional
+        Bounds on each tensor, and on the sum of all. Default: ``Limits()``; with `like` or `out`,
+        their arrays are the bounds.
+    key : bytes, optional
+        Key of the frames' tags. A frame without a tag of this key is refused.
 
     Returns
     -------
     dict
-        Tensors by name, in the order of the message.
+        Tensors by name, in the order of the message: NumPy arrays, arrays like those of `like`, or
+        those of `out`.
 
     Raises
     ------
     FormatError
         If the message is damaged, has a tensor without a name or two of the same name, exceeds
         the limits, or has more than 65,536 tensors.
+    ParameterError
+        If `like` or `out` lacks a tensor, or has an array of another shape or dtype for it.
     TypeError
         If `message` is not bytes-like; `gcodec.load_file` reads a file.
 
@@ -153,9 +259,10 @@ def decode_many(
     >>> {name: x.shape for name, x in gcodec.decode_many(message).items()}
     {'a': (2,), 'b': (1, 2)}
     """
-    limits = Limits.or_default(limits)
+    places = _Places.of(like, out)
+    limits = NO_LIMITS if limits is None and places is not None else Limits.or_default(limits)
     data = byte_view(message, "message")  # no path, which iter_frames would open
-    tensors: dict[str, np.ndarray] = {}
+    tensors: dict[str, Any] = {}
     members: list[Member] | None = None
     elements = nbytes = 0
     for number, frame in enumerate(iter_frames(data, limits=limits, key=key)):
@@ -168,21 +275,35 @@ def decode_many(
         if members is None:
             if frame.name is None:
                 raise Corrupt(f"frame {number} has no name")
-            members, places = [Member(frame.name, frame.shape)], [(0, frame.size)]
+            names = [frame.name]
         else:
-            with located(f"frame {number}", default=None):
-                places = cut(frame, members)
-        if len(tensors) + len(members) > MAX_TENSORS:
+            names = [member.name for member in members]
+        if len(tensors) + len(names) > MAX_TENSORS:
             raise LimitExceeded(f"more than {MAX_TENSORS} tensors in one message")
-        flat = frame.decode().reshape(-1)
-        for member, (start, end) in zip(members, places, strict=True):
-            if member.name in tensors:
-                raise Corrupt(f"frame {number}: {member.name!r} occurs twice")
+        for name in names:
+            if name in tensors:
+                raise Corrupt(f"frame {number}: {name!r} occurs twice")
+            tensors[name] = None
+        if members is None:
+            tensors[names[0]] = frame.decode() if places is None else places.take(frame)
+            continue
+        with located(f"frame {number}", default=None):
+            ends = cut(frame, members)
+        if places is not None:
+            for member in members:  # before memory for them is allocated
+                places.check(member, frame.dtype)
+        flat = frame.decode()
+        for member, (start, end) in zip(members, ends, strict=True):
             try:
-                tensors[member.name] = flat[start:end].reshape(member.shape)
+                tensor = flat[start:end].reshape(member.shape)
             except ValueError:
                 shape = f"the shape of the member {member.name!r}"
                 raise Corrupt(f"frame {number}: no array has {shape}") from None
+            if places is not None:
+                payload = parse_encoder("lossless:mode=stored").encode(tensor)
+                frame = Frame(payload.codec, frame.dtype, member.shape, payload, member.name)
+                tensor = places.take(frame)
+            tensors[member.name] = tensor
         members = None
     if members is not None:
         raise Truncated("the message ends after a list of members")
