@@ -14,26 +14,24 @@ from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
 from gcodec.arrays.protocols import TensorLike
 from gcodec.arrays.source import byte_view, inspect
 from gcodec.codec import CodecLike
-from gcodec.codecs import parse_encoder
-from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Truncated
+from gcodec.errors import Corrupt, LimitExceeded, ParameterError
 from gcodec.feedback import derive_seed
 from gcodec.frame import (
     GROUP_BELOW,
-    MEMBERS_NAME,
     Frame,
     Member,
     SharedFrame,
     check_key,
     check_many,
     cut,
-    members_of,
+    own_frames,
     shared_frames,
 )
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import MAX_TENSORS, NO_LIMITS, Limits
 from gcodec.policy import Policy, policy_of
 from gcodec.runtime import pool
-from gcodec.tensorfiles.frame_list import located
+from gcodec.tensorfiles.frame_list import located, with_members
 from gcodec.wire.kinds import check_mapping
 from gcodec.wire.primitives import DTYPE_CODES, ITEMSIZE
 
@@ -263,21 +261,14 @@ def decode_many(
     limits = NO_LIMITS if limits is None and places is not None else Limits.or_default(limits)
     data = byte_view(message, "message")  # no path, which iter_frames would open
     tensors: dict[str, Any] = {}
-    members: list[Member] | None = None
     elements = nbytes = 0
-    for number, frame in enumerate(iter_frames(data, limits=limits, key=key)):
+    frames = iter_frames(data, limits=limits, key=key)
+    for number, frame, members in with_members(frames, lambda frame: frame):
         elements, nbytes = elements + frame.size, nbytes + frame.size * ITEMSIZE[frame.dtype]
         limits.check("the message", elements, nbytes)
-        if members is None and frame.name == MEMBERS_NAME:
-            with located(f"frame {number}", default=None):
-                members = members_of(frame)
-            continue
-        if members is None:
-            if frame.name is None:
-                raise Corrupt(f"frame {number} has no name")
-            names = [frame.name]
-        else:
-            names = [member.name for member in members]
+        if members is None and frame.name is None:
+            raise Corrupt(f"frame {number} has no name")
+        names = [str(frame.name)] if members is None else [member.name for member in members]
         if len(tensors) + len(names) > MAX_TENSORS:
             raise LimitExceeded(f"more than {MAX_TENSORS} tensors in one message")
         for name in names:
@@ -288,23 +279,11 @@ def decode_many(
             tensors[names[0]] = frame.decode() if places is None else places.take(frame)
             continue
         with located(f"frame {number}", default=None):
-            ends = cut(frame, members)
-        if places is not None:
+            if places is None:
+                tensors.update(cut(frame.decode(), members))
+                continue
             for member in members:  # before memory for them is allocated
                 places.check(member, frame.dtype)
-        flat = frame.decode()
-        for member, (start, end) in zip(members, ends, strict=True):
-            try:
-                tensor = flat[start:end].reshape(member.shape)
-            except ValueError:
-                shape = f"the shape of the member {member.name!r}"
-                raise Corrupt(f"frame {number}: no array has {shape}") from None
-            if places is not None:
-                payload = parse_encoder("lossless:mode=stored").encode(tensor)
-                frame = Frame(payload.codec, frame.dtype, member.shape, payload, member.name)
-                tensor = places.take(frame)
-            tensors[member.name] = tensor
-        members = None
-    if members is not None:
-        raise Truncated("the message ends after a list of members")
+            for own in own_frames(frame, members):
+                tensors[str(own.name)] = places.take(own)
     return tensors

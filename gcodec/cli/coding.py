@@ -24,7 +24,7 @@ from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError, Unsupported
 from gcodec.feedback import derive_seed
-from gcodec.frame import Frame
+from gcodec.frame import Frame, own_frames
 from gcodec.limits import Limits
 from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
@@ -33,7 +33,7 @@ from gcodec.tensorfiles.dumps import write_dump
 from gcodec.tensorfiles.entries import Array, Dump, Entry, remedy
 from gcodec.tensorfiles.exact_file import Restorer, file_name, originals
 from gcodec.tensorfiles.frame_file import TensorNames
-from gcodec.tensorfiles.frame_list import read_frames
+from gcodec.tensorfiles.frame_list import read_frames, with_members
 from gcodec.tensorfiles.safetensors_file import INDEX_SUFFIX
 from gcodec.tensorfiles.structure import FILE_PREFIX, STRUCTURE_NAME
 from gcodec.wire import primitives
@@ -257,18 +257,23 @@ def write_tensors(
     def decoded() -> Iterator[tuple[str, Array]]:
         nonlocal tensors, values
         names = TensorNames()
-        for stored in read_frames(data, limits, key):
-            own = stored.frame.name or ""
-            is_structure = stored.number == 0 and own == STRUCTURE_NAME
-            if is_structure or own.startswith(FILE_PREFIX):
+        stored_frames = read_frames(data, limits, key)
+        for number, stored, members in with_members(stored_frames, lambda stored: stored.frame):
+            own = stored.name or ""
+            if (number == 0 and own == STRUCTURE_NAME) or own.startswith(FILE_PREFIX):
                 continue
-            name = names.add(stored.frame.name)
-            if not selects(layers, name):
-                continue
-            with stored.locate_errors():
-                array = stored.frame.decode()
-            tensors, values = tensors + 1, values + array.size
-            yield name, array
+            frames = [stored.frame]
+            if members is not None:
+                with stored.locate_errors():
+                    frames = list(own_frames(stored.frame, members))
+            for frame in frames:
+                name = names.add(frame.name)
+                if not selects(layers, name):
+                    continue
+                with stored.locate_errors():
+                    array = frame.decode()
+                tensors, values = tensors + 1, values + array.size
+                yield name, array
         if layers and not tensors:
             raise _unmatched(layers)
 

@@ -14,8 +14,10 @@ from gcodec.frame.members import (
     Member,
     SharedFrame,
     check_many,
+    check_shared,
     cut,
     members_of,
+    own_frames,
     shared_frames,
 )
 from gcodec.frame.summation import FrameSum
@@ -33,10 +35,12 @@ __all__ = [
     "check_key",
     "check_many",
     "check_shape",
+    "check_shared",
     "crc32c",
     "cut",
     "dtype_named",
     "members_of",
+    "own_frames",
     "shared_frames",
     "tag_of",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -173,21 +173,40 @@ def members_of(frame: Frame) -> list[Member]:
     return [_member(pair) for pair in pairs]
 
 
-def cut(frame: Frame, members: Sequence[Member]) -> list[tuple[int, int]]:
-    """Return where each member begins and ends in the vector that the members share.
+def check_shared(name: str | None, shape: tuple[int, ...], members: Sequence[Member]) -> None:
+    """Raise `Corrupt` unless a frame of this name and shape is one that the members share."""
+    size = sum(member.size for member in members)
+    if name is not None or shape != (size,):
+        raise Corrupt(
+            f"tensors of {size} elements share a vector without a name, and not a frame {name!r} "
+            f"of shape {shape}"
+        )
+
+
+def cut(vector: np.ndarray, members: Sequence[Member]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the names of the members, and views of their elements in the vector of their frame.
 
     Raises
     ------
     Corrupt
-        If the frame has a name, or another number of elements.
+        If no array has the shape of a member.
     """
-    ends = list(itertools.accumulate(member.size for member in members))
-    if frame.name is not None or frame.shape != (ends[-1],):
-        raise Corrupt(
-            f"tensors of {ends[-1]} elements share a vector without a name, and not a frame "
-            f"{frame.name!r} of shape {frame.shape}"
-        )
-    return list(zip([0, *ends], ends, strict=False))
+    start = 0
+    for member in members:
+        end = start + member.size
+        try:
+            yield member.name, vector[start:end].reshape(member.shape)
+        except ValueError:
+            shape = f"the shape of the member {member.name!r}"
+            raise Corrupt(f"no array has {shape}") from None
+        start = end
+
+
+def own_frames(frame: Frame, members: Sequence[Member]) -> Iterator[Frame]:
+    """Yield a frame for each member of a shared frame, with its elements as they are."""
+    for name, array in cut(frame.decode(), members):
+        payload = parse_encoder("lossless:mode=stored").encode(array)
+        yield Frame(payload.codec, frame.dtype, array.shape, payload, name, frame.key)
 
 
 def _member(pair: object) -> Member:

@@ -19,11 +19,17 @@ from gcodec.errors import (
     Unsupported,
     suggestion,
 )
-from gcodec.frame import Frame, check_key
+from gcodec.frame import Frame, Member, check_key, own_frames
 from gcodec.limits import MAX_TENSORS, Limits
 from gcodec.tensorfiles import structure
 from gcodec.tensorfiles.entries import Array, Dump, Entry
-from gcodec.tensorfiles.frame_list import FrameHeader, list_frames, located, mapped
+from gcodec.tensorfiles.frame_list import (
+    FrameHeader,
+    list_frames,
+    located,
+    mapped,
+    with_members,
+)
 from gcodec.tensorfiles.structure import FILE_PREFIX, MAX_NBYTES, STRUCTURE_NAME, Leaf
 from gcodec.tensorfiles.tree import put_together, put_together_like
 
@@ -35,7 +41,8 @@ class TensorFile(Mapping[str, np.ndarray]):
     """A file of frames, opened as a mapping of names to tensors; `gcodec.open` returns it.
 
     The file is memory-mapped. The first use of a name reads and verifies the headers of all
-    frames; a tensor is read and decoded when it is asked for. Frames without a name become
+    frames; a tensor is read and decoded when it is asked for. Tensors that share a frame, as in
+    the messages of `gcodec.encode_many`, are decoded together. Frames without a name become
     tensor0, tensor1 and so on. A context manager closes the file at its end.
 
     Parameters
@@ -66,12 +73,18 @@ class TensorFile(Mapping[str, np.ndarray]):
         self._data: Any = mapped(path)
         self._structure: FrameHeader | None = None
         self._headers: dict[str, FrameHeader] | None = None
+        self._members: dict[int, list[Member]] = {}  # by the number of the frame that they share
+        self._own_frames: tuple[int, dict[str, Frame]] = (
+            0,
+            {},
+        )  # of the members that were last used
         next(list_frames(self._data, limits))  # refuse another kind of file at once
 
     def headers(self) -> Mapping[str, FrameHeader]:
         """Return the verified headers of the tensors' frames by name, in the order of the file.
 
-        A header states codec, dtype, shape and sizes.
+        A header states codec, dtype, shape and sizes. Those of tensors that share a frame have
+        names and shapes of their own, and the sizes of that frame.
 
         Raises
         ------
@@ -85,15 +98,19 @@ class TensorFile(Mapping[str, np.ndarray]):
         if self._headers is None:
             names, headers = TensorNames(), dict[str, FrameHeader]()
             first = None
-            for item in list_frames(data, self._limits):
+            for _, item, members in with_members(list_frames(data, self._limits), self._read):
                 if item.number == 0 and item.name == STRUCTURE_NAME:
                     first = item
-                elif item.name is not None and item.name.startswith(FILE_PREFIX):
                     continue
-                elif len(headers) == MAX_TENSORS:
+                if item.name is not None and item.name.startswith(FILE_PREFIX):
+                    continue
+                own = [item]
+                if members is not None:
+                    own = [item._replace(name=name, shape=shape) for name, shape in members]
+                    self._members[item.number] = members
+                if len(headers) + len(own) > MAX_TENSORS:
                     raise LimitExceeded(f"more than {MAX_TENSORS} tensors in one file")
-                else:
-                    headers[names.add(item.name)] = item
+                headers |= {names.add(header.name): header for header in own}
             if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_NORMAL"):
                 data.madvise(mmap.MADV_NORMAL)  # payloads are read from their start to their end
             self._structure, self._headers = first, headers
@@ -114,6 +131,9 @@ class TensorFile(Mapping[str, np.ndarray]):
     def frame(self, name: str) -> Frame:
         """Read and verify the frame of a tensor, without decoding its payload.
 
+        If several tensors share it, it is decoded, and the result is a frame of the tensor alone,
+        whose elements ``lossless`` stores as they are.
+
         Raises
         ------
         KeyError
@@ -124,7 +144,17 @@ class TensorFile(Mapping[str, np.ndarray]):
         headers = self.headers()
         if name not in headers:
             raise KeyError(f"{self.path.name} has no tensor {name!r}{suggestion(name, headers)}")
-        return self._read(headers[name])
+        header = headers[name]
+        if header.number not in self._members:
+            return self._read(header)
+        number, frames = self._own_frames
+        if name not in frames or number != header.number:
+            shared = self._read(header)
+            with header.locate_errors():
+                own = own_frames(shared, self._members[header.number])
+                frames = {str(frame.name): frame for frame in own}
+            self._own_frames = header.number, frames
+        return frames[name]
 
     def _read(self, header: FrameHeader) -> Frame:
         with located(f"frame {header.number}", default=header.start):

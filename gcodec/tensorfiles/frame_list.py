@@ -8,15 +8,26 @@ import math
 import mmap
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated
-from gcodec.frame import CHECKSUM_NBYTES, Frame, Header, check_shape, crc32c, dtype_named
+from gcodec.frame import (
+    CHECKSUM_NBYTES,
+    MEMBERS_NAME,
+    Frame,
+    Header,
+    Member,
+    check_shape,
+    check_shared,
+    crc32c,
+    dtype_named,
+    members_of,
+)
 from gcodec.limits import Limits
 from gcodec.wire import primitives
 from gcodec.wire.primitives import Reader
@@ -133,6 +144,16 @@ class StoredFrame(NamedTuple):
     number: int
     start: int
     end: int
+
+    @property
+    def name(self) -> str | None:
+        """Name of the tensor."""
+        return self.frame.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor."""
+        return self.frame.shape
 
     def locate_errors(self) -> AbstractContextManager[None]:
         """Make errors of unpacking the payload name the frame and their offset in the file."""
@@ -296,6 +317,59 @@ def read_frames(data: bytes, limits: Limits, key: bytes | None = None) -> Iterat
         return StoredFrame(frame, number, at, end)
 
     return _consecutive(data, read)
+
+
+class _Described(Protocol):
+    """A frame, or what is known of it."""
+
+    @property
+    def name(self) -> str | None: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+_Item = TypeVar("_Item", bound=_Described)
+
+
+def with_members(
+    frames: Iterable[_Item], read: Callable[[_Item], Frame]
+) -> Iterator[tuple[int, _Item, list[Member] | None]]:
+    """Skip the lists of members among consecutive frames.
+
+    Parameters
+    ----------
+    frames : iterable
+        Frames, or what is known of them.
+    read : callable
+        Returns the frame of a list.
+
+    Yields
+    ------
+    number : int
+        Index of the frame.
+    frame
+        A frame that contains one tensor, or one that several tensors share.
+    members : list of Member or None
+        The tensors that share it.
+
+    Raises
+    ------
+    FormatError
+        If a list is damaged, or if no frame that its members may share follows it.
+    """
+    members: list[Member] | None = None
+    for number, frame in enumerate(frames):
+        with located(f"frame {number}", default=None):
+            if members is not None:
+                check_shared(frame.name, frame.shape, members)
+            elif frame.name == MEMBERS_NAME:
+                members = members_of(read(frame))
+                continue
+        yield number, frame, members
+        members = None
+    if members is not None:
+        raise Truncated("the bytes end after a list of members")
 
 
 @contextlib.contextmanager

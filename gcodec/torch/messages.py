@@ -30,7 +30,16 @@ from gcodec.codecs.raw import Raw
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Transaction, derive_seed
 from gcodec.feedback.states import is_no_residual
-from gcodec.frame import MEMBERS_NAME, Frame, FrameSum, check_key, cut, members_of, tag_of
+from gcodec.frame import (
+    MEMBERS_NAME,
+    Frame,
+    FrameSum,
+    check_key,
+    check_shared,
+    cut,
+    members_of,
+    tag_of,
+)
 from gcodec.kernels.numeric.reduce import all_finite, all_finite_corrected, max_abs_bits
 from gcodec.limits import NO_LIMITS
 from gcodec.runtime import Array
@@ -397,14 +406,14 @@ def _add_shared(sums: dict[str, FrameSum], frames: Iterator[Frame], scale: float
         listed, frame = next(frames), next(frames)
         if listed.name != MEMBERS_NAME:
             raise Corrupt("it lacks the frames that several tensors share")
-        members = members_of(listed)
-        places, total = cut(frame, members), np.zeros(frame.size, np.float32)
+        members, total = members_of(listed), np.zeros(frame.size, np.float32)
+        check_shared(frame.name, frame.shape, members)
         frame.decode_add(total, scale)
-        for member, (start, end) in zip(members, places, strict=True):
-            own_sum = sums.pop(member.name, None)
-            if own_sum is None or own_sum.shape != member.shape:
-                raise Corrupt(f"a shared frame has {member.name!r}, which is not expected there")
-            own_sum.add_values(total[start:end])
+        for name, values in cut(total, members):
+            own_sum = sums.pop(name, None)
+            if own_sum is None or own_sum.shape != values.shape:
+                raise Corrupt(f"a shared frame has {name!r}, which is not expected there")
+            own_sum.add_values(values.reshape(-1))
 
 
 def _empty_for(parts: Sequence[Part]) -> Array:

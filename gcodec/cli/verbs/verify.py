@@ -33,8 +33,9 @@ def command(files: tuple[str, ...], key: bytes | None, outcome: Outcome) -> int:
     """
     from gcodec.cli.files import contents, inputs, is_frames
     from gcodec.cli.render import text
+    from gcodec.frame import Frame
     from gcodec.tensorfiles.frame_file import TensorNames, read_structure
-    from gcodec.tensorfiles.frame_list import read_frames
+    from gcodec.tensorfiles.frame_list import StoredFrame, read_frames, with_members
     from gcodec.tensorfiles.structure import STRUCTURE_NAME
 
     checked: list[dict[str, object]] = []
@@ -43,23 +44,31 @@ def command(files: tuple[str, ...], key: bytes | None, outcome: Outcome) -> int:
         result: dict[str, Any] = {"file": str(path), "ok": False, **totals}
         checked.append(result)
         payload_nbytes = 0
+
+        def check(stored: StoredFrame, result: dict[str, Any] = result) -> Frame:
+            nonlocal payload_nbytes
+            frame = stored.frame
+            with stored.locate_errors():
+                frame.codec.unpack(frame.payload, frame.shape)
+            result["frames"] += 1
+            result["values"] += frame.size
+            result["bytes"] = stored.end
+            result["seek_tables"] += frame.seek is not None
+            result["seek_bytes"] += 0 if frame.seek is None else frame.seek.nbytes
+            payload_nbytes += frame.payload.data.size
+            return frame
+
         with outcome.of(path, in_frames=True):
             data = contents(path)
-            structure, names = None, []
-            for stored in read_frames(data, outcome.limits, key):
-                frame = stored.frame
-                if stored.number == 0 and frame.name == STRUCTURE_NAME:
+            structure, names = None, list[str]()
+            stored_frames = read_frames(data, outcome.limits, key)
+            for number, stored, members in with_members(stored_frames, check):
+                frame = check(stored)
+                if number == 0 and frame.name == STRUCTURE_NAME:
                     structure, tensor_names = frame, TensorNames()
                 elif structure is not None:
-                    names.append(tensor_names.add(frame.name))
-                with stored.locate_errors():
-                    frame.codec.unpack(frame.payload, frame.shape)
-                result["frames"] += 1
-                result["values"] += frame.size
-                result["bytes"] = stored.end
-                result["seek_tables"] += frame.seek is not None
-                result["seek_bytes"] += 0 if frame.seek is None else frame.seek.nbytes
-                payload_nbytes += frame.payload.data.size
+                    own = [frame.name] if members is None else [name for name, _ in members]
+                    names += map(tensor_names.add, own)
             if structure is not None:
                 read_structure(structure, names)
             result["ok"] = True
