@@ -21,6 +21,7 @@ from gcodec.codecs import parse_encoder
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame.frame import Frame
 from gcodec.limits import MAX_TENSORS
+from gcodec.payload import Payload
 from gcodec.wire.kinds import check_integer, check_mapping
 from gcodec.wire.primitives import LOG2_ADDRESSABLE, encode_name
 
@@ -204,9 +205,11 @@ def cut(vector: np.ndarray, members: Sequence[Member]) -> Iterator[tuple[str, np
 
 def own_frames(frame: Frame, members: Sequence[Member]) -> Iterator[Frame]:
     """Yield a frame for each member of a shared frame, with its elements as they are."""
+    codec = parse_encoder("lossless:mode=stored")._with_dtype(frame.dtype)
     for name, array in cut(frame.decode(), members):
-        payload = parse_encoder("lossless:mode=stored").encode(array)
-        yield Frame(payload.codec, frame.dtype, array.shape, payload, name, frame.key)
+        data = array.reshape(-1).view(np.uint8)
+        payload = Payload(codec, {}, data, 8 * data.size)
+        yield Frame(codec, frame.dtype, array.shape, payload, name, frame.key)
 
 
 def _member(pair: object) -> Member:
