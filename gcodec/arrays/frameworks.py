@@ -5,6 +5,7 @@ A library is recognized by its loaded modules; this module never imports one.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -67,7 +68,7 @@ class Library:
 
     def dtype_of(self, x: Any) -> str:
         """Return the name of the dtype of `x`."""
-        return str(x.dtype).rpartition(".")[2]
+        return _name_of(x.dtype)
 
     def check(self, x: Any, name: str) -> None:
         """Raise TypeError unless `x` is one dense array with values."""
@@ -81,14 +82,13 @@ class Library:
         return TypeError(f"{name} is on {place}: copy it to the host first, as in {advice}")
 
     def memory(self, x: Any, name: str) -> np.ndarray:
-        """View `x` as a NumPy array of the same dtype.
+        """View `x`, which has passed `check`, as a NumPy array of the same dtype.
 
         Raises
         ------
         TypeError
-            If `x` lies on another device, or holds no values.
+            If `x` lies on another device, or cannot be viewed.
         """
-        self.check(x, name)
         self.check_host(x, name)
         try:
             return self.view(x)
@@ -339,6 +339,11 @@ class _Mlx(Library):
 
 TORCH, JAX = _Torch(), _Jax()
 _LIBRARIES = (TORCH, JAX, _TensorFlow(), _Mlx())
+
+
+@functools.cache
+def _name_of(dtype: object) -> str:
+    return str(dtype).rpartition(".")[2]
 
 
 def library_of(x: Any) -> Library | None:

@@ -174,13 +174,13 @@ class Source(NamedTuple):
             dtype that gcodec does not support.
         """
         x, name = self.array, self.name
-        check_unmasked(x, name)
-        if isinstance(x, (np.ndarray, np.generic)):
-            return np.asarray(x)
         if self.library is not None:
             if self.dtype not in DTYPE_CODES:
                 raise self.dtype_error(self.dtype)
             return self.library.memory(x, name)
+        check_unmasked(x, name)
+        if isinstance(x, (np.ndarray, np.generic)):
+            return np.asarray(x)
         return protocols.memory_of(x, name)
 
     def as_numpy(self) -> np.ndarray:
@@ -490,7 +490,10 @@ def byte_buffer(data: BytesLike, name: str) -> Any:
     """
     check_unmasked(data, name)
     library = library_of(data)
-    return data if library is None else library.memory(data, name)
+    if library is None:
+        return data
+    library.check(data, name)
+    return library.memory(data, name)
 
 
 def byte_view(data: BytesLike, name: str) -> memoryview:

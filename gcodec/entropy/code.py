@@ -188,6 +188,7 @@ def _array_of(values: ArrayLike) -> np.ndarray:
             raise TypeError(f"values: {error}") from None
     library = library_of(values)
     if library is not None:
+        library.check(values, "values")
         return library.memory(values, "values")
     check_no_device(values, "values")
     return np.asarray(values)
