@@ -526,11 +526,11 @@ def iter_frames(
     """
     limits = Limits.or_default(limits)
     contents, start = _contents(data)
-    end, number = len(Reader(contents).data), 0
+    reader, number = Reader(contents, start), 0
     file = f"{os.fspath(data)}: " if isinstance(data, (str, os.PathLike)) else ""
-    while start < end:
-        with located(f"{file}frame {number}", default=start):
-            frame, start = Frame.read(contents, start, limits, key)
+    while reader.at < len(reader.data):
+        with located(f"{file}frame {number}", default=reader.at):
+            frame = Frame.read(reader, limits, key)
         yield frame
         number += 1
 

@@ -304,12 +304,12 @@ class Frame(_Secret):
         ParameterError
             If `limits` or `key` is invalid.
         """
-        frame, end = cls.read(data, 0, Limits.or_default(limits), key)
-        after = Reader(data, end).data[end:]
-        if after:
+        reader = Reader(data)
+        frame = cls.read(reader, Limits.or_default(limits), key)
+        if after := reader.data[reader.at :]:
             is_frame = after[: len(primitives.MAGIC)] == primitives.MAGIC
             hint = "; gcodec.iter_frames reads several frames" if is_frame else ""
-            raise Corrupt(f"bytes follow the frame{hint}", offset=end)
+            raise Corrupt(f"bytes follow the frame{hint}", offset=reader.at)
         return frame
 
     @classmethod
@@ -340,14 +340,9 @@ class Frame(_Secret):
         return frame
 
     @classmethod
-    def read(
-        cls, data: bytes | bytearray | memoryview, start: int, limits: Limits, key: bytes | None
-    ) -> tuple[Frame, int]:
-        """Read the frame that begins at byte `start`; return it and its end (exclusive).
-
-        See `from_bytes`.
-        """
-        reader = Reader(data, start)
+    def read(cls, reader: Reader, limits: Limits, key: bytes | None) -> Frame:
+        """Read the next frame; see `from_bytes`."""
+        start = reader.at
         head = Header.read(reader)
         _check_crc(reader, crc32c(reader.data[start : reader.at]), "header")
         codec_class = by_id(head.codec_id)  # an unknown codec is reported before other errors
@@ -367,7 +362,7 @@ class Frame(_Secret):
         limits.check_products("the frame", codec.products(n))
         seek = None if head.seek is None else head.seek.table(codec.seek_count(n))
         payload = Payload(codec, scalars, payload_data, head.nbits, seek)
-        return cls(codec, dtype, head.shape, payload, name, key), reader.at
+        return cls(codec, dtype, head.shape, payload, name, key)
 
     def decode(self, *, like: TensorLike | None = None, out: TensorLike | None = None) -> Any:
         """Decode the tensor; see `gcodec.decode`."""

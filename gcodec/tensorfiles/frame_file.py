@@ -32,6 +32,7 @@ from gcodec.tensorfiles.frame_list import (
 )
 from gcodec.tensorfiles.structure import FILE_PREFIX, MAX_NBYTES, STRUCTURE_NAME, Leaf
 from gcodec.tensorfiles.tree import put_together, put_together_like
+from gcodec.wire.primitives import Reader
 
 OTHER_SUFFIXES = (".safetensors", ".npz", ".npy", ".pt", ".pth")
 """Suffixes of other formats, which no file of frames should have."""
@@ -158,7 +159,8 @@ class TensorFile(Mapping[str, np.ndarray]):
 
     def _read(self, header: FrameHeader) -> Frame:
         with located(f"frame {header.number}", default=header.start):
-            return Frame.read(self._open_data(), header.start, self._limits, self._key)[0]
+            reader = Reader(self._open_data(), header.start)
+            return Frame.read(reader, self._limits, self._key)
 
     def decode(self, name: str, *, like: Any = None, out: Any = None) -> Any:
         """Decode a tensor; see `gcodec.decode` for `like` and `out`, and `frame` for errors."""

@@ -313,8 +313,8 @@ def read_frames(data: bytes, limits: Limits, key: bytes | None = None) -> Iterat
     """
 
     def read(at: int, number: int) -> StoredFrame:
-        frame, end = Frame.read(data, at, limits, key)
-        return StoredFrame(frame, number, at, end)
+        reader = Reader(data, at)
+        return StoredFrame(Frame.read(reader, limits, key), number, at, reader.at)
 
     return _consecutive(data, read)
 

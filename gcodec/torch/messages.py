@@ -46,7 +46,7 @@ from gcodec.runtime import Array
 from gcodec.runtime.deferred import one_wait, prefetch
 from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.memory import empty_beside, flattened
-from gcodec.wire.primitives import TAG_NBYTES, encode_name
+from gcodec.wire.primitives import TAG_NBYTES, Reader, encode_name
 
 _ZERO = 0  # no frame: all values are 0, as for a parameter that took no part in the step
 _CODED = 1  # a frame of the tensor's codec
@@ -452,13 +452,10 @@ def _read(message: bytes, count: int, key: bytes | None) -> tuple[bytes, list[Fr
     kinds = message[start : start + count]
     if len(kinds) < count or any(kind > _SHARED for kind in kinds):
         raise Corrupt("its kinds are missing or unknown")
-    frames, spans, end = [], [], start + count
-    while end < len(message):
-        # Shapes are compared with those of the bucket.
-        begin = end
-        frame, end = Frame.read(message, begin, NO_LIMITS, key)
-        frames.append(frame)
-        spans.append(slice(begin, end))
+    frames, spans, reader = [], [], Reader(message, start + count)
+    while (begin := reader.at) < len(message):
+        frames.append(Frame.read(reader, NO_LIMITS, key))  # shapes are compared with the bucket's
+        spans.append(slice(begin, reader.at))
     return kinds, frames, spans
 
 

@@ -13,6 +13,7 @@ import pytest
 from rank_processes import run_ranks
 
 import gcodec
+from gcodec.wire.primitives import Reader
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
@@ -355,8 +356,11 @@ def test_tampered_messages_are_refused() -> None:
     start = 16 + 2  # first byte of the frames
 
     def without_first(message: bytes) -> bytes:
-        _, end = gcodec.frame.Frame.read(message, start, gcodec.Limits(), b"key")
-        _, next_end = gcodec.frame.Frame.read(message, end, gcodec.Limits(), b"key")
+        reader = Reader(message, start)
+        gcodec.frame.Frame.read(reader, gcodec.Limits(), b"key")
+        end = reader.at
+        gcodec.frame.Frame.read(reader, gcodec.Limits(), b"key")
+        next_end = reader.at
         return message[:16] + b"\0" + message[17:end] + message[next_end:]
 
     changes: list[Callable[[list[bytes]], list[bytes]]] = [
