@@ -41,6 +41,7 @@ from gcodec.kernels.numeric import select
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.log_histogram import add_residual_with_histogram
 from gcodec.payload import Payload
+from gcodec.runtime.memory import Drainable
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Scalars, param
 from gcodec.wire.seek import Blocks
@@ -176,10 +177,16 @@ class TopK(SparseCodec):
         fits = value_coding.are(values, self.value, positions.size)
         self._require(fits and position_coding.rise(positions, n), n)
 
-    def _pack(self, symbols: TopKSymbols) -> Payload:
+    def _encode(self, values: np.ndarray, seed: int, prior: TopKSymbols | None) -> Payload:
+        return self._pack(self._quantize(values, seed, prior), is_own=True)
+
+    def _pack(self, symbols: TopKSymbols, is_own: bool = False) -> Payload:
+        """Return the message of symbols, which it may destroy if nobody else uses them."""
         n, positions, values = symbols
-        front = value_coding.packed(values, self.value, positions.size)
-        index, written = position_coding.write(positions, n, self.index, front)
+        data, nbits = value_coding.packed(values, self.value, positions.size, is_own=is_own)
+        front = Drainable(data), nbits
+        held = Drainable(positions) if is_own else positions
+        index, written = position_coding.write(held, n, self.index, front)
         codec = self.replaced(index=index)
         if self.threshold:  # the message states k in place of the threshold
             codec = codec.replaced(k=positions.size, threshold=0.0)

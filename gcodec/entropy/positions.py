@@ -11,7 +11,9 @@ A string ends with the payload. A string of no positions has no bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,11 +25,12 @@ from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.kernels.bits import bitmap
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.numeric.byte_counts import byte_counts, least_nbits
+from gcodec.kernels.numeric.byte_counts import least_nbits
 from gcodec.kernels.prefix import elias_fano, gap_rice
 from gcodec.kernels.prefix.codewords import TRUNCATED
 from gcodec.kernels.prefix.value_classes import GAPS
 from gcodec.runtime import pool
+from gcodec.runtime.memory import Drainable, contents, drop
 from gcodec.wire import seek as seek_tables
 from gcodec.wire.kinds import Choice, Float64, Integer
 from gcodec.wire.seek import LOG2_BLOCK, MIN_ELEMENTS, Blocks, SeekTable
@@ -264,7 +267,7 @@ class IndexString(NamedTuple):
         return tabled.open(self.code, span, alphabet(self.n), CodedMask.all(self.k))
 
 
-Front = tuple[np.ndarray, int]
+Front = tuple[np.ndarray | Drainable, int]
 """The bytes that precede the positions in a payload, and the number of valid bits in them."""
 
 
@@ -278,27 +281,31 @@ class _Plan(NamedTuple):
     nbits : int
         Length of the string in bits; an estimate for "rans".
     write : callable
-        Appends the string to another one, and returns it with its seek table, if it has one.
+        Gets the front, the positions, and the number of bits that the string may have. Returns
+        front and string with a seek table, if it has one; or None, before it releases anything, if
+        the string is longer.
     """
 
     code: str
     nbits: int
-    write: Callable[[BitString], Written]
+    write: Callable[[Front, np.ndarray | Drainable, float], Written | None]
 
 
-def write(positions: np.ndarray, n: int, code: str, front: Front) -> tuple[str, Written]:
+def write(
+    positions: np.ndarray | Drainable, n: int, code: str, front: Front
+) -> tuple[str, Written]:
     """Write positions after the first bits of a payload.
 
     Parameters
     ----------
-    positions : (k,) int64 array
-        Positions from 0 to n − 1, in increasing order.
+    positions : (k,) int64 array or Drainable
+        Positions from 0 to n − 1, in increasing order; a `Drainable` may be released.
     n : int
         Number of elements of the tensor, up to 2^62.
     code : str
         An index code, or "auto" for the one with the shortest string, the first of equals.
-    front : (ceil(nbits / 8),) uint8 array and nbits
-        The first bits of the payload.
+    front : (ceil(nbits / 8),) uint8 array or Drainable, and nbits
+        The first bits of the payload; a `Drainable` is released.
 
     Returns
     -------
@@ -307,23 +314,27 @@ def write(positions: np.ndarray, n: int, code: str, front: Front) -> tuple[str, 
     written : Written
         Front and string.
     """
-    if not positions.size:
-        return CODES[0] if code == "auto" else code, Written(*front)
-    plans = _plans(positions, n, code)
-    best, *longer = sorted(plans, key=lambda plan: (plan.nbits, CODES.index(plan.code)))
-    written = _written(best, n, front)
+    array = contents(positions)
+    if not array.size:
+        return CODES[0] if code == "auto" else code, Written(contents(front[0]), front[1])
+    plans = _plans(array, n, code)
+    plans.sort(key=lambda plan: (plan.nbits, CODES.index(plan.code)))
     # The length of a rANS string is only known after it is written.
-    if best.code == "rans" and longer and longer[0].nbits < written.nbits - front[1]:
-        best, written = longer[0], _written(longer[0], n, front)
-    return best.code, written
-
-
-def _written(plan: _Plan, n: int, front: Front) -> Written:
-    string = BitString(0, front[0].size)
-    string.extend(*front)
-    data, nbits, seek = plan.write(string)
+    most = plans[1].nbits if plans[0].code == "rans" and len(plans) > 1 else math.inf
+    for plan in plans:
+        if (written := plan.write(front, positions, most)) is not None:
+            break
+    assert written is not None
+    data, nbits, seek = written
     is_sent = seek is not None and seek_tables.worthwhile(seek, n, nbits)
-    return Written(data, nbits, seek if is_sent else None)
+    return plan.code, Written(data, nbits, seek if is_sent else None)
+
+
+def _string_after(front: Front, nbits: int) -> BitString:
+    """Return a string of the front, with room for `nbits` more bits."""
+    string = BitString(0, -(-(front[1] + nbits) // 8))
+    string.extend(*front)
+    return string
 
 
 def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:
@@ -331,11 +342,10 @@ def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:
     planners = {"rice": _rice, "eliasfano": _elias_fano, "bitmap": _bitmap}
     plans = [plan(positions, n) for name, plan in planners.items() if code in (name, "auto")]
     if kinds := [kind for kind in TABLED if code in (kind, "auto")]:
-        classes = GAPS.classes(positions)
-        counts = byte_counts(classes)
+        counts = GAPS.counts(positions)
         for kind in reversed(kinds):  # the price of Huffman words may rule out rANS
             if kind != "rans" or not plans or _may_be_shortest(counts, plans):
-                plans.append(_classes(positions, n, classes, counts, kind))
+                plans.append(_classes(positions, n, counts, kind))
     return plans
 
 
@@ -347,52 +357,66 @@ def _may_be_shortest(counts: np.ndarray, plans: list[_Plan]) -> bool:
 
 def _rice(positions: np.ndarray, n: int) -> _Plan:
     parameters, offsets = gap_rice.plan(positions)
+    nbits = int(offsets[-1])
 
-    def write(string: BitString) -> Written:
-        string.extend(gap_rice.write(positions, parameters, offsets), int(offsets[-1]))
-        table = None
+    def write(front: Front, positions: np.ndarray | Drainable, most: float) -> Written:
+        array, table = contents(positions), None
+        string = _string_after(front, nbits)
+        string.extend(gap_rice.write(array, parameters, offsets), nbits)
         if n >= MIN_ELEMENTS:
-            lasts = lasts_of(positions, 1 << gap_rice.LOG2_GROUP)
+            lasts = lasts_of(array, 1 << gap_rice.LOG2_GROUP)
             table = SeekTable.of(gap_rice.LOG2_GROUP, offsets, lasts)
         return Written(string.trimmed(), string.nbits, table)
 
-    return _Plan("rice", int(offsets[-1]), write)
+    return _Plan("rice", nbits, write)
 
 
 def _elias_fano(positions: np.ndarray, n: int) -> _Plan:
-    def write(string: BitString) -> Written:
-        elias_fano.write(positions, n, string)
-        block, table = 1 << LOG2_BLOCK, None
+    nbits = elias_fano.nbits(positions, n)
+
+    def write(front: Front, positions: np.ndarray | Drainable, most: float) -> Written:
+        array, block, table = contents(positions), 1 << LOG2_BLOCK, None
+        string = _string_after(front, nbits)
+        elias_fano.write(array, n, string)
         if n >= MIN_ELEMENTS:
-            offsets = elias_fano.offsets(positions, n, block)
-            table = SeekTable.of(LOG2_BLOCK, offsets, lasts_of(positions, block))
+            offsets = elias_fano.offsets(array, n, block)
+            table = SeekTable.of(LOG2_BLOCK, offsets, lasts_of(array, block))
         return Written(string.trimmed(), string.nbits, table)
 
-    return _Plan("eliasfano", elias_fano.nbits(positions, n), write)
+    return _Plan("eliasfano", nbits, write)
 
 
 def _bitmap(positions: np.ndarray, n: int) -> _Plan:
-    def write(string: BitString) -> Written:
-        string.extend(bitmap.write(positions, n), n)
+    def write(front: Front, positions: np.ndarray | Drainable, most: float) -> Written:
+        string = _string_after(front, n)
+        string.extend(bitmap.write(contents(positions), n), n)
         return Written(string.trimmed(), string.nbits)
 
     return _Plan("bitmap", n, write)
 
 
-def _classes(
-    positions: np.ndarray, n: int, classes: np.ndarray, counts: np.ndarray, kind: tabled.Kind
-) -> _Plan:
+def _classes(positions: np.ndarray, n: int, counts: np.ndarray, kind: tabled.Kind) -> _Plan:
     table = Table.own(kind, counts, alphabet(n))
     raw = GAPS.raw_nbits(counts)
 
-    def write(string: BitString) -> Written:
-        data, nbits, seek = tabled.write(table, classes, CodedMask.all(classes.size), string, n)
-        whole = BitString(0, data.size + raw // 8 + 1)
-        whole.extend(data, nbits)
-        GAPS.write_raw(positions, classes, raw, whole)
+    def write(front: Front, positions: np.ndarray | Drainable, most: float) -> Written | None:
+        array, first = contents(positions), front[1]
+        # The string of classes begins with the last bits of the front, which place its bytes.
+        shared, classes = BitString(), partial(GAPS.classify, array)
+        shared.extend(contents(front[0])[first // 8 :], first % 8)
+        before, coded = first - first % 8, CodedMask.all(array.size)
+        data, nbits, seek = tabled.write(table, classes, coded, shared, n, before=before)
+        if before + nbits + raw - first > most:
+            return None
+        within = BitString(0, raw // 8 + 1)
+        GAPS.write_raw(array, raw, within)
         if seek is not None and kind == "huffman":
-            lasts = lasts_of(positions, 1 << seek.log2_block)
+            lasts = lasts_of(array, 1 << seek.log2_block)
             seek = SeekTable.of(seek.log2_block, seek.offsets, lasts)
-        return Written(whole.trimmed(), whole.nbits, seek)
+        drop(positions)
+        string = _string_after(front, nbits + raw)
+        string.replace_end(data, nbits)
+        string.extend(within.trimmed(), raw)
+        return Written(string.trimmed(), string.nbits, seek)
 
     return _Plan(kind, table.nbits(counts) + raw, write)

@@ -200,6 +200,7 @@ def write(
     head: BitString,
     n: int,
     lead: int = 0,
+    before: int = 0,
 ) -> Written:
     """Write a table and its string after a head.
 
@@ -218,20 +219,25 @@ def write(
         Number of elements of the tensor.
     lead : int
         Number of bytes that stay free before the head; 0 for rANS.
+    before : int
+        Number of bits of the payload that precede the head, and that are not written here; 0 for
+        symbols on a device.
     """
     if table is None:
         nbits = head.nbits
         return Written(beside(head.trimmed(), contents(symbols)), nbits)
-    before = front(head, *table)
+    leading = front(head, *table)
     if table.kind == "huffman":
         code, block = code_of(table.numbers), 1 << LOG2_BLOCK
         data, nbits, offsets = dense_string.write(
-            code, symbols, np.dtype(np.uint8), coded, block, lead, before
+            code, symbols, np.dtype(np.uint8), coded, block, lead, leading
         )
-        return Written(data, nbits, seek_of_blocks(n, nbits, offsets))
+        total = nbits + before if before else nbits  # which may be deferred
+        return Written(data, nbits, seek_of_blocks(n, total, offsets))
     tables = write_tables(table.numbers, table.log2_total)
-    data, nbits, runs = rans_string.write(tables, symbols, coded.n, before[0], LOG2_STATES)
-    return Written(data, nbits, seek_of_runs(n, nbits, runs))
+    data, nbits, runs = rans_string.write(tables, symbols, coded.n, leading[0], LOG2_STATES)
+    total = nbits + before if before else nbits
+    return Written(data, nbits, seek_of_runs(n, total, runs))
 
 
 def open(kind: Kind, span: BitSpan, alphabet: np.ndarray, coded: CodedMask) -> CodedString:

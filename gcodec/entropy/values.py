@@ -6,6 +6,7 @@ big-endian, so the payload is one bit string, most significant bit first.
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -104,13 +105,20 @@ def nbits(k: int, value: str) -> int:
     return _SCALE_NBITS * scales_of(k, value) + k * width_of(value)
 
 
-def packed(quantized: SparseValues, value: str, k: int) -> tuple[np.ndarray, int]:
-    """Return the bytes of k values, and the number of valid bits."""
+def packed(
+    quantized: SparseValues, value: str, k: int, *, is_own: bool = False
+) -> tuple[np.ndarray, int]:
+    """Return the bytes of k values, and the number of valid bits.
+
+    If nobody else uses the codes (`is_own`), the bytes of floats may take their memory.
+    """
     scales, codes = quantized
     total = nbits(k, value)
+    if is_own and value in CODE_DTYPES and sys.byteorder == "little":
+        return codes.byteswap(inplace=True).view(np.uint8), total
     data = np.empty(-(-total // 8), np.uint8)
     write_norms(scales, data)
-    data[scales.nbytes :] = codes.astype(codes.dtype.newbyteorder(">")).view(np.uint8)
+    data[scales.nbytes :].view(codes.dtype.newbyteorder(">"))[:] = codes
     return data, total
 
 

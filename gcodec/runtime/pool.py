@@ -95,6 +95,35 @@ def run_added(task: Callable[[int, int], np.ndarray], n: int, unit: int = 1) -> 
     return total[0]
 
 
+def run_in_order(
+    task: Callable[[int, int], _T], consume: Callable[[int, _T], None], n: int, length: int
+) -> None:
+    """Call ``consume(start, task(start, stop))`` for segments of `length` elements, in order.
+
+    Tasks run on several threads; see `run`. A result is consumed as soon as all preceding ones
+    have been, so the memory is a few results for each thread.
+    """
+    pending: dict[int, _T] = {}
+    lock, following = threading.Lock(), 0
+
+    def run_task(index: int, _: int) -> None:
+        nonlocal following
+        start = index * length
+        result = task(start, min(start + length, n))
+        with lock:
+            pending[index] = result
+            del result
+            while following in pending:
+                consume(following * length, pending.pop(following))
+                following += 1
+
+    if is_one(n):
+        for start in range(0, n, length):
+            consume(start, task(start, min(start + length, n)))
+    else:
+        run_each(run_task, -(-n // length))
+
+
 def run_each(task: Callable[[int, int], _T], count: int) -> list[_T]:
     """Call ``task(i, i + 1)`` for each i below `count`, on several threads; return the results."""
     if thread_count() == 1 or count < 2:

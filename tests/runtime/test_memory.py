@@ -119,6 +119,7 @@ RESIDENT = {
         *("qsgd:bucket=512,code=rans", "qsgd:s=127,bucket=512,code=huffman"),
         *("minifloat", "minifloat:block=32", "minifloat:code=none", "minifloat:format=e4m3"),
         *("ecsq:step=1", "ecsq:nmse=0.05", "ecsq:rounding=stochastic,step=1"),
+        *("topk", "topk:ratio=0.1"),
     ],
     "float16": [
         *("raw", "raw:dtype=float16", "sign", "sign:scale=l2", "mxnet-2bit", "mxnet-1bit"),

@@ -209,6 +209,24 @@ def test_an_interrupt_waits_for_segments_that_have_begun(monkeypatch: pytest.Mon
     assert finished.is_set()
 
 
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_results_are_consumed_in_order(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that ends before the preceding one leaves its result to that one."""
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    has_last, consumed = threading.Event(), list[tuple[int, int]]()
+
+    def task(start: int, stop: int) -> int:
+        if start == 14:
+            has_last.set()
+        elif not start and threads != "1":
+            assert has_last.wait(30)
+        return stop
+
+    pool.run_in_order(task, lambda *part: consumed.append(part), 17, 2)
+    assert consumed == [(start, min(start + 2, 17)) for start in range(0, 17, 2)]
+
+
 def test_one_thread_suffices(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system, or the end of the interpreter, may prevent new threads."""
 

@@ -181,6 +181,6 @@ def _with_values(
             written = tabled.write(tables[0], symbols, coded, BitString(), 0)
     string = BitString(0, written.data.size + raw // 8)
     string.extend(written.data, written.nbits)
-    VALUES.write_raw(differences, symbols[symbols != 0], raw, string)
+    VALUES.write_raw(differences, raw, string)
     head = head._replace(kind=kind, values_nbits=string.nbits)
     return _Class(head, index, string.trimmed())

@@ -11,11 +11,12 @@ import numpy as np
 
 from gcodec.runtime import pool
 from gcodec.runtime.jit import kernel
-from gcodec.runtime.memory import Drainable, contents, discard
+from gcodec.runtime.memory import Drainable, contents, discard, release
 
 SLACK = 64  # bytes after the end of a string that stores of words may overwrite
 SPARE = 1.01  # memory that is reserved for a string, relative to its estimated size
 _LEAST_GROWTH = 4096  # bytes
+_CHUNK = 1 << 23  # bytes that are copied before their memory is released
 
 SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
 
@@ -86,23 +87,35 @@ class BitString:
         self.reserve(nbytes)
         self.state[0] += np.uint64(nbytes)
 
-    def extend(self, data: np.ndarray, nbits: int) -> None:
-        """Append the bits of a (ceil(nbits / 8),) uint8 array whose last byte ends with zeros."""
+    def extend(self, data: np.ndarray | Drainable, nbits: int) -> None:
+        """Append the bits of a (ceil(nbits / 8),) uint8 array whose last byte ends with zeros.
+
+        A `Drainable` is released, unless its bits have to be shifted.
+        """
         if nbits == 0:
             return
-        self.reserve(data.size + 1)
+        array = contents(data)
+        self.reserve(array.size + 1)
         whole, pending, used, _ = self.state.tolist()
         if not used and not nbits % 8:
-            self.data[whole : whole + data.size] = data
-            self.state[0] = whole + data.size
+            for start in range(0, array.size, _CHUNK):
+                stop = min(start + _CHUNK, array.size)
+                self.data[whole + start : whole + stop] = array[start:stop]
+                release(data, start, stop)
+            self.state[0] = whole + array.size
             return
         at = 8 * whole + used
-        first = pending >> 56 | int(data[0]) >> used
-        _copy(data, nbits, at, self.data)
+        first = pending >> 56 | int(array[0]) >> used
+        _copy(array, nbits, at, self.data)
         self.data[whole] = first
         whole, used = divmod(at + nbits, 8)
         last = int(self.data[whole]) << 56 if used else 0
         self.state[:3] = whole, last, used
+
+    def replace_end(self, data: np.ndarray, nbits: int) -> None:
+        """Replace the bits after the last whole byte by a longer string that begins with them."""
+        self.state[1:3] = 0
+        self.extend(data, nbits)
 
     def align(self) -> None:
         """Append zeros up to the end of a byte."""

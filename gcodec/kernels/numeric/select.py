@@ -25,6 +25,8 @@ _FEW = 4  # candidates are gathered if their number falls by at least this facto
 _WORD = 64  # elements that are compared at once
 _TABLES = 4  # equal neighbors would wait for each other's count
 
+_Room = tuple[np.ndarray, np.ndarray]  # for places in a segment as int32, and for elements
+
 
 @dispatched("gcodec.kernels.numeric.select_cuda")
 def take_largest(
@@ -60,18 +62,27 @@ def take_largest(
         need -= above  # to take from the bin of 2^shift levels from `low` on; k − need are above
         if need == inside or shift == 0:
             break
-        if _FEW * (k - need + inside) <= candidates.size:
-            selection, candidates = _above(candidates, low - 1)
-            places = selection if places is None else places[selection]
+        count = k - need + inside
+        if _FEW * count <= candidates.size:
+            if places is None:
+                places, candidates = np.empty(count, np.int64), np.empty(count, np.float32)
+                _list_above(values, low - 1, places, candidates)
+            else:
+                _keep_largest(places, candidates, low - 1, 0)
         finer = max(shift - _CUT, 0)
         counts, shift = _counts_within(candidates, low, finer, 1 << shift - finer), finer
-    if need == inside:
-        selection, elements = _above(candidates, low - 1)
-    else:
-        selection = np.concatenate([_above(candidates, low)[0], _first(candidates, low, need)])
-        selection.sort(kind="stable")  # merges the two parts
-        elements = take(candidates, selection)
-    return selection if places is None else places[selection], elements
+    level, ties = (low - 1, 0) if need == inside else (low, need)
+    if places is not None:
+        _keep_largest(places, candidates, level, ties)
+        return places, candidates
+    positions, elements = np.empty(k, np.int64), np.empty(k, np.float32)
+    _list_above(values, level, positions[: k - ties], elements[: k - ties])
+    if not ties:
+        return positions, elements
+    del elements
+    _first(values, level, positions[k - ties :])
+    positions.sort(kind="stable")  # merges the two parts
+    return positions, take(values, positions)
 
 
 @dispatched("gcodec.kernels.numeric.select_cuda")
@@ -116,16 +127,51 @@ def _above(values: np.ndarray, level: int) -> tuple[np.ndarray, np.ndarray]:
     return positions, elements
 
 
-def _first(values: np.ndarray, level: int, count: int) -> np.ndarray:
-    """Return the positions of the first `count` magnitudes whose bits equal a level."""
-    out, end = np.empty(count, np.int64), 0
+def _list_above(
+    values: np.ndarray, level: int, positions: np.ndarray, elements: np.ndarray
+) -> None:
+    """Write what `_above` returns, whose size is known; there is no other memory of this size."""
+    end = 0
+    rooms: list[_Room] = []  # that no task uses; fresh memory for each segment would cost too much
+
+    def task(start: int, stop: int) -> tuple[_Room, int]:
+        try:
+            room = rooms.pop()
+        except IndexError:
+            size = min(pool.SEGMENT, values.size)
+            room = np.empty(size, np.int32), np.empty(size, np.float32)
+        return room, int(_take_above(values[start:stop], np.int32(level), *room))
+
+    def append(start: int, part: tuple[_Room, int]) -> None:
+        nonlocal end
+        room, size = part
+        np.add(room[0][:size], start, out=positions[end : end + size], dtype=np.int64)
+        elements[end : end + size] = room[1][:size]
+        end += size
+        rooms.append(room)
+
+    pool.run_in_order(task, append, values.size, pool.SEGMENT)
+
+
+def _keep_largest(places: np.ndarray, elements: np.ndarray, level: int, ties: int) -> None:
+    """Drop all but the magnitudes whose bits exceed a level, and the first `ties` that equal it.
+
+    Both arrays own their memory, and nobody else uses it.
+    """
+    count = int(_keep(np.int32(level), ties, places, elements))
+    for array in (places, elements):
+        array.resize(count, refcheck=False)
+
+
+def _first(values: np.ndarray, level: int, out: np.ndarray) -> None:
+    """Write the positions of the first magnitudes whose bits equal a level."""
+    end = 0
     for at in range(0, values.size, pool.SEGMENT):
         added = _first_equal(values[at : at + pool.SEGMENT], np.int32(level), out[end:])
         out[end : end + added] += at
         end += added
-        if end == count:
+        if end == out.size:
             break
-    return out
 
 
 def _counts_within(values: np.ndarray, low: int, shift: int, bins: int) -> np.ndarray:
@@ -160,6 +206,20 @@ def _take_above(values, level, places, elements):
             places[count] = np.int32(i)
             elements[count] = values[i]
             count += 1
+    return count
+
+
+@kernel("int32, int64, out int64[], out float32[]")
+def _keep(level, ties, places, elements):
+    # places.size == elements.size. No element is written before it is read: count <= i.
+    count = 0
+    for i in range(elements.size):
+        place, element = places[i], elements[i]
+        bits = np.int32(magnitude_bits(element))
+        tie = bits == level and ties > 0
+        places[count], elements[count] = place, element
+        count += bits > level or tie
+        ties -= tie
     return count
 
 

@@ -15,11 +15,13 @@ import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.words import leading_zeros, peek, put_long
 from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
 
 _RAW_NBITS = [np.maximum((np.arange(least, least + 256) - 4) >> 2, 0) for least in (0, 1)]
+_PART = 1 << 18  # values whose classes stay in a cache
 _TABLES = [nbits.astype(np.uint8) for nbits in _RAW_NBITS]
 
 
@@ -41,27 +43,45 @@ class Classes(NamedTuple):
 
     def classes(self, values: np.ndarray) -> np.ndarray:
         """Return the (k,) uint8 classes of (k,) uint64 values or int64 positions below 2^62."""
-        out, run = np.empty(values.size, np.uint8), _classifier(self.least)
+        out = np.empty(values.size, np.uint8)
 
         def task(start: int, stop: int) -> None:
-            before = self._before(values, start)
-            run(values[start:stop].view(np.uint64), before, out[start:stop])
+            self.classify(values, start, stop, out[start:stop])
 
         pool.run(task, values.size)
         return out
+
+    def classify(self, values: np.ndarray, start: int, stop: int, out: np.ndarray) -> np.ndarray:
+        """Write the classes of a range of values to a (stop - start,) uint8 array; return it."""
+        part = values[start:stop].view(np.uint64)
+        _classifier(self.least)(part, self._before(values, start), out)
+        return out
+
+    def counts(self, values: np.ndarray) -> np.ndarray:
+        """Count the classes of values, as a (256,) int64 array."""
+
+        def task(start: int, stop: int) -> np.ndarray:
+            counts, room = np.zeros(256, np.int64), np.empty(min(_PART, stop - start), np.uint8)
+            for at in range(start, stop, _PART):
+                end = min(at + _PART, stop)
+                counts += byte_counts(self.classify(values, at, end, room[: end - at]))
+            return counts
+
+        return pool.run_added(task, values.size)
 
     def raw_nbits(self, counts: np.ndarray) -> int:
         """Return the number of raw bits, by the (256,) counts of the classes."""
         return int(counts @ _RAW_NBITS[self.least])
 
-    def write_raw(
-        self, values: np.ndarray, classes: np.ndarray, nbits: int, string: BitString
-    ) -> None:
-        """Append the `nbits` raw bits within classes to a string."""
+    def write_raw(self, values: np.ndarray, nbits: int, string: BitString) -> None:
+        """Append the `nbits` raw bits of values within their classes to a string."""
         string.reserve(nbits // 8 + 1)
-        words, table = values.view(np.uint64), _TABLES[self.least]
-        before = self._before(values, 0)
-        _writer(self.least)(words, before, classes, table, string.data, string.state)
+        room, run = np.empty(min(_PART, values.size), np.uint8), _writer(self.least)
+        for start in range(0, values.size, _PART):
+            stop = min(start + _PART, values.size)
+            classes = self.classify(values, start, stop, room[: stop - start])
+            part, before = values[start:stop].view(np.uint64), self._before(values, start)
+            run(part, before, classes, _TABLES[self.least], string.data, string.state)
 
     def read(
         self, data: np.ndarray, first: int, end: int, classes: np.ndarray, n: int = 2**64 - 1
