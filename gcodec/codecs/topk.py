@@ -38,8 +38,6 @@ from gcodec.fields.positions import positions
 from gcodec.fields.values import values
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import select
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
-from gcodec.kernels.numeric.log_histogram import add_residual_with_histogram
 from gcodec.payload import Payload
 from gcodec.runtime.memory import Drainable
 from gcodec.wire.kinds import Choice, Float32
@@ -141,25 +139,10 @@ class TopK(SparseCodec):
         return position_coding.sent(n, self.k, self.ratio)
 
     def _quantize(self, values: np.ndarray, seed: int, prior: TopKSymbols | None) -> TopKSymbols:
-        return self._selected(values)
-
-    def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> ValueStatistics:
-        if self.threshold:
-            return super()._add_residual(x, update)
-        top_bits, counts = add_residual_with_histogram(x, update)
-        return ValueStatistics(top_bits, counts=counts)
-
-    def _quantize_with_statistics(
-        self, values: np.ndarray, statistics: ValueStatistics, seed: int, prior: TopKSymbols | None
-    ) -> TopKSymbols:
-        return self._selected(values, statistics.counts)
-
-    def _selected(self, values: np.ndarray, counts: np.ndarray | None = None) -> TopKSymbols:
-        """Quantize the elements that are sent, given the log-histogram of the values or None."""
         if self.threshold:
             selected = select.take_at_least(values, np.float32(self.threshold))
         else:
-            selected = select.take_largest(values, self._most(values.size), counts)
+            selected = select.take_largest(values, self._most(values.size))
         if selected is None:
             raise nonfinite_error(values)
         positions, elements = selected

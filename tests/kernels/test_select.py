@@ -72,11 +72,62 @@ def test_largest(x: np.ndarray, data: st.DataObject) -> None:
     assert largest(x, k).tolist() == sorted_largest(x, k)
 
 
+@pytest.mark.parametrize("least_sampled", [1 << 15, 1 << 20])
 @each_kind
-def test_largest_of_many(kind: str) -> None:
+def test_largest_of_many(kind: str, least_sampled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "_LEAST_SAMPLED", least_sampled)
     x = spread(kind, 60_000)
     for k in (0, 1, 2, 600, 6_000, 14_999, 15_000, 29_999, 45_000, 59_999, 60_000):
         assert largest(x, k).tolist() == sorted_largest(x, k), k
+
+
+def sampled(n: int) -> np.ndarray:
+    """Return a mask of the elements that a sample contains."""
+    positions = np.arange(n, dtype=np.float32)  # which float32 represents exactly
+    taken = list[np.ndarray]()
+
+    def take(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+        taken.append(places)
+        return values[places]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(select, "take", take)
+        select._sampled_candidates(positions, n // 100)
+    mask = np.zeros(n, np.bool_)
+    mask[taken[0]] = True
+    return mask
+
+
+def test_candidates_of_a_sample_include_the_largest() -> None:
+    x = spread("normal", N)
+    for k in (N // 1000, N // 100, N // 16):
+        places, elements = select._sampled_candidates(x, k)
+        assert places is not None
+        assert gs.same_bits(elements, x[places])
+        assert set(sorted_largest(x, k)) <= set(places.tolist())
+        assert places.size < 1.3 * k + 2000
+        assert largest(x, k).tolist() == sorted_largest(x, k)
+
+
+@pytest.mark.parametrize("kind", ["too few", "too many", "zeros"])
+def test_a_sample_may_mislead(kind: str) -> None:
+    x, mask, k = spread("normal", N), sampled(N), N // 100
+    assert mask.sum() == 1 << 15
+    if kind == "too few":  # exceed the level that is usual in the sample
+        x[mask] *= np.float32(100)
+    else:
+        x[mask] *= np.float32(1e-3 if kind == "too many" else 0)
+    places, elements = select._sampled_candidates(x, k)
+    assert places is None
+    assert elements is x
+    assert largest(x, k).tolist() == sorted_largest(x, k)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, -np.inf])
+def test_non_finite_values_are_candidates(wrong: float) -> None:
+    x = spread("normal", N)
+    x[np.flatnonzero(~sampled(N))[99]] = wrong
+    assert select.take_largest(x, N // 100) is None
 
 
 @given(gs.gradients(large=True), st.data())

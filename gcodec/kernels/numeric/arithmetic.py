@@ -128,8 +128,6 @@ class ValueStatistics(NamedTuple):
         Result of `ranges` for the buckets that were requested; None if they are not known.
     moments : Moments, optional
         Moments of the values; None if they are not known.
-    counts : (2**14,) int64 array, optional
-        Log-histogram of the values; None if it is not known.
     plain : (n,) uint8 array, optional
         Symbols of the levels of ecsq by plain rounding; None if they are not known.
     """
@@ -137,7 +135,6 @@ class ValueStatistics(NamedTuple):
     top_bits: int | Deferred
     ranges: tuple[np.ndarray, bool] | None = None
     moments: Moments | None = None
-    counts: np.ndarray | None = None
     plain: np.ndarray | None = None
 
 

@@ -1,13 +1,17 @@
 """The k largest magnitudes of an array, or all magnitudes not below a threshold.
 
 Magnitudes are compared as integers, the bits of |x|, without rounding; the first of equal ones are
-taken. A histogram of the upper bits determines the bin of the smallest of the k magnitudes. The
-magnitudes of this bin and above, usually few more than k, are gathered. Further histograms divide
-the bin down to a single number. If most elements are candidates, for example because many are
-equal, the histograms count the array itself, because a list of candidates would be as large.
+taken. A sample of many elements suggests a level that a few more than k exceed, and one pass
+gathers these candidates. If they are too few or too many, or if there are few elements in all, a
+histogram of the upper bits determines the bin of the smallest of the k magnitudes. Further
+histograms divide the bin down to a single number. If most elements are candidates, for example
+because many are equal, the histograms count the array itself, because a list of candidates would
+be as large.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -23,15 +27,17 @@ from gcodec.runtime.memory import magnitude_bits
 _CUT = 9  # bits by which a histogram divides a bin
 _FEW = 4  # candidates are gathered if their number falls by at least this factor
 _WORD = 64  # elements that are compared at once
+_LEAST_SAMPLED = 1 << 20  # elements of which a sample is faster than a histogram
+_RARE = 16  # elements for each of the largest, where the memory of more candidates matters little
+_RUNS, _RUN = 1 << 12, 8  # runs of neighbors in a sample, and elements of a run
+_SAFETY = 5  # standard deviations by which a sample may miss some of the k largest
 _TABLES = 4  # equal neighbors would wait for each other's count
 
 _Room = tuple[np.ndarray, np.ndarray]  # for places in a segment as int32, and for elements
 
 
 @dispatched("gcodec.kernels.numeric.select_cuda")
-def take_largest(
-    values: np.ndarray, k: int, counts: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray] | None:
+def take_largest(values: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Select the k largest magnitudes; the first of equal ones are taken.
 
     Parameters
@@ -39,8 +45,6 @@ def take_largest(
     values : (n,) float32 array
     k : int
         Number of magnitudes, from 0 to n.
-    counts : (2**14,) int64 array, optional
-        Log-histogram of the values, if it is known; None on a device.
 
     Returns
     -------
@@ -48,13 +52,15 @@ def take_largest(
         Positions, rising, and elements, both on the host; None if the values contain NaN or
         infinity.
     """
-    counts = log_histogram(values) if counts is None else counts
-    if counts[FINITE:].any():
+    candidates, places = values, None
+    if values.size >= _LEAST_SAMPLED and 0 < k <= values.size // _RARE:
+        places, candidates = _sampled_candidates(values, k)
+    counts = log_histogram(candidates)
+    if counts[FINITE:].any():  # NaN and infinity are candidates, being the largest
         return None
     if k in (0, values.size):
         positions = np.arange(k)
         return positions, take(values, positions)
-    candidates, places = values, None
     low, shift, need = 0, SHIFT, k
     while True:
         place, inside, above = _bin_of(counts, need)
@@ -95,6 +101,26 @@ def take_at_least(
     return None if max_abs_bits(elements) >= INFINITY_BITS else (positions, elements)
 
 
+def _sampled_candidates(values: np.ndarray, k: int) -> tuple[np.ndarray | None, np.ndarray]:
+    """Return positions and elements that include the k largest, or None and all values."""
+    n = values.size
+    stride = (n // _RUNS - 1) | 1  # odd, so that runs lie in many columns of a matrix
+    runs = stride * np.arange(_RUNS).reshape(-1, 1)
+    sample = take(values, (runs + np.arange(_RUN)).reshape(-1))
+    hits = -(-k * sample.size // n)
+    rank = hits + _SAFETY * (math.isqrt(hits) + 1)
+    place, inside, above = _bin_of(log_histogram(sample), rank)
+    most = (inside + above) * n // sample.size * 5 // 4
+    if place and _FEW * most <= n:
+        places, elements = np.empty(most, np.int64), np.empty(most, np.float32)
+        count = _list_above(values, (place << SHIFT) - 1, places, elements)
+        if k <= count <= most:
+            places.resize(count, refcheck=False)
+            elements.resize(count, refcheck=False)
+            return places, elements
+    return None, values
+
+
 def _bin_of(counts: np.ndarray, need: int) -> tuple[int, int, int]:
     """Return the bin of the last of the `need` largest, its count, and the counts above it."""
     totals = np.cumsum(counts[::-1])
@@ -129,8 +155,11 @@ def _above(values: np.ndarray, level: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _list_above(
     values: np.ndarray, level: int, positions: np.ndarray, elements: np.ndarray
-) -> None:
-    """Write what `_above` returns, whose size is known; there is no other memory of this size."""
+) -> int:
+    """Write what `_above` returns, and return its size; there is no other memory of this size.
+
+    If there is not enough room, the result is a size that exceeds it.
+    """
     end = 0
     rooms: list[_Room] = []  # that no task uses; fresh memory for each segment would cost too much
 
@@ -140,17 +169,21 @@ def _list_above(
         except IndexError:
             size = min(pool.SEGMENT, values.size)
             room = np.empty(size, np.int32), np.empty(size, np.float32)
+        if end > positions.size:
+            return room, 0
         return room, int(_take_above(values[start:stop], np.int32(level), *room))
 
     def append(start: int, part: tuple[_Room, int]) -> None:
         nonlocal end
         room, size = part
-        np.add(room[0][:size], start, out=positions[end : end + size], dtype=np.int64)
-        elements[end : end + size] = room[1][:size]
+        if end + size <= positions.size:
+            np.add(room[0][:size], start, out=positions[end : end + size], dtype=np.int64)
+            elements[end : end + size] = room[1][:size]
         end += size
         rooms.append(room)
 
     pool.run_in_order(task, append, values.size, pool.SEGMENT)
+    return end
 
 
 def _keep_largest(places: np.ndarray, elements: np.ndarray, level: int, ties: int) -> None:

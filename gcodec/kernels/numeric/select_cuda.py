@@ -16,9 +16,7 @@ _WIDE = 1024  # threads of a block that sums counts
 _TOP = 2  # index of the largest magnitude's bits in the state
 
 
-def take_largest(
-    values: Array, k: int, counts: None = None
-) -> tuple[np.ndarray, np.ndarray] | None:
+def take_largest(values: Array, k: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return positions and elements of the k largest magnitudes, on the host."""
     device, n = device_with(values), values.size
     if 0 < k < n:
