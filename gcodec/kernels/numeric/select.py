@@ -18,7 +18,7 @@ import numpy as np
 from gcodec.kernels.numeric.log_histogram import FINITE, SHIFT, log_histogram
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, max_abs_bits
 from gcodec.kernels.numeric.scatter import take
-from gcodec.kernels.numeric.words import magnitudes_above, trailing_zeros
+from gcodec.kernels.numeric.words import count_ones, magnitudes_above, trailing_zeros
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
@@ -27,6 +27,7 @@ from gcodec.runtime.memory import magnitude_bits
 _CUT = 9  # bits by which a histogram divides a bin
 _FEW = 4  # candidates are gathered if their number falls by at least this factor
 _WORD = 64  # elements that are compared at once
+_LAST = np.uint64(_WORD - 1)
 _LEAST_SAMPLED = 1 << 20  # elements of which a sample is faster than a histogram
 _RARE = 16  # elements for each of the largest, where the memory of more candidates matters little
 _RUNS, _RUN = 1 << 12, 8  # runs of neighbors in a sample, and elements of a run
@@ -223,17 +224,24 @@ def _counts_within(values: np.ndarray, low: int, shift: int, bins: int) -> np.nd
 
 @kernel("in float32[], int32, out int32[], out float32[]")
 def _take_above(values, level, places, elements):
-    # places.size == elements.size >= values.size
+    # places.size == elements.size >= values.size. Few words have more than two bits, so two
+    # places are written at once, whether or not they count: count <= i, and a word follows i.
     count = 0
     whole = values.size - values.size % _WORD
     for i in range(0, whole, _WORD):
         mask = magnitudes_above(values, i, level)
-        while mask:
-            at = i + np.int64(trailing_zeros(mask))
-            places[count] = np.int32(at)
-            elements[count] = values[at]
-            count += 1
+        end = count + np.int64(count_ones(mask))
+        for k in range(count, count + 2):
+            at = i + np.int64(trailing_zeros(mask) & _LAST)  # the first one if none is left
+            places[k] = np.int32(at)
+            elements[k] = values[at]
             mask &= mask - np.uint64(1)
+        for k in range(count + 2, end):
+            at = i + np.int64(trailing_zeros(mask))
+            places[k] = np.int32(at)
+            elements[k] = values[at]
+            mask &= mask - np.uint64(1)
+        count = end
     for i in range(whole, values.size):
         if np.int32(magnitude_bits(values[i])) > level:
             places[count] = np.int32(i)
