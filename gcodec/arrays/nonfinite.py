@@ -113,28 +113,6 @@ def check_top(top_bits: int | Deferred, values: Array, name: str = "x") -> None:
     when_known(top_bits, check)
 
 
-def check_new_residual(
-    new_residual: Array, values: Array, residual: Array, decay: np.float32, name: str
-) -> None:
-    """Raise `ParameterError` if an element of values + decay·residual is NaN or Inf.
-
-    Parameters
-    ----------
-    new_residual : (n,) float32 array
-        New residual, which is not finite wherever the sum is not. Only then the sum is checked.
-    values, residual : (n,) float32 array
-    decay : np.float32
-    name : str
-        Name of the parameter, for the message.
-    """
-
-    def check(top: int) -> None:
-        if top >= INFINITY_BITS:
-            check_top(int(max_abs_bits_corrected(values, residual, decay)), values, name)
-
-    when_known(max_abs_bits(new_residual), check)
-
-
 def has_nonfinite(values: np.ndarray) -> bool:
     """Return whether an array on the host, of any dtype, contains NaN or Inf."""
     try:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 
 from gcodec.arrays import source as sources
+from gcodec.arrays.nonfinite import check_top
 from gcodec.arrays.protocols import BytesLike, ShapeLike, TensorLike
 from gcodec.arrays.source import NUMPY_DTYPES, Tensor, inspect, is_plain_array, possible_shape
 from gcodec.codec import residuals
@@ -28,7 +29,7 @@ from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array, pool
-from gcodec.runtime.deferred import one_wait, resolved
+from gcodec.runtime.deferred import Deferred, one_wait, resolved
 from gcodec.runtime.device import Device, current_device, device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, clear, empty_beside, flattened, release
 from gcodec.runtime.reuse import result_beside
@@ -86,7 +87,8 @@ class Codec(Parameters):
     # The codec accepts every tensor up to this magnitude, and its decoded values and their errors
     # are finite.
     takes_up_to: ClassVar[float] = math.inf
-    # Whether the codec accepts NaN and Inf and leaves them in the residual, to be checked there.
+    # Whether the codec accepts NaN and Inf, and leaves them in the residual; or refuses them by
+    # `_check_of`, if `_refusing` asks for that.
     keeps_nonfinite: ClassVar[bool] = False
     # No decoded value exceeds this multiple of the largest value, or of 1.
     decoded_factor: ClassVar[float] = math.inf
@@ -421,7 +423,15 @@ class Codec(Parameters):
 
     def _refusing(self: _Self) -> _Self:
         """Return a codec that finds NaN and Inf itself and refuses them, if it can choose to."""
-        return self
+        return self._bound(refuses_nonfinite=True) if self.keeps_nonfinite else self
+
+    def _check_of(self, values: Array) -> Callable[[int | Deferred], None] | None:
+        """Return the function that refuses NaN and Inf; None if the codec accepts them.
+
+        It gets the bit pattern of a magnitude that is finite only if the values, or their sum with
+        a residual, are.
+        """
+        return functools.partial(check_top, values=values) if self.refuses_nonfinite else None
 
     def _with_shape(self: _Self, shape: ShapeLike) -> _Self:
         """Return the codec bound to a shape, given as a tuple of sizes or an integer."""

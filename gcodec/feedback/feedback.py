@@ -16,7 +16,6 @@ from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.nonfinite import (
     NonFinite,
     check_corrected,
-    check_new_residual,
     check_nonfinite,
     check_top,
     with_policy,
@@ -499,26 +498,21 @@ class Feedback:
 
     def _attempt(self, step: _Step) -> tuple[_Step, Symbols, Payload | Selection[Payload]]:
         """Write the new residual, and return what the frame will contain."""
-        checks_later, codec = self._checks_later(step), step.codec
-        if not checks_later:
+        codec = step.codec
+        if not self._checks_later(step):
             step = self._finite(step)
         tensor = step.tensor
         if step.is_exact:
             return step, None, codec._encode(step.sent, step.seed, None)
         update = ResidualUpdate(step.residual, np.float32(self.decay), step.new_residual)
         symbols = codec._quantize_residual(tensor, update, step.seed, step.prior)
-        is_checked = codec.refuses_nonfinite or self.nonfinite == "propagate"
-        if checks_later and codec.keeps_nonfinite and not is_checked:
-            check_new_residual(
-                step.new_residual, tensor.values, update.residual, update.decay, step.title
-            )
         return step, symbols, codec._pack(symbols)
 
     def _checks_later(self, step: _Step) -> bool:
-        """Return whether NaN and Inf are found while quantizing, or in the new residual."""
+        """Return whether NaN and Inf are found while quantizing."""
         if self.nonfinite == "zero" and device_of(step.tensor.values) is not None:
             return False  # a second attempt would wait for the device
-        return step.codec.refuses_nonfinite or step.codec.keeps_nonfinite
+        return step.codec.refuses_nonfinite
 
     def _finite(self, step: _Step) -> _Step:
         """Apply `nonfinite`, and refuse a gradient that would make the residual infinite."""

@@ -18,6 +18,7 @@ import gcodec
 from gcodec.kernels.bits import dequantize
 from gcodec.kernels.bits.pack import FieldLayout
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
+from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize import threshold
 from gcodec.runtime import cover
 
@@ -95,6 +96,22 @@ def test_kernels_take_any_threshold(value: float) -> None:
         out = np.empty(N, np.float32)
         dequantize.dequantize(codes, dequantize.LevelCode(2), t, out)
         assert gs.same_bits(out, mxnet.decode_two_bit(codes.tobytes(), N, value))
+
+
+@pytest.mark.parametrize("n", [1, 31, 33, 1 << 16, (1 << 16) + 77])
+@pytest.mark.parametrize("layout", [threshold.ONE_BIT, threshold.TWO_BIT], ids=["1bit", "2bit"])
+def test_check_sees_each_value_that_is_not_finite(layout: FieldLayout, n: int) -> None:
+    values, left, new = (np.zeros(n + 3, np.float32)[3:] for _ in range(3))
+    update = ResidualUpdate(left, np.float32(1), new)
+    seen: list[int] = []
+    for own in (None, update):
+        for at in {0, n // 2, n - 1}:
+            for wrong in (np.float32(np.nan), np.float32(-np.inf), np.float32(3e38)):
+                values[at] = left[at] = wrong
+                threshold.quantize(values, layout, np.float32(1), update=own, check=seen.append)
+                values[at] = left[at] = 0
+                is_finite = wrong == np.float32(3e38) and own is None  # the sum exceeds float32
+                assert (seen.pop() < INFINITY_BITS) == is_finite
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -206,9 +206,6 @@ class Microscale(Codec):
         """Whether the host codes the bytes: with an entropy code."""
         return self.code != "none"
 
-    def _refusing(self: _M) -> _M:
-        return self._bound(refuses_nonfinite=True)
-
     # --- quantize
 
     def _quantize(
@@ -259,8 +256,8 @@ class Microscale(Codec):
         key = seed if self.rounding == "stochastic" else None
         modes = update, leaves_errors, rounded_to
         top = microscale.quantize(values, quantization, key, scales, elements, *modes)
-        if self.refuses_nonfinite:
-            check_top(top, values)
+        if (check := self._check_of(values)) is not None:
+            check(top)
         return MicroscaleSymbols(data, n, tensor_scale, self._bound_shape(n)), top
 
     def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, MicroscaleSymbols]:

@@ -75,13 +75,15 @@ class MXNet1Bit(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: OneBitSymbols | None
     ) -> OneBitSymbols:
-        return OneBitSymbols(threshold.quantize(values, ONE_BIT, np.float32(self.threshold)))
+        cut, check = np.float32(self.threshold), self._check_of(values)
+        return OneBitSymbols(threshold.quantize(values, ONE_BIT, cut, check=check))
 
     def _quantize_residual(
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: OneBitSymbols | None
     ) -> OneBitSymbols:
-        cut = np.float32(self.threshold)
-        return OneBitSymbols(threshold.quantize(tensor.values, ONE_BIT, cut, update=update))
+        cut, check = np.float32(self.threshold), self._check_of(tensor.values)
+        codes = threshold.quantize(tensor.values, ONE_BIT, cut, update=update, check=check)
+        return OneBitSymbols(codes)
 
     def _dequantize_into(
         self, symbols: OneBitSymbols, dtype: str, out: np.ndarray, add: np.float32 | None

@@ -199,7 +199,7 @@ class MXNet2Bit(Codec):
         self, values: np.ndarray, seed: int, prior: TwoBitSymbols | None
     ) -> TwoBitSymbols:
         threshold = self._threshold_of(values)
-        codes = quantize(values, TWO_BIT, as_float32(threshold))
+        codes = quantize(values, TWO_BIT, as_float32(threshold), check=self._check_of(values))
         return self._symbols(codes, threshold, values.size)
 
     def _quantize_residual(
@@ -217,7 +217,7 @@ class MXNet2Bit(Codec):
                 # Only the unfused method detects that a sent value exceeds the dtype's range.
                 return super()._quantize_residual(tensor, update, seed, prior)
         levels = as_float32(threshold), as_float32(level)
-        codes = quantize(tensor.values, TWO_BIT, *levels, update)
+        codes = quantize(tensor.values, TWO_BIT, *levels, update, self._check_of(tensor.values))
         return self._symbols(codes, threshold, values.size)
 
     def _symbols(self, codes: np.ndarray, threshold: Any, n: int) -> TwoBitSymbols:

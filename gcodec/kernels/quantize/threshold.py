@@ -33,6 +33,7 @@ def quantize(
     threshold: np.float32,
     level: np.float32 = ONE,
     update: ResidualUpdate | None = None,
+    check: Callable[[int], object] | None = None,
 ) -> np.ndarray:
     """Quantize v, which is x or x + decay·residual, by a threshold.
 
@@ -46,6 +47,8 @@ def quantize(
         Magnitude of the decoded values other than 0, on which the new residual depends.
     update : ResidualUpdate, optional
         The residual.
+    check : callable, optional
+        Gets the bit pattern of a magnitude, which is finite only if v is.
 
     Returns
     -------
@@ -59,14 +62,17 @@ def quantize(
     loop, numbers = _quantizer(width, stream), (decay, threshold, level)
     out = empty_beside(layout.nbytes(n), np.uint8, None)
     out[-(-n * width // 8) :] = 0
+    tops = [np.zeros(1, np.int32)]
 
     def blocks(start: int, stop: int) -> None:
-        part = out[start * width // 8 : stop * width // 8]
+        part, largest = out[start * width // 8 : stop * width // 8], np.zeros(BLOCK, np.int32)
         if update is None:
             zeros, ignored = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-            loop(x[start:stop], zeros, ignored, 0, *numbers, part)
+            loop(x[start:stop], zeros, ignored, 0, *numbers, part, largest)
         else:
-            loop(x[start:stop], residual[start:stop], new_residual[start:stop], 1, *numbers, part)
+            own = residual[start:stop], new_residual[start:stop]
+            loop(x[start:stop], *own, 1, *numbers, part, largest)
+        tops.append(largest)
 
     def padded(start: int, stop: int) -> None:
         # NaN reaches no threshold, so the bits of the padding are zero.
@@ -75,14 +81,17 @@ def quantize(
         error = np.zeros(BLOCK, np.float32)
         if update is not None:
             error[: stop - start] = residual[start:stop]
-        packed = np.empty(BLOCK * width // 8, np.uint8)
-        _quantizer(width, False)(values, error, error, 1, *numbers, packed)
+        packed, ignored = np.empty(BLOCK * width // 8, np.uint8), np.zeros(BLOCK, np.int32)
+        _quantizer(width, False)(values, error, error, 1, *numbers, packed, ignored)
+        tops.append(np.abs(error[: stop - start]).view(np.int32))
         if update is not None:
             new_residual[start:stop] = error[: stop - start]
         at, size = start * width // 8, -(-(stop - start) * width // 8)
         out[at : at + size] = packed[:size]
 
     cover(blocks, padded, head, n, x)
+    if check is not None:
+        check(max(int(part.max()) for part in tops))
     return out
 
 
@@ -104,10 +113,10 @@ def _quantize_block(rule: Callable[..., tuple[Value, Value]], stream: bool) -> I
 
     The block takes 32 elements of x from i, and of before and after from j: v = x + decay·before,
     after = v minus the step of the rule, written past the cache if `stream`. The codes go to the
-    bytes of `out` from `at` on.
+    bytes of `out` from `at` on, and the largest magnitudes of v, as bits, to `largest`.
     """
 
-    @block("x", "i", "before", "after", "j", "decay", "threshold", "level", "out", "at")
+    @block("x", "i", "before", "after", "j", "decay", "threshold", "level", "out", "at", "largest")
     def quantize(e: Emitter) -> None:
         source, kept = e.address("x", "i"), e.address("before", "j")
         decay, threshold, level = (e.splat(e.args[k]) for k in ("decay", "threshold", "level"))
@@ -117,6 +126,8 @@ def _quantize_block(rule: Callable[..., tuple[Value, Value]], stream: bool) -> I
         error = e.builder.fsub(v, step)
         e.store(error, e.address("after", "j"), streaming=stream)
         e.store(codes, e.address("out", "at"), align=1)
+        so_far = e.load(e.args["largest"], lanes(32))
+        e.store(e.larger(e.magnitude_bits(v), so_far), e.args["largest"])
 
     return quantize
 
@@ -150,13 +161,14 @@ def _quantizer(width: int, stream: bool) -> Kernel:
     per_byte = 8 // width
 
     @kernel(
-        "in float32[], in float32[], out float32[], int64, float32, float32, float32, out uint8[]",
+        "in float32[], in float32[], out float32[], int64, float32, float32, float32, "
+        "out uint8[], out int32[]",
         variant=f"{width} {stream}",
     )
-    def quantize_blocks(x, before, after, stride, decay, threshold, level, out):
+    def quantize_blocks(x, before, after, stride, decay, threshold, level, out, largest):
         # x has whole blocks, and `out` the packed bytes of as many codes. before and after are as
         # long as x if stride is 1, and BLOCK long if it is 0. So each block lies inside its
-        # arrays.
+        # arrays. largest.size == BLOCK.
         #
         # The loop alternates between the two halves: two streams keep more of the memory busy
         # than one, which gains a tenth. An odd block in the middle comes last.
@@ -164,10 +176,10 @@ def _quantizer(width: int, stream: bool) -> Kernel:
         for i in range(0, half, BLOCK):
             for k in (i, half + i):
                 at, j = k // per_byte, k * stride
-                one_block(x, k, before, after, j, decay, threshold, level, out, at)
+                one_block(x, k, before, after, j, decay, threshold, level, out, at, largest)
         for k in range(2 * half, x.size, BLOCK):
             at, j = k // per_byte, k * stride
-            one_block(x, k, before, after, j, decay, threshold, level, out, at)
+            one_block(x, k, before, after, j, decay, threshold, level, out, at, largest)
         if stream:
             fence()
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from gcodec.kernels.bits.pack import FieldLayout
 from gcodec.kernels.bits.pack_cuda import launch_check_padding, padding_error
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
+from gcodec.kernels.numeric.reduce_cuda import max_abs_bits
 from gcodec.kernels.quantize.threshold import ONE, code_error
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with, launch_striding, raise_reported, word
+from gcodec.runtime.deferred import Deferred
 
 
 def quantize(
@@ -18,6 +22,7 @@ def quantize(
     threshold: np.float32,
     level: np.float32 = ONE,
     update: ResidualUpdate | None = None,
+    check: Callable[[Deferred], object] | None = None,
 ) -> Array:
     """Return packed codes, and replace the residual."""
     device, n = device_with(x), x.size
@@ -29,6 +34,8 @@ def quantize(
         numbers = cut, cut if update is None else word(device, level)
     arguments = x, residual, new_residual, n, update is not None, decay, *numbers, out, out.size
     launch_striding(device, "threshold", f"quantize_{layout.width}bit", out.size, *arguments)
+    if check is not None:
+        check(max_abs_bits(new_residual))
     return out
 
 
