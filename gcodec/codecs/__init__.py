@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcodec.codec import Codec, CodecLike, Provided, provide, registered, with_id
 from gcodec.codec.registry import peers
-from gcodec.errors import Unsupported
+from gcodec.errors import ParameterError, Unsupported
 from gcodec.wire.params import parse_spec
 
 if TYPE_CHECKING:
@@ -100,7 +100,13 @@ def parse(spec: CodecLike) -> Codec:
     >>> str(gcodec.parse({"name": "mxnet-2bit", "threshold": 0.5}))
     'mxnet-2bit'
     """
-    return parse_spec("codec", spec, Codec, registered(with_base=True), peers)
+    try:
+        return parse_spec("codec", spec, Codec, registered(with_base=True), peers)
+    except ParameterError as error:
+        if isinstance(spec, str) and spec.partition(":")[0] == "auto":
+            text = f"{error}; gcodec.choose picks one for a tensor, and gcodec encode for each"
+            raise ParameterError(text) from None
+        raise
 
 
 def parse_encoder(spec: CodecLike) -> Codec:

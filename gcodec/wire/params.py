@@ -180,6 +180,9 @@ class Parameters:
         values: dict[str, str] = {}
         for part in () if text is None else text.split(","):
             key, equals, value = part.partition("=")
+            if key != key.strip():
+                allowed = "name:key=value,key=value without spaces"
+                raise ParameterError.of("spec", f"{cls.name}:{text}", allowed)
             if not equals or key in values:
                 allowed = f"name:key=value,key=value{f', with one {key}' if equals else ''}"
                 raise ParameterError.of("spec", f"{cls.name}:{text}", allowed)
@@ -368,6 +371,8 @@ def _respelled(
     """Return ``; write …`` for a name of another system, or for a name without its colon."""
     if text is not None or not isinstance(name, str):
         return ""
+    if "," in name and "=" not in name and name.partition(",")[0] in classes:
+        return "; a spec has one name"
     spec = peers().get(name.lower())
     if spec is None and "=" in name:
         spec = re.sub("[, ]+", ",", name.strip(", ")).replace(",", ":", 1)
