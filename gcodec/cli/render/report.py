@@ -122,7 +122,7 @@ def _diagrams(view: DumpView) -> list[tuple[str, str, str]]:
     total = sum(group.gradient_values for group in groups)
     share = text.percent(sum(sample.size for sample in samples), total)
     measured = (
-        f"{text.count(len(points), 'setting')} of all registered codecs on "
+        f"{text.count(len(points), 'setting')} of codecs on "
         f"{text.count(sum(sample.values.size for sample in samples), 'value')} of "
         f"{text.count(len(samples), 'tensor')}, which contain {share} % of all values"
     )
