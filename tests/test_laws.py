@@ -154,6 +154,12 @@ def test_bare_payload(data: st.DataObject) -> None:
         assert gs.same_bits(decoded, expected)
 
 
+def test_frames_in_place_of_bare_payloads_are_recognized() -> None:
+    frame = gcodec.encode(f32(0.5, -1.0), "sign")
+    with pytest.raises(gcodec.ParameterError, match=r"^scale: .*, which gcodec\.decode decodes$"):
+        gcodec.parse("sign").decode(frame, 2)
+
+
 @each_codec
 def test_bare_payload_names_missing_arguments(codec: Codec) -> None:
     payload = codec.encode(f32(0.5, -1.0, 2.0))

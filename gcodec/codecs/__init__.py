@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib
 import sys
 import types
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gcodec.codec import Codec, CodecLike, Provided, provide, registered, with_id
@@ -104,9 +105,12 @@ def parse(spec: CodecLike) -> Codec:
         return parse_spec("codec", spec, Codec, registered(with_base=True), peers)
     except ParameterError as error:
         if isinstance(spec, str) and spec.partition(":")[0] == "auto":
-            text = f"{error}; gcodec.choose picks one for a tensor, and gcodec encode for each"
-            raise ParameterError(text) from None
-        raise
+            advice = "gcodec.choose picks one for a tensor, and gcodec encode for each"
+        elif isinstance(spec, Mapping) and "name" not in spec:
+            advice = "gcodec.Policy takes a mapping of globs to specs"
+        else:
+            raise
+        raise ParameterError(f"{error}; {advice}") from None
 
 
 def parse_encoder(spec: CodecLike) -> Codec:

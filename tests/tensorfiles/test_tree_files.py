@@ -700,6 +700,8 @@ def test_misspelled_words_get_a_suggestion() -> None:
         assert str(caught.value).endswith(f"; {hint}")
     with pytest.raises(gcodec.ParameterError, match=r"must be name:key=.*, with one bucket$"):
         gcodec.parse("qsgd:bucket=512,bucket=256")
+    with pytest.raises(gcodec.ParameterError, match=r"; gcodec.Policy takes a mapping of globs"):
+        gcodec.encode(np.ones(3, np.float32), {"*.bias": "raw"})
     with pytest.raises(gcodec.ParameterError, match=r"must be name:key=.* without spaces$"):
         gcodec.parse("topk:ratio=0.01, value=int8")
     assert "inspect" in run("inspcet", "x", code=2).stderr
