@@ -102,7 +102,36 @@ def param(
     left_out: object = None,
     in_frame: bool = True,
 ) -> Any:
-    """Declare a parameter in the body of a codec class; see `Param`."""
+    """Declare a parameter in the body of a codec class.
+
+    Parameters
+    ----------
+    kind : Choice, Integer, Float32 or another kind
+        Type of the values, which checks them and converts them to text and bytes.
+    default : object
+    doc : str
+        Description for ``gcodec codecs`` and for tables; ``; auto: …`` explains the word.
+    name : str, optional
+        Name in specs, if Python reserves that word. Default: the name of the attribute.
+    in_message : bool
+        Whether each message stores its own value, because the codec may choose it per tensor.
+    left_out : object, optional
+        Value in messages that do not store the parameter, such as those of earlier versions.
+    in_frame : bool
+        Whether the header stores the parameter; if not, only the encoder uses it.
+
+    Returns
+    -------
+    dataclasses.Field
+
+    Examples
+    --------
+    >>> import gcodec
+    >>> from typing import Any
+    >>> from gcodec.codec import Integer, param
+    >>> class Blocks(gcodec.Codec):
+    ...     size: Any = param(Integer(1, 4096), 32, "elements of a block")
+    """
     declared = Param(name or "", kind, doc, "", default, in_message, left_out, in_frame)
     return dataclasses.field(default=default, metadata={"param": declared})
 
