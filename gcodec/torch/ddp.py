@@ -631,7 +631,8 @@ class DdpState:
         for counters, _ in parsed:
             for name in ("iteration", "size"):
                 if counters[name] != first[name]:
-                    raise ParameterError.of(f"states: {name}", counters[name], str(first[name]))
+                    allowed = f"{first[name]}, as in the first state"
+                    raise ParameterError.of(f"states: {name}", counters[name], allowed)
         ranks = [counters["rank"] for counters, _ in parsed]
         if max(ranks) >= first["size"]:
             allowed = f"a rank below the size {first['size']}"
