@@ -91,7 +91,7 @@ def _section(view: DumpView) -> Iterator[str]:
     region = 'class="scroll" tabindex="0" role="region" aria-label="Tensors"'
     yield f"<div {region}>\n{_table(view)}\n</div>"
     suggestion = view.suggestion()
-    notes = [*view.sample_notes(), *view.overhead_notes()]
+    notes = [*view.sample_notes(), *view.overhead_notes(), *view.omitted_codecs()]
     for note in (*notes, *([f"next: {suggestion}"] if suggestion else [])):
         yield f'<p class="note">{escaped(note)}</p>'
     yield '<div class="pair">'
