@@ -385,6 +385,7 @@ def parse_spec(
     cls = classes.get(name) if isinstance(name, str) else None
     if cls is None:
         hint = _respelled(text, name, classes, peers) or suggestion(name, classes)
+        hint = hint or _similar(name, peers)
         allowed = "one of " + ", ".join(classes) + hint
         raise ParameterError.of(label, name, allowed)
     built: _P = cls.from_spec(values) if values else cls.from_text(text)
@@ -408,6 +409,15 @@ def _respelled(
     if spec is None or spec.partition(":")[0] not in classes:
         return ""
     return f"; write {brief(spec)}"
+
+
+def _similar(name: object, peers: Callable[[], Mapping[str, str]]) -> str:
+    """Return a pointer to the names of other systems that contain a name."""
+    if not isinstance(name, str) or len(name) < 3 or not name.isalnum():
+        return ""
+    if not any(name.lower() in peer for peer in peers()):
+        return ""
+    return f"; gcodec codecs --like {name} lists formats of other systems"
 
 
 def _read_fields(

@@ -694,10 +694,14 @@ def test_misspelled_words_get_a_suggestion() -> None:
         ("sign,topk", "a spec has one name"),
         ("auto:nmse=0.01", "gcodec.choose picks one for a tensor, and gcodec encode for each"),
         ("MXFP4", "write microscale:format=mxfp4"),
+        ("int8", "gcodec codecs --like int8 lists formats of other systems"),
     ):
         with pytest.raises(gcodec.ParameterError) as caught:
             gcodec.parse(text)
         assert str(caught.value).endswith(f"; {hint}")
+    for text in ("", "x", "zstd"):  # no name of another system
+        with pytest.raises(gcodec.ParameterError, match=r"one of [^;]*$"):
+            gcodec.parse(text)
     with pytest.raises(gcodec.ParameterError, match=r"must be name:key=.*, with one bucket$"):
         gcodec.parse("qsgd:bucket=512,bucket=256")
     with pytest.raises(gcodec.ParameterError, match=r"; gcodec.Policy takes a mapping of globs"):
