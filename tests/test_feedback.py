@@ -686,11 +686,11 @@ def test_large_residual_is_refused_or_encoded(codec: gcodec.Codec, dtype: str) -
 def test_errors_name_the_gradient(group_below: int, nonfinite: Any) -> None:
     feedback, bad = Feedback("sign", nonfinite=nonfinite), G.copy()
     bad[1, 3] = np.nan
-    place = f"the first at flat index {G.shape[1] + 3}: must be finite as float32"
-    with pytest.raises(ParameterError, match=rf"^grad of 'w' holds 1 NaN or Inf, {place}$"):
+    place = f"the first at flat index {G.shape[1] + 3}: must be finite as float32; with nonfinite="
+    with pytest.raises(ParameterError, match=rf"^grad of 'w' holds 1 NaN or Inf, {place}"):
         feedback.compress("w", bad)
     many = {"v": G, "w": bad, "u": G}
-    with pytest.raises(ParameterError, match=rf"^grad of 'w' holds 1 NaN or Inf, {place}$"):
+    with pytest.raises(ParameterError, match=rf"^grad of 'w' holds 1 NaN or Inf, {place}"):
         feedback.compress_many(many, group_below=group_below)
     with pytest.raises(TypeError, match=r"^grads\['u'\] has dtype int32"):
         feedback.compress_many({"v": G, "u": G.astype(np.int32)}, group_below=group_below)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import io
 import itertools
 import math
 import pickle
@@ -175,6 +176,8 @@ def test_inputs_that_are_not_bytes(data: Any) -> None:
         message = rf"^{name} is of type .*: must be bytes-like, in one block$"
         with pytest.raises(TypeError, match=message):
             read(data)
+    with pytest.raises(TypeError, match=r"in one block; pass frame\.read\(\)$"):
+        gcodec.decode(io.BytesIO())  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("path", ["GCF", "grads.gcf", Path("grads.gcf")])

@@ -136,10 +136,11 @@ def test_own_codec_works_in_the_command_and_passes_the_laws(tmp_path: Path) -> N
     (tmp_path / "own.py").write_text(blocks(page, "python")[0])
     commands = [shlex.split(line) for block in blocks(page, "text") for line in block.splitlines()]
     inspect, bench, laws = commands
-    assert inspect[0] == bench[0] == laws[1] == "python" and laws[0] == "PYTHONPATH=."
+    assert inspect[0] == bench[0] == laws[2] == "python" and laws[0] == "PYTHONPATH=."
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    environment |= [laws[1].split("=")]  # the only codec that is drawn
     layers = ["-L", "fc.*"]
-    for words in ([*inspect[1:], *layers], [*bench[1:], *layers], [*laws[2:], "-n", "0"]):
+    for words in ([*inspect[1:], *layers], [*bench[1:], *layers], [*laws[3:], "-n", "0"]):
         words = [word.replace("grads.safetensors", EXAMPLE) for word in words]
         done = subprocess.run(
             [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True

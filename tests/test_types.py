@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec.codecs import TopK
+from gcodec.codecs import TopK, dct8
 from gcodec.interop import panthalia
 
 Floats: TypeAlias = np.ndarray[tuple[Any, ...], np.dtype[np.float32]]
@@ -79,6 +79,10 @@ def test_messages_of_panthalia_are_mappings_or_files() -> None:
     message = assert_type(panthalia.encode(X), dict[str, np.ndarray])
     decoded = assert_type(panthalia.decode(message), np.ndarray)
     assert decoded.tolist() == panthalia.decode(panthalia.to_safetensors(message)).tolist()
+    same = assert_type(dct8.to_panthalia(X), dict[str, np.ndarray])
+    assert decoded.tolist() == assert_type(dct8.from_panthalia(same), np.ndarray).tolist()
+    file = assert_type(dct8.to_safetensors(same), bytes)
+    assert file == panthalia.to_safetensors(message)
 
 
 def test_parameters_of_codecs_are_keywords() -> None:

@@ -142,7 +142,7 @@ class _Torch(Library):
             )
         if hasattr(x, "to_local"):
             raise TypeError(
-                f"{name} is a {type(x).__name__}, of which each rank holds a part: encode the "
+                f"{name} is a {type(x).__name__}, of which each rank holds a part: pass the "
                 f"part of this rank, {name}.to_local(), or all of it, {name}.full_tensor()"
             )
         if x.is_quantized:

@@ -162,4 +162,7 @@ def nonfinite_error(values: Array | ConvertedArray, name: str = "x") -> Paramete
     first = places[0] if places else 0
     place = f"the first at flat index {first}"
     kind = "" if str(values.dtype) in FLOATS8 else " as float32"
-    return ParameterError(f"{name} holds {count} NaN or Inf, {place}: must be finite{kind}")
+    return ParameterError(
+        f"{name} holds {count} NaN or Inf, {place}: must be finite{kind}; "
+        "with nonfinite='zero', gcodec.encode and Feedback take them as 0"
+    )

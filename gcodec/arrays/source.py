@@ -243,6 +243,8 @@ class Source(NamedTuple):
             text += "; gcodec.encode(…, 'raw') keeps integers and booleans unchanged"
         if dtype.startswith("complex"):
             return TypeError(f"{text}; give its real and imaginary parts one by one")
+        if getattr(getattr(self.array, "dtype", None), "names", None):
+            return TypeError(f"{text}; give its fields one by one")
         if dtype.startswith("key<"):
             return TypeError(f"{text}; give the bits of the key, jax.random.key_data({self.name})")
         if dtype.startswith(("datetime64", "timedelta64")):
@@ -508,8 +510,9 @@ def byte_view(data: BytesLike, name: str) -> memoryview:
     try:
         return memoryview(buffer).cast("B")
     except (TypeError, ValueError) as error:
-        kind = type(data).__name__
-        raise TypeError(f"{name} is of type {kind}: must be bytes-like, in one block") from error
+        text = f"{name} is of type {type(data).__name__}: must be bytes-like, in one block"
+        advice = f"; pass {name}.read()" if hasattr(data, "read") else ""
+        raise TypeError(text + advice) from error
 
 
 def writable_bytes(out: BytesLike, name: str) -> memoryview:

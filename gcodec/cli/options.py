@@ -245,6 +245,20 @@ def complete_spec(
     return items
 
 
+def complete_encoder(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Complete what `complete_spec` does, and the specs that choose a codec."""
+    from click.shell_completion import CompletionItem
+
+    chosen = [
+        CompletionItem("auto:nmse=", help="the fewest bits for this nmse"),
+        CompletionItem("auto:bits=", help="the least nmse for these bits per value"),
+    ]
+    items = [item for item in chosen if item.value.startswith(incomplete)]
+    return items + complete_spec(ctx, param, incomplete)
+
+
 def _parameters(cls: type[Codec], text: str) -> Iterator[CompletionItem[str]]:
     """Complete the part of a spec after the colon."""
     from click.shell_completion import CompletionItem
@@ -395,6 +409,7 @@ seed = click.option(
     "--seed",
     type=Integer(0, 2**64 - 1),
     default=0,
+    metavar="N",
     help="Seed of the run; each tensor derives its own seed from it and from its name.",
 )
 layers = click.option(

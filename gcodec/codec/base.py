@@ -38,6 +38,7 @@ from gcodec.wire.params import Parameters, Scalars
 from gcodec.wire.primitives import (
     FLOATS,
     LOG2_ADDRESSABLE,
+    MAGIC,
     UNCONVERTED,
     encode_name,
     max_header_nbytes,
@@ -883,9 +884,10 @@ class Codec(Parameters):
         values = defaults | scalars
         missing = [name for name in kinds if name not in values]
         for name in (*codec.unresolved(), *missing):
-            raise ParameterError(
-                f"{name}: must be given, as {name}=…, since the bytes do not state {name}"
-            )
+            text = f"{name}: must be given, as {name}=…, since the bytes do not state {name}"
+            if isinstance(data, bytes) and data.startswith(MAGIC):
+                text += "; they begin as a frame does, which gcodec.decode decodes"
+            raise ParameterError(text)
         flat: Any = data
         try:
             flat = np.frombuffer(flat, np.uint8) if device_of(flat) is None else flat

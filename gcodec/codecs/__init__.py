@@ -21,11 +21,12 @@ from __future__ import annotations
 import importlib
 import sys
 import types
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gcodec.codec import Codec, CodecLike, Provided, provide, registered, with_id
 from gcodec.codec.registry import peers
-from gcodec.errors import Unsupported
+from gcodec.errors import ParameterError, Unsupported
 from gcodec.wire.params import parse_spec
 
 if TYPE_CHECKING:
@@ -100,7 +101,16 @@ def parse(spec: CodecLike) -> Codec:
     >>> str(gcodec.parse({"name": "mxnet-2bit", "threshold": 0.5}))
     'mxnet-2bit'
     """
-    return parse_spec("codec", spec, Codec, registered(with_base=True), peers)
+    try:
+        return parse_spec("codec", spec, Codec, registered(with_base=True), peers)
+    except ParameterError as error:
+        if isinstance(spec, str) and spec.partition(":")[0] == "auto":
+            advice = "gcodec.choose picks one for a tensor, and gcodec encode for each"
+        elif isinstance(spec, Mapping) and "name" not in spec:
+            advice = "gcodec.Policy takes a mapping of globs to specs"
+        else:
+            raise
+        raise ParameterError(f"{error}; {advice}") from None
 
 
 def parse_encoder(spec: CodecLike) -> Codec:

@@ -293,11 +293,11 @@ class PatchStore:
 
     def _read(self, files: _Files, step: int | None, own: Snapshot | None) -> Snapshot:
         steps = files.steps
-        if step is None and steps:
-            step = steps[-1]
-        if step is None or step not in steps:
-            allowed = "one of the store's steps" if steps else f"published first in {self.folder}"
-            raise ParameterError.of("step", step, allowed)
+        if not steps:
+            raise ParameterError(f"{self.folder} has no steps yet: publish writes the first one")
+        step = steps[-1] if step is None else step
+        if step not in steps:
+            raise ParameterError.of("step", step, "one of the store's steps")
         starts: list[Snapshot | int] = sorted(
             (s for s in files.anchors if s <= step), reverse=True
         )

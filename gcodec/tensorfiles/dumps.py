@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import re
@@ -85,10 +86,14 @@ def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> 
             if target.is_file() and target.stat().st_size == 0:
                 raise Truncated("the file is empty", 0)
             return reader(target, Limits.or_default(limits))
+    if not os.path.lexists(target):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target))
     suffixes = ", ".join([*_READERS][1:])
     allowed = (
         f"a file named {suffixes} or {INDEX_SUFFIX}, or a folder of .distcp files with .metadata"
     )
+    if target.name.lower().endswith(".gcf"):
+        allowed += "; gcodec.load_file reads a file of frames"
     raise ParameterError.of("path", str(target), allowed)
 
 

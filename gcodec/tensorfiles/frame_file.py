@@ -233,6 +233,13 @@ class TensorFile(Mapping[str, np.ndarray]):
         """Close the file."""
         self.close()
 
+    def __reduce__(self) -> tuple[type[TensorFile], tuple[Path, Limits]]:
+        """Pickle the path and the limits, with which another process opens the file again."""
+        self._open_data()
+        if self._key is not None:
+            raise TypeError("a TensorFile with a key cannot be pickled: open it in each process")
+        return TensorFile, (self.path.absolute(), self._limits)
+
     def __repr__(self) -> str:
         """Return the path, and the number and the size of the tensors."""
         description = f"TensorFile {os.fspath(self.path)!r}"

@@ -458,7 +458,8 @@ class DdpState:
         `gcodec.advisor.break_even`. The link is that of a rank or, with "hierarchical", its
         share of the link between nodes. The first compressed step, which compiles or loads
         kernels, counts only until the second one ends. It is NaN before the first compressed
-        step, and with "factors".
+        step, with "factors", and with "hierarchical" on one node, where no message is sent to
+        another one.
         """
         if not self.gradient_nbytes:
             return math.nan
@@ -630,7 +631,8 @@ class DdpState:
         for counters, _ in parsed:
             for name in ("iteration", "size"):
                 if counters[name] != first[name]:
-                    raise ParameterError.of(f"states: {name}", counters[name], str(first[name]))
+                    allowed = f"{first[name]}, as in the first state"
+                    raise ParameterError.of(f"states: {name}", counters[name], allowed)
         ranks = [counters["rank"] for counters, _ in parsed]
         if max(ranks) >= first["size"]:
             allowed = f"a rank below the size {first['size']}"

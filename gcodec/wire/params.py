@@ -102,7 +102,36 @@ def param(
     left_out: object = None,
     in_frame: bool = True,
 ) -> Any:
-    """Declare a parameter in the body of a codec class; see `Param`."""
+    """Declare a parameter in the body of a codec class.
+
+    Parameters
+    ----------
+    kind : Choice, Integer, Float32 or another kind
+        Type of the values, which checks them and converts them to text and bytes.
+    default : object
+    doc : str
+        Description for ``gcodec codecs`` and for tables; ``; auto: …`` explains the word.
+    name : str, optional
+        Name in specs, if Python reserves that word. Default: the name of the attribute.
+    in_message : bool
+        Whether each message stores its own value, because the codec may choose it per tensor.
+    left_out : object, optional
+        Value in messages that do not store the parameter, such as those of earlier versions.
+    in_frame : bool
+        Whether the header stores the parameter; if not, only the encoder uses it.
+
+    Returns
+    -------
+    dataclasses.Field
+
+    Examples
+    --------
+    >>> import gcodec
+    >>> from typing import Any
+    >>> from gcodec.codec import Integer, param
+    >>> class Blocks(gcodec.Codec):
+    ...     size: Any = param(Integer(1, 4096), 32, "elements of a block")
+    """
     declared = Param(name or "", kind, doc, "", default, in_message, left_out, in_frame)
     return dataclasses.field(default=default, metadata={"param": declared})
 
@@ -180,6 +209,9 @@ class Parameters:
         values: dict[str, str] = {}
         for part in () if text is None else text.split(","):
             key, equals, value = part.partition("=")
+            if key != key.strip():
+                allowed = "name:key=value,key=value without spaces"
+                raise ParameterError.of("spec", f"{cls.name}:{text}", allowed)
             if not equals or key in values:
                 allowed = f"name:key=value,key=value{f', with one {key}' if equals else ''}"
                 raise ParameterError.of("spec", f"{cls.name}:{text}", allowed)
@@ -353,6 +385,7 @@ def parse_spec(
     cls = classes.get(name) if isinstance(name, str) else None
     if cls is None:
         hint = _respelled(text, name, classes, peers) or suggestion(name, classes)
+        hint = hint or _similar(name, peers)
         allowed = "one of " + ", ".join(classes) + hint
         raise ParameterError.of(label, name, allowed)
     built: _P = cls.from_spec(values) if values else cls.from_text(text)
@@ -368,12 +401,23 @@ def _respelled(
     """Return ``; write …`` for a name of another system, or for a name without its colon."""
     if text is not None or not isinstance(name, str):
         return ""
+    if "," in name and "=" not in name and name.partition(",")[0] in classes:
+        return "; a spec has one name"
     spec = peers().get(name.lower())
     if spec is None and "=" in name:
         spec = re.sub("[, ]+", ",", name.strip(", ")).replace(",", ":", 1)
     if spec is None or spec.partition(":")[0] not in classes:
         return ""
     return f"; write {brief(spec)}"
+
+
+def _similar(name: object, peers: Callable[[], Mapping[str, str]]) -> str:
+    """Return a pointer to the names of other systems that contain a name."""
+    if not isinstance(name, str) or len(name) < 3 or not name.isalnum():
+        return ""
+    if not any(name.lower() in peer for peer in peers()):
+        return ""
+    return f"; gcodec codecs --like {name} lists formats of other systems"
 
 
 def _read_fields(

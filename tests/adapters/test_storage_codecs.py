@@ -165,8 +165,8 @@ def test_zarr_3_names_a_fill_value_that_the_codec_refuses(zarr: Any) -> None:
     codec = importlib.import_module("gcodec.zarr").GradientCodec("sign")
     options = {"shape": (3,), "chunks": (2,), "dtype": "float32", "compressors": None}
     for fill_value, reason in (
-        (np.nan, "; the rest of a partly written chunk has fill_value=nan"),
-        (0, "$"),
+        (np.nan, ".*; the rest of a partly written chunk has fill_value=nan"),
+        (0, "[^;]*; with nonfinite='zero'[^;]*$"),
     ):
         store = zarr.storage.MemoryStore()
         array = zarr.create_array(store, serializer=codec, fill_value=fill_value, **options)

@@ -503,8 +503,8 @@ def test_states_without_a_possible_place_are_refused(place: list[int]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"iteration": 4}, r"^states: iteration=4: must be 3$"),
-        ({"size": 3}, r"^states: size=3: must be 2$"),
+        ({"iteration": 4}, r"^states: iteration=4: must be 3, as in the first state$"),
+        ({"size": 3}, r"^states: size=3: must be 2, as in the first state$"),
         ({"rank": 2}, r"^states: rank=2: must be a rank below the size 2$"),
         ({"rank": 0}, r"^states: ranks=\[0, 0\]: must be all different$"),
     ],

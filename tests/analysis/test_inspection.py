@@ -150,5 +150,7 @@ def test_wrong_arguments_are_refused() -> None:
             gcodec.inspect(tree)
     with pytest.raises(gcodec.LimitExceeded):
         gcodec.inspect(EXAMPLE, limits=gcodec.Limits(max_elements=10))
-    with pytest.raises(gcodec.ParameterError, match="a file named"):
-        gcodec.inspect("x.gcf")
+    with pytest.raises(gcodec.ParameterError, match=r"a file named .*; gcodec\.load_file reads"):
+        gcodec.inspect(EXAMPLE.with_name("fc.gcf"))
+    with pytest.raises(FileNotFoundError, match=r"grads'$"):
+        gcodec.inspect("grads")

@@ -424,6 +424,9 @@ def test_torch_tensors_without_plain_values(torch: Any) -> None:
         frame_of(x.to("meta"))
     with pytest.raises(TypeError, match=r"^x is a view that torch negates .*x\.resolve_neg\(\)"):
         frame_of(torch.zeros(3, dtype=torch.complex64).conj().imag)  # also on a device
+    part = x.as_subclass(type("DTensor", (torch.Tensor,), {"to_local": None}))
+    with pytest.raises(TypeError, match=r"^out is a DTensor, .*: pass .* out\.to_local\(\)"):
+        gcodec.decode(frame_of(x), out=part)
     with FakeTensorMode():
         fake = torch.zeros(2, 4)
         with pytest.raises(TypeError, match=r"^x cannot be read"):

@@ -287,6 +287,7 @@ def test_no_advice_for_dtypes_that_cannot_be_converted(x: Any) -> None:
         frame_of(x)
     assert "as in" not in str(raised.value)
     assert ("imaginary" in str(raised.value)) == (x.dtype.kind == "c")
+    assert ("its fields one by one" in str(raised.value)) == (x.dtype.names is not None)
     _, _, lossless = str(raised.value).partition("keep its exact bits by ")
     assert bool(lossless) == (x.dtype.kind in "mM")
     if lossless:

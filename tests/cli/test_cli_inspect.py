@@ -272,6 +272,21 @@ def test_suggested_codec_is_within_the_budget_for_all_tensors(tmp_path):
     run("compare", other, tmp_path / "b.gcf", "--max-nmse", 0.5)
 
 
+def test_codecs_of_matrices_that_need_feedback_are_named(tmp_path):
+    """They are no candidates, but send many gradients of matrices in far fewer bits."""
+    path = dump(tmp_path, w=np.outer(gaussian(64), gaussian(80)), v=gaussian(300))
+    for bound, spec in (
+        ("--max-nmse=0.02", "lowrank:nmse=0.02"),
+        ("--max-bits=1", "lowrank:bits=1.0"),
+    ):
+        note = f"lowrank needs feedback and was not tried: -c {spec} shows it\n"
+        assert note in run("inspect", path, bound).stderr
+        assert note not in run("inspect", path, bound, "-c", spec).stderr
+        assert note not in run("inspect", path, bound, "-L", "v").stderr, "a vector"
+    for options in ([], ["--max-nmse=2"]):  # lowrank takes no such nmse
+        assert "was not tried" not in run("inspect", path, *options).stderr
+
+
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int4"])
 def test_small_types_of_ml_dtypes_in_npy_files(tmp_path, dtype):
     path = tmp_path / "x.npz"

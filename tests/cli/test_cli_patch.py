@@ -254,6 +254,10 @@ def test_other_formats_are_refused_by_their_names(
     sharded = Path(__file__).parents[1] / "dumps" / "sharded"  # of torch.distributed.checkpoint
     refused = run("diff", sharded, new, "-o", "-", code=2)
     assert refused.stderr == expected.replace(str(other), str(sharded))
+    refused = run("apply", old, step, code=2)
+    assert refused.stderr == (
+        f"gcodec: {old}: is no file that gcodec diff wrote; it comes after {step}\n"
+    )
     out = tmp_path / "out.npz"
     refused = run("apply", step, old, "-o", out, code=2)
     assert refused.stderr == f"gcodec: {out}: OUT must be a file named .safetensors\n"

@@ -67,6 +67,8 @@ def test_specs_complete(shell: str) -> None:
     names = set(completions("gcodec encode x -c ", shell))
     assert names >= registered().keys()
     assert completions("gcodec encode x -c qs", shell) == ["qsgd", "qsgd:"]
+    assert completions("gcodec encode x -c au", shell) == ["auto:nmse=", "auto:bits="]
+    assert completions("gcodec inspect x -c au", shell) == [], "inspect chooses no codec"
     assert completions("gcodec encode x -c qsgd:s=15,b", shell) == ["qsgd:s=15,bucket="]
     assert "qsgd:form=dense" in completions("gcodec inspect x --codec qsgd:form=", shell)
     assert completions("gcodec encode x -c qsgd:form=dense,fo", shell) == [], (

@@ -260,10 +260,12 @@ def test_tensors_that_the_index_lacks_are_named(tmp_path):
 
 
 def test_misuse_of_dumps(tmp_path):
+    (tmp_path / "x.txt").touch()
     with pytest.raises(ParameterError, match=r"x\.txt"):
-        open_dump("x.txt")
-    with pytest.raises(FileNotFoundError):
-        open_dump(tmp_path / "none.npz")
+        open_dump(tmp_path / "x.txt")
+    for name in ("none.npz", "none.txt", "none"):
+        with pytest.raises(FileNotFoundError, match=f"{name}'$"):
+            open_dump(tmp_path / name)
     for suffix in ("npz", "npy", "pt", "safetensors"):
         (tmp_path / f"folder.{suffix}").mkdir()
         with pytest.raises(OSError):

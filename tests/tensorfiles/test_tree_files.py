@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import gzip
@@ -9,6 +10,7 @@ import io
 import json
 import math
 import os
+import pickle
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -268,7 +270,28 @@ def test_open_decodes_on_access(tmp_path: Path) -> None:
     assert np.array_equal(weights, rows)
     assert repr(file).startswith("<closed TensorFile")
     with pytest.raises(gcodec.ParameterError, match="open, but it was closed"):
+        pickle.dumps(file)
+    with pytest.raises(gcodec.ParameterError, match="open, but it was closed"):
         file["w"]
+
+
+def test_opened_files_are_pickled_for_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    gcodec.save_file({"w": array(1, 2)}, "x.gcf", "raw")
+    with gcodec.open("x.gcf", limits=gcodec.Limits(max_elements=2)) as file:
+        data = pickle.dumps(file)
+        again = copy.copy(file)
+    monkeypatch.chdir(tmp_path.parent)
+    for opened in (pickle.loads(data), again):
+        assert opened["w"].tolist() == [1, 2] and opened.path == tmp_path / "x.gcf"
+    gcodec.save_file({"w": array(1, 2, 3)}, tmp_path / "x.gcf", "raw")
+    with pytest.raises(gcodec.LimitExceeded):
+        pickle.loads(data)
+    signed = gcodec.open(tmp_path / "x.gcf", key=b"a secret")
+    with pytest.raises(TypeError, match="with a key cannot be pickled: open it in each"):
+        pickle.dumps(signed)
 
 
 def test_damage_of_one_tensor_spares_the_others(tmp_path: Path) -> None:
@@ -668,13 +691,22 @@ def test_misspelled_words_get_a_suggestion() -> None:
         ("qsgd:S=15", "did you mean s?"),
         ("topk,ratio=0.1", "write topk:ratio=0.1"),
         ("topk ratio=0.1, value=int8", "write topk:ratio=0.1,value=int8"),
-        ("sign,topk", "did you mean topk?"),
+        ("sign,topk", "a spec has one name"),
+        ("auto:nmse=0.01", "gcodec.choose picks one for a tensor, and gcodec encode for each"),
         ("MXFP4", "write microscale:format=mxfp4"),
+        ("int8", "gcodec codecs --like int8 lists formats of other systems"),
     ):
         with pytest.raises(gcodec.ParameterError) as caught:
             gcodec.parse(text)
         assert str(caught.value).endswith(f"; {hint}")
+    for text in ("", "x", "zstd"):  # no name of another system
+        with pytest.raises(gcodec.ParameterError, match=r"one of [^;]*$"):
+            gcodec.parse(text)
     with pytest.raises(gcodec.ParameterError, match=r"must be name:key=.*, with one bucket$"):
         gcodec.parse("qsgd:bucket=512,bucket=256")
+    with pytest.raises(gcodec.ParameterError, match=r"; gcodec.Policy takes a mapping of globs"):
+        gcodec.encode(np.ones(3, np.float32), {"*.bias": "raw"})
+    with pytest.raises(gcodec.ParameterError, match=r"must be name:key=.* without spaces$"):
+        gcodec.parse("topk:ratio=0.01, value=int8")
     assert "inspect" in run("inspcet", "x", code=2).stderr
     assert "did you mean --help?" in run("help", code=2).stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import math
 from collections import Counter
@@ -13,8 +14,9 @@ from gcodec.analysis.stats import SPAN
 from gcodec.analysis.trials import Cost, Trial, total_cost
 from gcodec.cli.render import text
 from gcodec.cli.render.output import Column, Table, View, omission_notes
-from gcodec.codec import Codec
+from gcodec.codec import Codec, registered
 from gcodec.codecs import parse_encoder
+from gcodec.errors import ParameterError
 from gcodec.tensorfiles.entries import remedy
 from gcodec.wire import primitives
 
@@ -323,8 +325,24 @@ class DumpView(View[DumpRow]):
                 covered = text.count(_covered(self.total.trials), "other value")
                 total = f"; the total is that of {covered}" if self.total.trials else ""
                 notes.append(f"no codec within {settings.budget} for {listed}{total}")
+        notes += self.omitted_codecs()
         if suggestion := self.suggestion():
             notes.append(f"next: {suggestion}")
+        return notes
+
+    def omitted_codecs(self) -> list[str]:
+        """Return notes on codecs of matrices that are no candidates, as they need feedback."""
+        budget, asked = self.settings.budget, {codec.name for codec in self.settings.codecs}
+        if budget is None or all(len(g.entry.shape) < 2 for g in self._gradients):
+            return []
+        nmse, bits = budget.max_nmse, budget.max_bits
+        target = {"bits": bits} if nmse is None else {"nmse": nmse}
+        notes = []
+        for name, cls in registered().items():
+            if cls.needs_feedback and name not in asked:
+                with contextlib.suppress(ParameterError):  # the codec has no such target
+                    spec = cls.from_mapping(target)
+                    notes.append(f"{name} needs feedback and was not tried: -c {spec} shows it")
         return notes
 
     def _remedies(self) -> list[str]:

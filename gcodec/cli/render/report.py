@@ -91,7 +91,7 @@ def _section(view: DumpView) -> Iterator[str]:
     region = 'class="scroll" tabindex="0" role="region" aria-label="Tensors"'
     yield f"<div {region}>\n{_table(view)}\n</div>"
     suggestion = view.suggestion()
-    notes = [*view.sample_notes(), *view.overhead_notes()]
+    notes = [*view.sample_notes(), *view.overhead_notes(), *view.omitted_codecs()]
     for note in (*notes, *([f"next: {suggestion}"] if suggestion else [])):
         yield f'<p class="note">{escaped(note)}</p>'
     yield '<div class="pair">'
@@ -122,7 +122,7 @@ def _diagrams(view: DumpView) -> list[tuple[str, str, str]]:
     total = sum(group.gradient_values for group in groups)
     share = text.percent(sum(sample.size for sample in samples), total)
     measured = (
-        f"{text.count(len(points), 'setting')} of all registered codecs on "
+        f"{text.count(len(points), 'setting')} of codecs on "
         f"{text.count(sum(sample.values.size for sample in samples), 'value')} of "
         f"{text.count(len(samples), 'tensor')}, which contain {share} % of all values"
     )

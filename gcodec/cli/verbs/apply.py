@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from gcodec.cli import options
@@ -44,10 +46,11 @@ def command(
 
     files.check_streams((source,), output, outcome.as_json)
     path, data = files.frames_file(source)
-    base_path = files.original(base)
     original = original_name(data)
     if original is None:
-        raise ParameterError(f"{path}: is no file that gcodec diff wrote")
+        advice = f"; it comes after {base}" if files.is_frames(Path(base)) else ""
+        raise ParameterError(f"{path}: is no file that gcodec diff wrote{advice}")
+    base_path = files.original(base)
     target, is_folder = coding.target_of(path, output, original, force)
     if not is_folder and target != files.STREAM and target.suffix.lower() != ".safetensors":
         raise ParameterError(f"{target}: OUT must be a file named .safetensors")

@@ -42,7 +42,7 @@ _MAX_POLICY_BYTES = 1 << 20
     "--codec",
     "spec",
     metavar="SPEC",
-    shell_complete=options.complete_spec,
+    shell_complete=options.complete_encoder,
     help="A codec such as mxnet-2bit:threshold=auto, see gcodec codecs; or auto:nmse=0.01 or "
     "auto:bits=2, which choose a codec for each tensor by its statistics, for this nmse or these "
     "bits per value.",

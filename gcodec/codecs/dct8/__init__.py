@@ -6,12 +6,18 @@ The messages of Panthalia and DeMo live in `gcodec.interop`, and the transform i
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gcodec.codecs.dct8 import chunks, levels, transform
 from gcodec.codecs.dct8.chunks import Chunks
 from gcodec.codecs.dct8.codec import DCT8, DCT8Symbols
 from gcodec.codecs.dct8.levels import Levels
+
+if TYPE_CHECKING:
+    from gcodec.interop import panthalia
+
+    to_panthalia, from_panthalia = panthalia.encode, panthalia.decode
+    to_safetensors = panthalia.to_safetensors
 
 __all__ = ["DCT8", "Chunks", "DCT8Symbols", "Levels", "chunks", "levels", "transform"]
 
