@@ -265,14 +265,15 @@ class Feedback:
             If an argument is invalid. Any exception, even an interrupt, leaves the residual and
             the step count unchanged.
         """
-        encode_name(name)  # refuse an invalid name before anything changes
-        check_key(key)
-        return self._compress(name, inspect(grad, "grad"), key)[0]
+        return self._compress(name, grad, key)[0]
 
     def _compress(
-        self, name: str, source: Source, key: bytes | None, *, keeps_symbols: bool = False
+        self, name: str, grad: TensorLike, key: bytes | None, *, keeps_symbols: bool = False
     ) -> tuple[bytes, Symbols]:
         """Return the frame of a tensor, and if they are to be kept, the symbols in it."""
+        encode_name(name)  # refuse an invalid name before anything changes
+        check_key(key)
+        source = inspect(grad, "grad")
         with source.context():
             tensors = self._tensors  # `load_state_dict` may replace the attribute meanwhile
             with tensors.lock(name):
@@ -439,7 +440,7 @@ class Feedback:
         text = np.frombuffer(write_members(members), np.uint8)
         payload = Raw().encode(text)
         listed = Frame(payload.codec, "uint8", text.shape, payload, MEMBERS_NAME, key).to_bytes()
-        ends = list(itertools.accumulate(member.size for member in members))
+        ends = itertools.accumulate(member.size for member in members)
         parts = [
             new_residual[end - member.size : end].reshape(member.shape)
             for member, end in zip(members, ends, strict=True)
@@ -699,10 +700,8 @@ class Transaction:
         self, name: str, grad: TensorLike, key: bytes | None, *, keeps_symbols: bool = False
     ) -> tuple[bytes, Symbols]:
         encode_name(name)
-        check_key(key)
         self.record(name)
-        source = inspect(grad, "grad")
-        return self.feedback._compress(name, source, key, keeps_symbols=keeps_symbols)
+        return self.feedback._compress(name, grad, key, keeps_symbols=keeps_symbols)
 
     def compress_many(
         self, grads: Mapping[str, TensorLike], *, group_below: int = 4096, key: bytes | None = None
