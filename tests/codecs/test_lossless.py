@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+import zlib
 from collections.abc import Iterator
 
 import ml_dtypes
@@ -86,6 +88,97 @@ def test_random_patterns_are_stored_without_loss_and_growth(dtype: np.dtype[np.g
         assert str(gcodec.Frame.from_bytes(frame).codec) == "lossless:mode=stored"
         assert bits(gcodec.decode(frame)) == bits(x)
         assert gcodec.Frame.from_bytes(frame).payload.data.nbytes == x.nbytes
+
+
+def random_sums(*shape: int) -> np.ndarray:
+    """Return sums of four random integers, which no release of NumPy changes."""
+    n = math.prod(shape)
+    words = np.random.PCG64(n).random_raw(n).view(np.uint16).reshape(n, 4)
+    return (words.sum(1, dtype=np.int64) - 2 * 65535).reshape(shape)
+
+
+def lasting_tensors() -> Iterator[tuple[str, np.ndarray]]:
+    """Yield tensors of different statistics that are the same in every release of NumPy."""
+    octaves = np.arange(40_000) * 7 % 13 - 6
+    vector, matrix, narrow = random_sums(300_000), random_sums(1000, 300), random_sums(5000, 40)
+    yield "vector", vector
+    yield "rows", np.ldexp(matrix, octaves[:1000, None])
+    yield "columns", np.ldexp(matrix, octaves[:300])
+    yield "narrow", np.ldexp(narrow, octaves[:5000, None])
+    yield "broad", np.ldexp(random_sums(300, 700), octaves[:300, None])
+    yield "wide", np.ldexp(narrow.reshape(10, -1), octaves[:20_000])
+    yield "zeros", np.where(matrix % 5 < 2, 0, matrix)
+    yield "sparse", np.where(matrix % 99, 0, np.ldexp(matrix, 2 * octaves[:300]))
+    yield "subnormal", np.where(vector % 5 < 2, 0, np.ldexp(vector, -160 * (vector % 7 == 0)))
+    yield "few bits", vector >> 10
+    yield "slow", np.cumsum(narrow >> 14, axis=0)
+    yield "slow and small", np.cumsum(narrow >> 16, axis=0) & 15
+    octave = np.where(vector % 97 == 0, -131, vector % 229 - 100)
+    yield "all octaves", np.where(vector % 5 < 2, 0, np.ldexp(1 + vector % 7, octave))
+    for rows in (1, 2, 3, 31, 32, 33, 75):
+        yield f"{rows} of 64", np.ldexp(random_sums(rows, 64), 2 * octaves[:rows, None])
+
+
+LASTING = {
+    "fast": {
+        "vector": (4194176, 0x883BF7E3),
+        "rows": (4198008, 0xAE66C6BC),
+        "columns": (4199236, 0x40610C94),
+        "narrow": (2805701, 0x461561D4),
+        "broad": (2939044, 0xE30AAA3E),
+        "wide": (2825929, 0x7F649EAA),
+        "zeros": (2966114, 0x8EA91832),
+        "sparse": (684866, 0x4C5891FB),
+        "subnormal": (2810062, 0xE60CF96D),
+        "few bits": (2478742, 0xD3495D2A),
+        "slow": (2000089, 0xD651DC20),
+        "slow and small": (751710, 0xEE00987A),
+        "all octaves": (1396671, 0x18548ECA),
+        "1 of 64": (1622, 0x1D78855E),
+        "2 of 64": (2520, 0x50D67EE0),
+        "3 of 64": (3640, 0x6BB460A0),
+        "31 of 64": (30761, 0xC51A9D24),
+        "32 of 64": (30841, 0xADDC46B9),
+        "33 of 64": (31661, 0x2848A7E0),
+        "75 of 64": (69731, 0xF3B37D0C),
+    },
+    "auto": {
+        "vector": (4149921, 0x541FB31B),
+        "rows": (4105749, 0x00134B1F),
+        "columns": (4105442, 0x8025300D),
+        "narrow": (2746454, 0xEAB6955B),
+        "broad": (2874530, 0xC30BE281),
+        "wide": (2774410, 0x1E6A7689),
+        "zeros": (2926659, 0x8DB8BC16),
+        "sparse": (441415, 0x3198028A),
+        "subnormal": (2774683, 0xEB11B398),
+        "few bits": (2432450, 0xA3271F71),
+        "slow": (1364062, 0x915D5418),
+        "slow and small": (638890, 0x80CC2442),
+        "all octaves": (1326581, 0x5850D86E),
+        "1 of 64": (1622, 0xBE3117BF),
+        "2 of 64": (2520, 0x4DA361FE),
+        "3 of 64": (3640, 0x3E9F85BD),
+        "31 of 64": (30761, 0xC51A9D24),
+        "32 of 64": (30841, 0xADDC46B9),
+        "33 of 64": (31661, 0x2848A7E0),
+        "75 of 64": (69730, 0x8EB2AD6F),
+    },
+}
+
+
+@pytest.mark.parametrize("mode", ("fast", "auto"))
+def test_choices_of_the_encoder_last(mode: str) -> None:
+    """Every release writes the bytes of the preceding one."""
+    seen = {}
+    for name, values in lasting_tensors():
+        with np.errstate(over="ignore"):
+            tensors = [values.astype(dtype) for dtype in FLOATS.values()]
+        integers = np.clip(values, -(2**50), 2**50).astype(np.int64)
+        tensors += [integers.astype(dtype) for dtype in ("int8", "int32", "int64")]
+        data = b"".join(gcodec.encode(x, f"lossless:mode={mode}") for x in tensors)
+        seen[name] = len(data), zlib.crc32(data)
+    assert seen == LASTING[mode]
 
 
 @pytest.mark.parametrize("name", gcodec.wire.primitives.INTEGERS)
