@@ -90,6 +90,28 @@ def test_random_patterns_are_stored_without_loss_and_growth(dtype: np.dtype[np.g
         assert gcodec.Frame.from_bytes(frame).payload.data.nbytes == x.nbytes
 
 
+@pytest.mark.parametrize("mode", ("fast", "small"))
+@pytest.mark.parametrize("dtype", (np.float32, np.int32))
+def test_planes_of_all_methods_follow_each_other(dtype: type, mode: str) -> None:
+    """Each byte of the elements is random, skewed, less than 8 or constant."""
+    rng, n = np.random.default_rng(24), 3000
+    skewed = np.minimum(rng.geometric(0.1, n), 255)
+    kinds = [rng.integers(0, 256, n), skewed, rng.integers(0, 8, n), np.full(n, 9)]
+    methods = set()
+    for planes in itertools.product(kinds, repeat=4):
+        words = sum(plane.astype(np.uint32) << 8 * k for k, plane in enumerate(planes))
+        if dtype == np.float32:  # the first plane is the exponent, and the sign follows it
+            words = words & 0x7FFFFF | words >> 24 << 23 | words >> 23 << 31
+        x = words.view(dtype)
+        frame = gcodec.encode(x, f"lossless:mode={mode}")
+        assert bits(gcodec.decode(frame)) == bits(x)
+        if len(frame) < x.nbytes:
+            first, *others = opened(frame).head.planes
+            methods |= {(False, first.method), *((True, plane.method) for plane in others)}
+    both = itertools.product((False, True), (message.STORED, message.CONSTANT))
+    assert {*both, (True, message.PACKED), (True, message.HUFFMAN)} <= methods
+
+
 def random_sums(*shape: int) -> np.ndarray:
     """Return sums of four random integers, which no release of NumPy changes."""
     n = math.prod(shape)
@@ -261,8 +283,9 @@ def test_floats_of_fewer_bits_are_not_longer_in_float32() -> None:
 def test_estimated_counts_allow_any_byte(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(7)
     octaves = rng.integers(-8, 8, (shape[0], 1)) if len(shape) > 1 else 0
-    for dtype in (FLOATS["bfloat16"], FLOATS["float32"]):
-        x = (rng.standard_normal(shape) * np.exp2(octaves)).astype(dtype)
+    narrow, wide = FLOATS["bfloat16"], FLOATS["float32"]
+    for rounded_to, dtype in ((narrow, narrow), (wide, wide), (narrow, wide)):
+        x = (rng.standard_normal(shape) * np.exp2(octaves)).astype(rounded_to).astype(dtype)
         assert bits(gcodec.decode(gcodec.encode(x, "lossless:mode=fast"))) == bits(x)
         for value in (0, 1e-30, 1e30, np.nan):  # in an element that no estimate reads
             x.reshape(-1)[-1] = value
@@ -403,13 +426,15 @@ def test_ranges_read_only_their_blocks() -> None:
 def test_threads_write_and_read_the_same_bytes(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(9)
     x = (rng.standard_normal((1500, 1000)) * np.exp2(rng.integers(-9, 9, (1500, 1)))).astype("f4")
-    x[::3] *= rng.random((500, 1000)) < 0.5
-    frames = []
-    for threads in ("1", "3"):
-        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
-        frames.append(gcodec.encode(x, f"lossless:mode={mode}"))
-        assert bits(gcodec.decode(frames[-1])) == bits(x)
-    assert frames[0] == frames[1]
+    sparse = x.copy()
+    sparse[::3] *= rng.random((500, 1000)) < 0.5
+    for tensor in (x, sparse):
+        frames = []
+        for threads in ("1", "3"):
+            monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+            frames.append(gcodec.encode(tensor, f"lossless:mode={mode}"))
+            assert bits(gcodec.decode(frames[-1])) == bits(tensor)
+        assert frames[0] == frames[1]
 
 
 def test_symbols_are_bit_patterns() -> None:
