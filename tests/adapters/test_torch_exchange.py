@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -108,14 +109,15 @@ def exchanges(kind: str) -> list[Member]:
 
 
 def bucket(step: int, rank: int) -> list[Part]:
-    """Return parts of integers, one after the other, whose means are exact."""
+    """Return parts of integers, whose means are exact; one part at odd steps."""
     sizes = [int(np.prod(shape)) for shape in SHAPES.values()]
     whole = np.random.default_rng([step, rank]).integers(-99, 99, sum(sizes)).astype(np.float32)
     rows = np.split(whole, np.cumsum(sizes)[:-1])
-    return [
+    parts = [
         Part(name, row.reshape(shape), None if name == "dense" else gcodec.parse("raw"))
         for (name, shape), row in zip(SHAPES.items(), rows, strict=True)
     ]
+    return parts[:1] if step % 2 else parts
 
 
 def average(members: Sequence[Member], step: int) -> tuple[list[Any], list[Traffic]]:
@@ -142,23 +144,28 @@ def check_means(results: Sequence[Sequence[Part]], step: int) -> None:
 def test_exchange_writes_the_mean_and_counts_the_bytes(kind: str) -> None:
     members = exchanges(kind)
     for step in range(3):
+        start = time.perf_counter()
         results, traffics = average(members, step)
+        seconds = time.perf_counter() - start
         check_means(results, step)
         # Each message goes to all other members of its group, or one share to each of them.
         others = members[0].outer.size - 1
         for traffic in traffics:
             assert traffic.encode_seconds > 0 and traffic.decode_seconds > 0
+            assert traffic.encode_seconds + traffic.decode_seconds < seconds
             if not kind.endswith("two-phase"):
                 assert traffic.sent_nbytes == others * traffic.message_nbytes
             assert traffic.sent_nbytes >= traffic.message_nbytes > 0
         assert sum(each.sent_nbytes for each in traffics) == sum(
             each.received_nbytes for each in traffics
         )
-        shares = shares_of(bucket(0, 0), INSIDE, EXACT)
+        shares = shares_of(bucket(step, 0), INSIDE, EXACT)
         longest = max(sum(part.values.size for part in share) for share in shares)
         row_nbytes = 4 * (longest + 1)  # the last number tells whether the mean is complete
         inside = 2 * (INSIDE - 1) * row_nbytes if kind.startswith("inside") else 0
         assert [each.inside_nbytes for each in traffics] == [inside] * SIZE
+    slots = ["matrix", "matrix, shares"] if kind.endswith("two-phase") else ["matrix"]
+    assert all(member.outer.knows(slot) for member in members for slot in slots)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -208,6 +215,7 @@ def test_damaged_mean_fails_its_receiver_and_the_node(
         if rank == 1:
             assert isinstance(result, FormatError) and str(result).startswith(reason)
         elif rank in failed:
+            assert not isinstance(result, Refused)  # the other node has the mean
             assert str(result).startswith(reason) and str(result).endswith(", on rank 1")
     results, _ = average(members, 2)
     check_means(results, 2)
@@ -245,16 +253,28 @@ def three() -> list[TorchCommunicator]:
     return Groups().members(3)
 
 
-def test_messages_of_any_length_with_any_head(three: list[TorchCommunicator]) -> None:
-    for head, longest in ((0, 0), (0, 1), (9, 9), (9, 10), (10, 9), (1000, 3)):
-        messages = [[bytes([rank, to]) * longest for to in range(3)] for rank in range(3)]
-        messages[1] = [row[:longest] for row in messages[1]]
-        messages[2][0] = b""
-        sent = in_threads(TorchCommunicator.all_to_all, three, messages, [head] * 3)
-        assert sent == [[messages[rank][to] for rank in range(3)] for to in range(3)]
-        firsts = [row[0] for row in messages]
-        gathered = in_threads(TorchCommunicator.all_gather, three, firsts, [head] * 3)
-        assert gathered == [firsts] * 3
+@pytest.mark.parametrize("head", [0, 1, 9, 10, 11, 1000])
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [[0, 0, 0], [0, 0, 0], [0, 0, 0]],
+        [[10, 10, 10], [10, 10, 10], [10, 10, 10]],
+        [[0, 10, 0], [0, 0, 0], [0, 0, 0]],  # only the first member knows that one is long
+        [[1, 200, 3], [40, 5, 0], [0, 0, 8]],
+    ],
+)
+def test_messages_of_any_length(
+    lengths: list[list[int]], head: int, three: list[TorchCommunicator]
+) -> None:
+    messages = [
+        [bytes([rank, to]) * (length // 2) + b"x" * (length % 2) for to, length in enumerate(row)]
+        for rank, row in enumerate(lengths)
+    ]
+    received = in_threads(TorchCommunicator.all_to_all, three, messages, [head] * 3)
+    assert received == [[messages[rank][to] for rank in range(3)] for to in range(3)]
+    second = [row[1] for row in messages]
+    gathered = in_threads(TorchCommunicator.all_gather, three, second, [head] * 3)
+    assert gathered == [second] * 3
 
 
 def test_recurring_exchange_takes_one_collective_for_messages_of_similar_length(
@@ -309,6 +329,7 @@ def test_pairs_and_broadcasts(three: list[TorchCommunicator]) -> None:
     for root in range(3):
         sent = in_threads(TorchCommunicator.broadcast, three, messages, [root] * 3)
         assert sent == [messages[root]] * 3
+    assert in_threads(TorchCommunicator.broadcast, three, [b"first", b"", b""]) == [b"first"] * 3
     for first, second in ((0, 1), (2, 1), (0, 2)):
         pair, places = [three[first], three[second]], [second, first]
         own = [messages[first], messages[second]]
