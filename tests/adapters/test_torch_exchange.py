@@ -1,7 +1,8 @@
-"""Exchanges and their communicator over gloo, between threads of one process."""
+"""Exchanges over gloo between threads of one process, and the messages that they send."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ import torch.distributed as dist  # noqa: E402
 import gcodec.torch  # noqa: E402
 from gcodec import Feedback, ParameterError, Policy  # noqa: E402
 from gcodec.errors import FormatError, GcodecError  # noqa: E402
+from gcodec.feedback import derive_seed  # noqa: E402
 from gcodec.torch import TorchCommunicator  # noqa: E402
 from gcodec.torch.agreement import Refused  # noqa: E402
 from gcodec.torch.exchange import (  # noqa: E402
@@ -336,3 +338,125 @@ def test_pairs_and_broadcasts(three: list[TorchCommunicator]) -> None:
         swapped = in_threads(TorchCommunicator.exchange, pair, places, own)
         assert swapped == [messages[second], messages[first]]
     assert three[1].exchange(1, b"mine") == b"mine"
+
+
+def test_process_groups_need_torch_distributed() -> None:
+    for make in (TorchCommunicator, TorchCommunicator.apart):
+        with pytest.raises(ParameterError, match=r"^group: call torch\.distributed\.init_process"):
+            make()
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+CODECS = {
+    "coded": "topk:ratio=0.1",
+    "dense": None,
+    "zero": "sign",
+    "small": "minmax",
+    "infinite": "qsgd",
+    "tiny": "minmax",
+    "also dense": None,
+}
+POLICY = Policy({name: spec or "raw" for name, spec in CODECS.items()} | {"*": "qsgd"})
+
+
+def gradients(step: int, rank: int) -> list[Part]:
+    """Return parts of which one is 0, and one contains Inf on rank 1; the small ones are equal."""
+    rng, parts = np.random.default_rng([step, rank]), []
+    for name, spec in CODECS.items():
+        shape = (3,) if name in ("small", "tiny") else (40, 30)
+        values = rng.standard_normal(shape, np.float32) * (name != "zero")
+        if name == "infinite" and rank == 1:
+            values[2, 2] = np.inf
+        parts.append(Part(name, values, spec and gcodec.parse(spec)))
+    return parts
+
+
+def coders_of(has_feedback: bool, key: bytes | None, group_below: int = 0) -> list[BucketCoder]:
+    return [
+        BucketCoder(
+            Feedback(POLICY, seed=5, rank=rank) if has_feedback else None,
+            *(5, rank, Key(key), group_below),
+        )
+        for rank in range(2)
+    ]
+
+
+@pytest.mark.parametrize("has_feedback", [False, True])
+@pytest.mark.parametrize("key", [None, b"secret"])
+def test_mean_is_that_of_the_frames_of_all_ranks(has_feedback: bool, key: bytes | None) -> None:
+    coders = coders_of(has_feedback, key)
+    memories = [Feedback(POLICY, seed=5, rank=rank) for rank in range(2)]
+    for step in range(3):
+        buckets = [gradients(step, rank) for rank in range(2)]
+        expected = [np.zeros_like(part.values) for part in buckets[0]]
+        for rank, parts in enumerate(buckets):
+            for (name, values, codec), total in zip(parts, expected, strict=True):
+                if codec is None or np.isinf(values).any():
+                    total += values / 2
+                elif name != "zero":
+                    seed = derive_seed(5, name=name, step=step, rank=rank)
+                    frame = gcodec.encode(values, codec, seed=seed)
+                    if has_feedback:
+                        frame = memories[rank].compress(name, values)
+                    gcodec.decode_add(frame, total, scale=0.5)
+        messages = [
+            coder.encode(parts, step) for coder, parts in zip(coders, buckets, strict=True)
+        ]
+        for coder, parts, message in zip(coders, buckets, messages, strict=True):
+            bound = coder.max_nbytes(parts)
+            assert bound is not None and (len(message) <= bound) == (coder is coders[0])
+            coder.average(parts, messages)
+            coder.commit()
+            for part, total in zip(parts, expected, strict=True):
+                assert np.array_equal(part.values, total), part.name
+
+
+@pytest.mark.parametrize("key", [None, b"secret"])
+def test_small_tensors_share_frames_with_the_same_mean(key: bytes | None) -> None:
+    grouped, apart = coders_of(True, key, group_below=100), coders_of(True, key)
+    lengths = []
+    for coders in (grouped, apart):
+        buckets = [gradients(0, rank) for rank in range(2)]
+        for part in itertools.chain(*buckets):
+            if part.name in ("small", "tiny"):
+                part.values[...] = [-1, 0, 1]
+        messages = [coder.encode(parts, 0) for coder, parts in zip(coders, buckets, strict=True)]
+        lengths.append(len(messages[0]))
+        coders[1].average(buckets[1], messages)
+        for part in buckets[1]:
+            if part.name in ("small", "tiny"):
+                np.testing.assert_allclose(part.values, [-1, 0, 1], atol=1e-2)
+    assert lengths[0] != lengths[1]
+
+
+@pytest.mark.parametrize("group_below", [0, 100])
+@pytest.mark.parametrize("key", [None, b"secret"])
+def test_messages_of_other_buckets_are_refused(key: bytes | None, group_below: int) -> None:
+    coders = coders_of(True, key, group_below)
+    buckets = [gradients(0, rank) for rank in range(2)]
+    first, second = (coder.encode(parts, 0) for coder, parts in zip(coders, buckets, strict=True))
+    start = 16 if key else 0
+    wrong = [second[:end] for end in range(0, len(second), 97)]
+    wrong += [second + b"\0", second + first[start + 5 :], first + second]
+    kinds = second[start : start + 5]
+    for place in range(5):
+        for kind in {*range(5)} - ({1, 2} if kinds[place] in (1, 2) else {kinds[place]}):
+            changed = kinds[:place] + bytes([kind]) + kinds[place + 1 :]
+            wrong.append(second[:start] + changed + second[start + 5 :])
+    for message in wrong:
+        parts = gradients(0, 0)
+        with pytest.raises(FormatError, match=r"^the message of rank 1 is not of this bucket: ."):
+            coders[0].average(parts, [first, message])
+    coders[0].average(buckets[0], [first, second])
+
+
+@pytest.mark.parametrize("has_feedback", [False, True])
+def test_finite_gradient_that_a_codec_refuses_is_named(has_feedback: bool) -> None:
+    coder = coders_of(has_feedback, None)[0]
+    part = Part("w", np.full((40, 30), 3e38, np.float32), gcodec.parse("qsgd"))
+    with pytest.raises(ParameterError, match=r"^tensor 'w': .*norm must not exceed"):
+        coder.encode([part], 0)
+    part.values[0, 0] = np.nan  # loss scalers must find it
+    coder.average([part], [coder.encode([part], 0)])
+    assert np.isnan(part.values[0, 0]) and part.values[1, 1] == np.float32(3e38)
