@@ -361,11 +361,11 @@ POLICY = Policy({name: spec or "raw" for name, spec in CODECS.items()} | {"*": "
 
 
 def gradients(step: int, rank: int) -> list[Part]:
-    """Return parts of which one is 0, and one contains Inf on rank 1; the small ones are equal."""
+    """Return parts of which one is 0 after the first step, and one contains Inf on rank 1."""
     rng, parts = np.random.default_rng([step, rank]), []
     for name, spec in CODECS.items():
-        shape = (3,) if name in ("small", "tiny") else (40, 30)
-        values = rng.standard_normal(shape, np.float32) * (name != "zero")
+        shape = (3,) if name in ("small", "tiny", "also dense") else (40, 30)
+        values = rng.standard_normal(shape, np.float32) * (name != "zero" or not step)
         if name == "infinite" and rank == 1:
             values[2, 2] = np.inf
         parts.append(Part(name, values, spec and gcodec.parse(spec)))
@@ -394,7 +394,7 @@ def test_mean_is_that_of_the_frames_of_all_ranks(has_feedback: bool, key: bytes 
             for (name, values, codec), total in zip(parts, expected, strict=True):
                 if codec is None or np.isinf(values).any():
                     total += values / 2
-                elif name != "zero":
+                elif values.any():  # otherwise the residual waits, too
                     seed = derive_seed(5, name=name, step=step, rank=rank)
                     frame = gcodec.encode(values, codec, seed=seed)
                     if has_feedback:
@@ -438,6 +438,10 @@ def test_messages_of_other_buckets_are_refused(key: bytes | None, group_below: i
     first, second = (coder.encode(parts, 0) for coder, parts in zip(coders, buckets, strict=True))
     start = 16 if key else 0
     wrong = [second[:end] for end in range(0, len(second), 97)]
+    renamed = [part._replace(name=f"{part.name} of another layer") for part in gradients(0, 1)]
+    wrong.append(coders_of(True, key, group_below)[1].encode(renamed, 0))
+    reshaped = [part._replace(values=part.values[None]) for part in gradients(0, 1)]
+    wrong.append(coders_of(True, key, group_below)[1].encode(reshaped, 0))
     wrong += [second + b"\0", second + first[start + 5 :], first + second]
     kinds = second[start : start + 5]
     for place in range(5):
@@ -451,10 +455,44 @@ def test_messages_of_other_buckets_are_refused(key: bytes | None, group_below: i
     coders[0].average(buckets[0], [first, second])
 
 
+def test_message_that_lacks_its_kinds_is_refused() -> None:
+    coder = coders_of(True, None)[0]
+    parts = [part for part in gradients(0, 0) if part.codec is not None]
+    message = coder.encode(parts, 0)
+    for end in range(len(parts)):
+        with pytest.raises(FormatError, match="its kinds are missing or unknown"):
+            coder.average(parts, [message[:end]])
+
+
+def test_tags_add_as_many_bytes_as_their_bound_allows() -> None:
+    parts = [Part(name, np.ones(99, np.float32), gcodec.parse("raw")) for name in ("a", "bb")]
+    dense = Part("dense", np.ones(5, np.float32), None)
+    for bucket in (parts, [*parts, dense], [dense]):
+        coders = [coders_of(False, key)[0] for key in (None, b"secret")]
+        plain, tagged = (len(coder.encode(bucket, 0)) for coder in coders)
+        bounds = [coder.max_nbytes(bucket) or 0 for coder in coders]
+        assert bounds[0] >= plain
+        assert bounds[1] - bounds[0] == tagged - plain
+
+
+def test_tags_name_the_sender() -> None:
+    part = Part("w", np.ones(9, np.float32), gcodec.parse("sign"))
+    sender = BucketCoder(Feedback("sign"), 0, 0, Key(b"secret"), sender=7)
+    receiver = BucketCoder(Feedback("sign", rank=1), 0, 1, Key(b"secret"))
+    message, own = sender.encode([part], 0), receiver.encode([part], 0)
+    for rank in (0, 1):
+        with pytest.raises(FormatError, match="it does not bear the tag of this key"):
+            receiver.average([part], [message, own], [rank, 1])
+    receiver.average([part], [message, own], [7, 1])
+    assert np.array_equal(part.values, np.ones(9))
+
+
 @pytest.mark.parametrize("has_feedback", [False, True])
 def test_finite_gradient_that_a_codec_refuses_is_named(has_feedback: bool) -> None:
     coder = coders_of(has_feedback, None)[0]
-    part = Part("w", np.full((40, 30), 3e38, np.float32), gcodec.parse("qsgd"))
+    part = Part("w", np.ones((40, 30), np.float32), gcodec.parse("qsgd"))
+    coder.encode([part], 0)
+    part.values[...] = 3e38
     with pytest.raises(ParameterError, match=r"^tensor 'w': .*norm must not exceed"):
         coder.encode([part], 0)
     part.values[0, 0] = np.nan  # loss scalers must find it
