@@ -364,7 +364,7 @@ def gradients(step: int, rank: int) -> list[Part]:
     """Return parts of which one is 0 after the first step, and one contains Inf on rank 1."""
     rng, parts = np.random.default_rng([step, rank]), []
     for name, spec in CODECS.items():
-        shape = (3,) if name in ("small", "tiny", "also dense") else (40, 30)
+        shape = (40, 30) if name in ("coded", "zero", "infinite") else (3,)
         values = rng.standard_normal(shape, np.float32) * (name != "zero" or not step)
         if name == "infinite" and rank == 1:
             values[2, 2] = np.inf
@@ -440,8 +440,12 @@ def test_messages_of_other_buckets_are_refused(key: bytes | None, group_below: i
     wrong = [second[:end] for end in range(0, len(second), 97)]
     renamed = [part._replace(name=f"{part.name} of another layer") for part in gradients(0, 1)]
     wrong.append(coders_of(True, key, group_below)[1].encode(renamed, 0))
-    reshaped = [part._replace(values=part.values[None]) for part in gradients(0, 1)]
-    wrong.append(coders_of(True, key, group_below)[1].encode(reshaped, 0))
+    for is_small in (False, True):
+        reshaped = [
+            part._replace(values=part.values[None]) if (part.values.size < 9) == is_small else part
+            for part in gradients(0, 1)
+        ]
+        wrong.append(coders_of(True, key, group_below)[1].encode(reshaped, 0))
     wrong += [second + b"\0", second + first[start + 5 :], first + second]
     kinds = second[start : start + 5]
     for place in range(5):
