@@ -217,7 +217,7 @@ class PatchStore:
                 _write(new.open(paths[-1]), outline, arrays, base, self._key_of(step, base_step))
             anchor = max(files.anchors, default=_NO_BASE)
             since = 1 + sum(patched > anchor for patched in files.patches)  # with this step
-            if base_step == _NO_BASE or since >= self.anchor_every:
+            if _NO_BASE in (base_step, anchor) or since >= self.anchor_every:
                 paths.append(self.folder / f"{step:0{_DIGITS}}.anchor.gcf")
                 key = self._key_of(step, _NO_BASE)
                 _write(new.open(paths[-1]), {**outline, "base": _NO_BASE}, arrays, {}, key)
@@ -298,9 +298,7 @@ class PatchStore:
         if step is None or step not in steps:
             allowed = "one of the store's steps" if steps else f"published first in {self.folder}"
             raise ParameterError.of("step", step, allowed)
-        starts: list[Snapshot | int] = sorted(
-            (s for s in files.anchors if s <= step), reverse=True
-        )
+        starts: list[Snapshot | int] = sorted(files.anchors, reverse=True)
         if own is not None:
             if own.step > step:
                 raise ParameterError.of("step", own.step, f"at most {step}")
