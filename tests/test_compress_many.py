@@ -144,6 +144,8 @@ def test_refused_step_changes_nothing() -> None:
         with pytest.raises(ParameterError, match=f"{message}{grads[name].size - 1}:"):
             feedback.compress_many(grads)
         assert state_of(feedback) == before
+    with pytest.raises(ParameterError, match=r"^grads=.*must be a mapping"):
+        feedback.compress_many([np.ones(3)])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^grads\['a'\] is of type str"):
         feedback.compress_many({**gradients(1), "a": "text"})
     with pytest.raises(ParameterError, match="'a'"):
@@ -210,6 +212,17 @@ def test_lent_memory_is_kept() -> None:
         feedback.compress_many(grads, group_below=4096 * (step % 2))
         feedback.compress("d", ramp)
     assert np.array_equal(memory.residual, before)
+
+
+@pytest.mark.parametrize("is_shown", [False, True])
+def test_residual_of_one_tensor_of_a_group_is_kept_for_its_reader(is_shown: bool) -> None:
+    feedback, names = Feedback("sign"), ["a", "b", "c"]
+    feedback.compress_many(gradients(0, names))
+    residual = feedback.residual("b") if is_shown else feedback.memory("b").residual
+    before = np.array(residual)
+    for step in range(1, 4):
+        feedback.compress_many(gradients(step, names))
+    assert np.array_equal(residual, before)
 
 
 def test_residuals_of_earlier_groups_are_released() -> None:

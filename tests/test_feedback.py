@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -455,6 +456,8 @@ def test_derived_seeds_are_pinned() -> None:
     for wrong in (-1, 2**64, 0.5):
         with pytest.raises(ParameterError, match="seed"):
             derive_seed(wrong, name="w")  # type: ignore[arg-type]
+    # Headers in JSON may contain names that UTF-8 cannot encode.
+    assert derive_seed(0, name="\ud800") != derive_seed(0, name="\ud801")
 
 
 # --- state --------------------------------------------------------------------------------------
@@ -551,6 +554,7 @@ def test_names_with_colons_in_state_dict() -> None:
         {"w": np.zeros(3, np.float32)},
         {**STATE, "w": np.zeros(3, np.float32)},
         {**STATE, "w": np.array(1)},
+        {**STATE, "w": np.frombuffer(PRIOR, np.uint8)},
         {**STATE, "prior:w": np.zeros(3, np.uint8)},
         {**STATE, "prior:w": np.zeros((1, 3), np.uint8)},
         {**STATE, "prior:w": np.frombuffer(gcodec.encode(G, "raw"), np.uint8)},
@@ -566,6 +570,13 @@ def test_invalid_state_dict_changes_nothing(state: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match="state"):
         feedback.load_state_dict(state)
     assert state_of(feedback) == before
+
+
+@pytest.mark.parametrize("step", [0, 2**62 - 1])
+def test_least_and_largest_step_counts_are_loaded(step: int) -> None:
+    feedback = Feedback("sign")
+    feedback.load_state_dict({**STATE, "step:w": np.array(step)})
+    assert feedback.state_dict()["step:w"] == step
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.uint64])
@@ -696,11 +707,11 @@ def test_errors_name_the_gradient(group_below: int, nonfinite: Any) -> None:
         feedback.compress_many({"v": G, "u": G.astype(np.int32)}, group_below=group_below)
     large = np.full(10, 3e38, np.float32)
     summed = Feedback("mxnet-2bit:threshold=1")
-    summed.compress_many({"v": large / 4, "w": large}, group_below=group_below)
+    summed.compress_many({"v": large / 10, "w": large}, group_below=group_below)
     with pytest.raises(ParameterError, match=r"^grad of 'w': must not exceed float32"):
-        summed.compress_many({"v": large / 4, "w": large}, group_below=group_below)
+        summed.compress_many({"v": large / 10, "w": large}, group_below=group_below)
     zeroed = Feedback("mxnet-2bit:threshold=1", nonfinite="zero")
-    grads = {"v": np.append(large / 4, np.float32(np.nan)), "w": large}
+    grads = {"v": np.append(large / 10, np.float32(np.nan)), "w": large}
     zeroed.compress_many(grads, group_below=group_below)
     with pytest.raises(ParameterError, match=r"^grad of 'w': must not exceed float32"):
         zeroed.compress_many(grads, group_below=group_below)
@@ -723,6 +734,14 @@ def test_residual_beyond_float32() -> None:
     free.compress("w", grad)
     free.compress("w", grad)
     assert np.isinf(free.residual("w")).all()
+
+
+@pytest.mark.parametrize("nonfinite", ["raise", "zero"])
+@pytest.mark.parametrize("codec", gs.FEW, ids=str)
+def test_sums_beyond_float32_are_refused(codec: gcodec.Codec, nonfinite: Any) -> None:
+    feedback, large = Feedback(codec, nonfinite=nonfinite), np.full(G.shape, 3e38, np.float32)
+    feedback.load_state_dict({"residual:w": large, "step:w": np.array(1)})
+    refused_step(feedback, "w", large, ParameterError, "^grad of 'w': must not exceed float32")
 
 
 @pytest.mark.parametrize(
@@ -759,6 +778,14 @@ def test_nonfinite_policies() -> None:
     assert kept[1:].tolist() == [np.inf, -np.inf]
     decoded = gcodec.decode(free.compress("w", np.zeros_like(G)))
     assert decoded[0, :3].tolist() == [0, 0.5, -0.5]
+
+
+@pytest.mark.parametrize("spec", ["raw", "mxnet-1bit", "microscale"])
+def test_propagated_values_are_sent_as_encode_sends_them(spec: str) -> None:
+    bad = G.copy()
+    bad[0, :3] = [np.nan, np.inf, -np.inf]
+    frame = Feedback(spec, nonfinite="propagate").compress("w", bad)
+    assert frame == gcodec.encode(bad, spec, name="w", nonfinite="propagate")
 
 
 @pytest.mark.parametrize(
@@ -805,6 +832,11 @@ def test_l1_norms() -> None:
             assert norms.gradient == pytest.approx(np.abs(grad, dtype=np.float64).sum(), rel=1e-14)
             kept = np.abs(feedback.residual(name), dtype=np.float64)
             assert norms.residual == pytest.approx(kept.sum(), rel=1e-14)
+    memory, residual = feedback.memory("w"), feedback.residual("w")
+    feedback.compress("w", np.ones((3000, 1), np.float32))
+    feedback.restore("w", memory)  # the last gradient stays the one of the undone step
+    kept = np.abs(residual, dtype=np.float64).sum()
+    assert feedback.l1_norms("w") == (3000, pytest.approx(kept, rel=1e-14))
     feedback.load_state_dict(feedback.state_dict())
     with pytest.raises(ParameterError, match="track"):
         feedback.l1_norms("w")  # the gradient is not part of the state
@@ -812,6 +844,8 @@ def test_l1_norms() -> None:
     silent.compress("w", grad)
     with pytest.raises(ParameterError, match="track"):
         silent.l1_norms("w")
+    with pytest.raises(ParameterError, match="name='other'"):
+        feedback.l1_norms("other")
 
 
 @pytest.mark.parametrize("spec", ["mxnet-2bit", "qsgd:s=3", "dct8:chunk=4"])
@@ -1117,6 +1151,87 @@ def test_steps_reuse_the_array_of_an_undone_step() -> None:
     feedback.restore("w", memory)
     feedback.compress("w", G)
     assert np.shares_memory(feedback._tensors.states["w"].array, undone)
+
+
+@pytest.mark.parametrize("loans", [1, 2])
+def test_steps_reuse_the_array_of_a_released_memory(loans: int) -> None:
+    feedback = Feedback("mxnet-2bit")
+    feedback.compress("w", G)
+    memories = [feedback.memory("w") for _ in range(loans)]
+    feedback.compress("w", G)
+    for memory in memories:
+        feedback.forget("w", memory)
+    feedback.compress("w", G)
+    assert np.shares_memory(feedback._tensors.states["w"].array, memories[0].residual)
+
+
+def test_steps_after_a_transaction_reuse_the_arrays_from_before_it() -> None:
+    feedback = Feedback("mxnet-2bit")
+    feedback.compress("w", G)
+    before, steps = feedback._tensors.states["w"].array, Transaction(feedback)
+    steps.compress("w", G)
+    steps.commit()
+    feedback.compress("w", G)
+    assert np.shares_memory(feedback._tensors.states["w"].array, before)
+
+
+def test_residuals_of_earlier_steps_live_as_long_as_their_readers() -> None:
+    feedback = Feedback("mxnet-2bit")
+    feedback.compress("w", G)
+    shown = feedback.residual("w")
+    array = weakref.ref(shown.base)
+    feedback.compress("w", G)
+    assert array() is not None
+    del shown
+    assert array() is None
+
+
+class Guarded(dict[str, Any]):
+    """States of tensors that only the holder of a name's lock may read or replace."""
+
+    tensors: Any
+
+    def check(self, name: str) -> None:
+        assert self.tensors.lock(name).locked()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.check(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        self.check(name)
+        return super().__getitem__(name)
+
+    def __setitem__(self, name: str, state: Any) -> None:
+        self.check(name)
+        super().__setitem__(name, state)
+
+    def pop(self, name: str, default: Any = None) -> Any:  # type: ignore[override]
+        self.check(name)
+        return super().pop(name, default)
+
+    def update(self, states: Any) -> None:  # type: ignore[override]
+        for name in states:
+            self.check(name)
+        super().update(states)
+
+
+def test_states_are_read_and_replaced_under_the_locks_of_their_names() -> None:
+    feedback = Feedback("mxnet-2bit", track=True)
+    feedback.compress("w", G)
+    tensors = feedback._tensors
+    tensors.states = states = Guarded(tensors.states)
+    states.tensors = tensors
+    first, memory = Feedback("mxnet-2bit").memory("w"), feedback.memory("w")
+    feedback.compress("w", G)
+    feedback.compress_many({"w": G, "v": G})
+    feedback.l1_norms("w")
+    feedback.residual("w")
+    assert feedback.state_dict().keys() == copy.copy(feedback).state_dict().keys()
+    feedback.restore("w", memory)
+    feedback.forget("w", memory)
+    feedback.restore("w", first)
+    assert feedback.memory("w").residual is None
 
 
 @pytest.mark.parametrize("is_grouped", [False, True])

@@ -46,8 +46,9 @@ def names(folder: Path) -> set[str]:
 
 
 def test_repr(tmp_path: Path) -> None:
-    store = gcodec.PatchStore(tmp_path, keep=3)
-    assert repr(store) == f"<PatchStore {str(tmp_path)!r}: anchor_every=16, keep=3>"
+    for options, keep in (({"keep": 3}, 3), ({}, 2)):
+        store = gcodec.PatchStore(tmp_path, **options)
+        assert repr(store) == f"<PatchStore {str(tmp_path)!r}: anchor_every=16, keep={keep}>"
 
 
 def test_every_kept_step_loads(tmp_path: Path) -> None:
@@ -270,6 +271,26 @@ def test_one_writer_publishes_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(os.name != "posix", reason="locks of folders")
+def test_writers_leave_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, own_open = list[int](), os.open
+
+    def recorded(*arguments: Any, **options: Any) -> int:
+        opened.append(own_open(*arguments, **options))
+        return opened[-1]
+
+    store, other = gcodec.PatchStore(tmp_path), gcodec.PatchStore(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", recorded)
+        with module._locked(tmp_path), pytest.raises(BlockingIOError):
+            other.publish(0, {"w": np.ones(3)})
+        store.publish(0, {"w": np.ones(3)})
+    assert len(opened) > 2
+    for descriptor in opened:
+        with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+            os.fstat(descriptor)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks of folders")
 def test_systems_without_locks_of_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
@@ -349,7 +370,8 @@ def test_pipes_devices_and_folders_are_no_files_of_a_store(tmp_path: Path) -> No
     assert_same(gcodec.PatchStore(tmp_path).load().tree, tree)
 
 
-def test_writer_starts_anew_without_the_anchors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_new", [False, True])
+def test_writer_starts_anew_without_the_anchors(tmp_path: Path, is_new: bool) -> None:
     steps = states(3)
     store = gcodec.PatchStore(tmp_path)
     store.publish(0, steps[0])
@@ -357,7 +379,7 @@ def test_writer_starts_anew_without_the_anchors(tmp_path: Path) -> None:
     (tmp_path / "000000000000.anchor.gcf").unlink()
     with pytest.raises(gcodec.ParameterError, match="a step that an anchor leads to"):
         store.load()
-    gcodec.PatchStore(tmp_path).publish(2, steps[2])
+    (gcodec.PatchStore(tmp_path) if is_new else store).publish(2, steps[2])
     assert_same(store.load().tree, steps[2])
 
 
@@ -562,6 +584,9 @@ def test_invalid_arguments(tmp_path: Path, name: str) -> None:
             store.load(step)  # type: ignore[arg-type]
         with pytest.raises(gcodec.ParameterError, match=r"^step="):
             store.catch_up({}, 0, step)  # type: ignore[arg-type]
+    for step in (-1, True, 1.0):
+        with pytest.raises(gcodec.ParameterError, match=r"^step="):
+            store.catch_up({}, step)  # type: ignore[arg-type]
 
 
 # --- keys ---------------------------------------------------------------------------------------

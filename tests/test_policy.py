@@ -164,7 +164,8 @@ def test_dtypes_of_libraries() -> None:
             assert misses(least, "w", (1,), spelled) == (dtype.itemsize < 6)
     assert not misses(least, "w", (1,), np.dtype(">f8"))
     for kept in ("int8", np.int64, np.dtype(">u4"), np.dtype(bool), "bool"):
-        assert str(chosen({"*": "topk"}, "w", (1,), kept)) == "raw"
+        for source, spec in (({"*": "topk"}, "raw"), ({"*": "lossless"}, "lossless"), ({}, "raw")):
+            assert str(chosen(source | {"other": "lossless"}, "w", (1,), kept)) == spec
     for wrong in ("int4", "f4", np.complex64, None, 4):
         with pytest.raises(ParameterError, match=r"^dtype=.* must be one of float32, float16"):
             chosen(least, "w", (1,), wrong)

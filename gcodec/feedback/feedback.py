@@ -262,14 +262,15 @@ class Feedback:
             If an argument is invalid. Any exception, even an interrupt, leaves the residual and
             the step count unchanged.
         """
-        encode_name(name)  # refuse an invalid name before anything changes
-        check_key(key)
-        return self._compress(name, inspect(grad, "grad"), key)[0]
+        return self._compress(name, grad, key)[0]
 
     def _compress(
-        self, name: str, source: Source, key: bytes | None, *, keeps_symbols: bool = False
+        self, name: str, grad: TensorLike, key: bytes | None, *, keeps_symbols: bool = False
     ) -> tuple[bytes, Symbols]:
         """Return the frame of a tensor, and if they are to be kept, the symbols in it."""
+        encode_name(name)  # refuse an invalid name before anything changes
+        check_key(key)
+        source = inspect(grad, "grad")
         with source.context():
             tensors = self._tensors  # `load_state_dict` may replace the attribute meanwhile
             with tensors.lock(name):
@@ -663,10 +664,8 @@ class Transaction:
         self, name: str, grad: TensorLike, key: bytes | None, *, keeps_symbols: bool = False
     ) -> tuple[bytes, Symbols]:
         encode_name(name)
-        check_key(key)
         self.record(name)
-        source = inspect(grad, "grad")
-        return self.feedback._compress(name, source, key, keeps_symbols=keeps_symbols)
+        return self.feedback._compress(name, grad, key, keeps_symbols=keeps_symbols)
 
     def compress_many(
         self,

@@ -217,7 +217,7 @@ class PatchStore:
                 _write(new.open(paths[-1]), outline, arrays, base, self._key_of(step, base_step))
             anchor = max(files.anchors, default=_NO_BASE)
             since = 1 + sum(patched > anchor for patched in files.patches)  # with this step
-            if base_step == _NO_BASE or since >= self.anchor_every:
+            if _NO_BASE in (base_step, anchor) or since >= self.anchor_every:
                 paths.append(self.folder / f"{step:0{_DIGITS}}.anchor.gcf")
                 key = self._key_of(step, _NO_BASE)
                 _write(new.open(paths[-1]), {**outline, "base": _NO_BASE}, arrays, {}, key)
@@ -298,9 +298,7 @@ class PatchStore:
         step = steps[-1] if step is None else step
         if step not in steps:
             raise ParameterError.of("step", step, "one of the store's steps")
-        starts: list[Snapshot | int] = sorted(
-            (s for s in files.anchors if s <= step), reverse=True
-        )
+        starts: list[Snapshot | int] = sorted(files.anchors, reverse=True)
         if own is not None:
             if own.step > step:
                 raise ParameterError.of("step", own.step, f"at most {step}")

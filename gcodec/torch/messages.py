@@ -182,7 +182,7 @@ class BucketCoder:
         return joined(message)
 
     def max_nbytes(self, parts: Sequence[Part]) -> int | None:
-        """Return the largest length of a message, or None if a codec states none."""
+        """Return the largest length of a message of finite values; None if a codec has none."""
         tag = 0 if self._key.value is None else TAG_NBYTES
         coded = [part for part in parts if part.codec is not None]
         dense = sum(part.values.size for part in parts if part.codec is None)

@@ -72,7 +72,8 @@ def test_new_file_comes_back_byte_for_byte(files: tuple[Path, Path, Path], tmp_p
 def test_documents(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     old, new, step = files
     document = json_of("diff", old, new, "-o", step)
-    assert (document["tensors"], document["whole"]) == (8, 5)
+    assert (document["tensors"], document["whole"], document["values"]) == (8, 5, 6811)
+    assert document["raw_nbytes"] == sum(map(len, checkpoints()[1].values()))
     assert document["nbytes"] == step.stat().st_size
     back = tmp_path / "back.safetensors"
     document = json_of("apply", step, old, "-o", back)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+import zlib
 from collections.abc import Iterator
 
 import ml_dtypes
@@ -88,6 +90,119 @@ def test_random_patterns_are_stored_without_loss_and_growth(dtype: np.dtype[np.g
         assert gcodec.Frame.from_bytes(frame).payload.data.nbytes == x.nbytes
 
 
+@pytest.mark.parametrize("mode", ("fast", "small"))
+@pytest.mark.parametrize("dtype", (np.float32, np.int32))
+def test_planes_of_all_methods_follow_each_other(dtype: type, mode: str) -> None:
+    """Each byte of the elements is random, skewed, less than 8 or constant."""
+    rng, n = np.random.default_rng(24), 3000
+    skewed = np.minimum(rng.geometric(0.1, n), 255)
+    kinds = [rng.integers(0, 256, n), skewed, rng.integers(0, 8, n), np.full(n, 9)]
+    methods = set()
+    for planes in itertools.product(kinds, repeat=4):
+        words = sum(plane.astype(np.uint32) << 8 * k for k, plane in enumerate(planes))
+        if dtype == np.float32:  # the first plane is the exponent, and the sign follows it
+            words = words & 0x7FFFFF | words >> 24 << 23 | words >> 23 << 31
+        x = words.view(dtype)
+        frame = gcodec.encode(x, f"lossless:mode={mode}")
+        assert bits(gcodec.decode(frame)) == bits(x)
+        if len(frame) < x.nbytes:
+            first, *others = opened(frame).head.planes
+            methods |= {(False, first.method), *((True, plane.method) for plane in others)}
+    both = itertools.product((False, True), (message.STORED, message.CONSTANT))
+    assert {*both, (True, message.PACKED), (True, message.HUFFMAN)} <= methods
+
+
+def random_sums(*shape: int) -> np.ndarray:
+    """Return sums of four random integers, which no release of NumPy changes."""
+    n = math.prod(shape)
+    words = np.random.PCG64(n).random_raw(n).view(np.uint16).reshape(n, 4)
+    return (words.sum(1, dtype=np.int64) - 2 * 65535).reshape(shape)
+
+
+def lasting_tensors() -> Iterator[tuple[str, np.ndarray]]:
+    """Yield tensors of different statistics that are the same in every release of NumPy."""
+    octaves = np.arange(40_000) * 7 % 13 - 6
+    vector, matrix, narrow = random_sums(300_000), random_sums(1000, 300), random_sums(5000, 40)
+    yield "vector", vector
+    yield "rows", np.ldexp(matrix, octaves[:1000, None])
+    yield "columns", np.ldexp(matrix, octaves[:300])
+    yield "narrow", np.ldexp(narrow, octaves[:5000, None])
+    yield "broad", np.ldexp(random_sums(300, 700), octaves[:300, None])
+    yield "wide", np.ldexp(narrow.reshape(10, -1), octaves[:20_000])
+    yield "zeros", np.where(matrix % 5 < 2, 0, matrix)
+    yield "sparse", np.where(matrix % 99, 0, np.ldexp(matrix, 2 * octaves[:300]))
+    yield "subnormal", np.where(vector % 5 < 2, 0, np.ldexp(vector, -160 * (vector % 7 == 0)))
+    yield "few bits", vector >> 10
+    yield "slow", np.cumsum(narrow >> 14, axis=0)
+    yield "slow and small", np.cumsum(narrow >> 16, axis=0) & 15
+    octave = np.where(vector % 97 == 0, -131, vector % 229 - 100)
+    yield "all octaves", np.where(vector % 5 < 2, 0, np.ldexp(1 + vector % 7, octave))
+    for rows in (1, 2, 3, 31, 32, 33, 75):
+        yield f"{rows} of 64", np.ldexp(random_sums(rows, 64), 2 * octaves[:rows, None])
+
+
+LASTING = {
+    "fast": {
+        "vector": (4194176, 0x883BF7E3),
+        "rows": (4198008, 0xAE66C6BC),
+        "columns": (4199236, 0x40610C94),
+        "narrow": (2805701, 0x461561D4),
+        "broad": (2939044, 0xE30AAA3E),
+        "wide": (2825929, 0x7F649EAA),
+        "zeros": (2966114, 0x8EA91832),
+        "sparse": (684866, 0x4C5891FB),
+        "subnormal": (2810062, 0xE60CF96D),
+        "few bits": (2478742, 0xD3495D2A),
+        "slow": (2000089, 0xD651DC20),
+        "slow and small": (751710, 0xEE00987A),
+        "all octaves": (1396671, 0x18548ECA),
+        "1 of 64": (1622, 0x1D78855E),
+        "2 of 64": (2520, 0x50D67EE0),
+        "3 of 64": (3640, 0x6BB460A0),
+        "31 of 64": (30761, 0xC51A9D24),
+        "32 of 64": (30841, 0xADDC46B9),
+        "33 of 64": (31661, 0x2848A7E0),
+        "75 of 64": (69731, 0xF3B37D0C),
+    },
+    "auto": {
+        "vector": (4149921, 0x541FB31B),
+        "rows": (4105749, 0x00134B1F),
+        "columns": (4105442, 0x8025300D),
+        "narrow": (2746454, 0xEAB6955B),
+        "broad": (2874530, 0xC30BE281),
+        "wide": (2774410, 0x1E6A7689),
+        "zeros": (2926659, 0x8DB8BC16),
+        "sparse": (441415, 0x3198028A),
+        "subnormal": (2774683, 0xEB11B398),
+        "few bits": (2432450, 0xA3271F71),
+        "slow": (1364062, 0x915D5418),
+        "slow and small": (638890, 0x80CC2442),
+        "all octaves": (1326581, 0x5850D86E),
+        "1 of 64": (1622, 0xBE3117BF),
+        "2 of 64": (2520, 0x4DA361FE),
+        "3 of 64": (3640, 0x3E9F85BD),
+        "31 of 64": (30761, 0xC51A9D24),
+        "32 of 64": (30841, 0xADDC46B9),
+        "33 of 64": (31661, 0x2848A7E0),
+        "75 of 64": (69730, 0x8EB2AD6F),
+    },
+}
+
+
+@pytest.mark.parametrize("mode", ("fast", "auto"))
+def test_choices_of_the_encoder_last(mode: str) -> None:
+    """Every release writes the bytes of the preceding one."""
+    seen = {}
+    for name, values in lasting_tensors():
+        with np.errstate(over="ignore"):
+            tensors = [values.astype(dtype) for dtype in FLOATS.values()]
+        integers = np.clip(values, -(2**50), 2**50).astype(np.int64)
+        tensors += [integers.astype(dtype) for dtype in ("int8", "int32", "int64")]
+        data = b"".join(gcodec.encode(x, f"lossless:mode={mode}") for x in tensors)
+        seen[name] = len(data), zlib.crc32(data)
+    assert seen == LASTING[mode]
+
+
 @pytest.mark.parametrize("name", gcodec.wire.primitives.INTEGERS)
 def test_integers_and_booleans_keep_their_bits(name: str) -> None:
     rng = np.random.default_rng(2)
@@ -168,8 +283,9 @@ def test_floats_of_fewer_bits_are_not_longer_in_float32() -> None:
 def test_estimated_counts_allow_any_byte(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(7)
     octaves = rng.integers(-8, 8, (shape[0], 1)) if len(shape) > 1 else 0
-    for dtype in (FLOATS["bfloat16"], FLOATS["float32"]):
-        x = (rng.standard_normal(shape) * np.exp2(octaves)).astype(dtype)
+    narrow, wide = FLOATS["bfloat16"], FLOATS["float32"]
+    for rounded_to, dtype in ((narrow, narrow), (wide, wide), (narrow, wide)):
+        x = (rng.standard_normal(shape) * np.exp2(octaves)).astype(rounded_to).astype(dtype)
         assert bits(gcodec.decode(gcodec.encode(x, "lossless:mode=fast"))) == bits(x)
         for value in (0, 1e-30, 1e30, np.nan):  # in an element that no estimate reads
             x.reshape(-1)[-1] = value
@@ -310,13 +426,15 @@ def test_ranges_read_only_their_blocks() -> None:
 def test_threads_write_and_read_the_same_bytes(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(9)
     x = (rng.standard_normal((1500, 1000)) * np.exp2(rng.integers(-9, 9, (1500, 1)))).astype("f4")
-    x[::3] *= rng.random((500, 1000)) < 0.5
-    frames = []
-    for threads in ("1", "3"):
-        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
-        frames.append(gcodec.encode(x, f"lossless:mode={mode}"))
-        assert bits(gcodec.decode(frames[-1])) == bits(x)
-    assert frames[0] == frames[1]
+    sparse = x.copy()
+    sparse[::3] *= rng.random((500, 1000)) < 0.5
+    for tensor in (x, sparse):
+        frames = []
+        for threads in ("1", "3"):
+            monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+            frames.append(gcodec.encode(tensor, f"lossless:mode={mode}"))
+            assert bits(gcodec.decode(frames[-1])) == bits(tensor)
+        assert frames[0] == frames[1]
 
 
 def test_symbols_are_bit_patterns() -> None:

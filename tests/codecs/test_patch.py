@@ -235,6 +235,15 @@ def test_names_keys_and_frames() -> None:
         gcodec.apply_patch(frame, old, key=b"k", limits=gcodec.Limits(max_elements=3))
 
 
+def test_base_bounds_the_memory_instead_of_default_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = np.zeros(5, np.float32), np.ones(5, np.float32)
+    frame = gcodec.encode_patch(new, old)
+    monkeypatch.setattr("gcodec.limits.DEFAULT_LIMITS", gcodec.Limits(max_elements=3))
+    with pytest.raises(gcodec.LimitExceeded):
+        gcodec.Frame.from_bytes(frame)
+    assert np.array_equal(gcodec.apply_patch(frame, old), new)
+
+
 @pytest.mark.parametrize(("share", "codec"), [(0, "patch"), (0.4, "patch"), (1, "lossless")])
 def test_shortest_frame(share: float, codec: str) -> None:
     """A patch, unless it is longer than a frame without a base."""

@@ -308,6 +308,18 @@ def test_two_phase_mean_without_loss(size: int, shape: tuple[int, ...]) -> None:
     assert np.array_equal(results[0][1], -total / np.float32(size))
 
 
+def test_two_phase_mean_lends_no_memory_in_the_end() -> None:
+    """Steps may then write to the arrays of former residuals."""
+
+    def worker(c: Communicator) -> list[int]:
+        feedbacks = gcodec.Feedback("sign"), gcodec.Feedback("sign")
+        for _ in range(2):
+            two_phase_mean(c, {"w": np.arange(6, dtype=np.float32)}, *feedbacks)
+        return [len(feedback._tensors._loans) for feedback in feedbacks]
+
+    assert Simulator(2).run(worker) == [[0, 0]] * 2
+
+
 def test_two_phase_mean_sends_two_frames_for_any_group_size() -> None:
     n = 64_000
     for size in (2, 4, 8):
