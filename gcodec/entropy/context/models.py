@@ -214,11 +214,11 @@ class TrellisSymbols:
     def escaped(self, table: Table) -> tuple[np.ndarray, Outliers]:
         """Find the symbols that the table does not contain; see `ClassSymbols.escaped`."""
         assert isinstance(table, TrellisTable)
-        found = []
+        parts = []
         for at, part in self._parts():
             places, escaped = trellis.escaped_symbols(*part, table.has_symbol)
-            found.append((places + at, escaped))
-        coded_at, symbols = map(np.concatenate, zip(*found, strict=True))
+            parts.append((places + at, escaped))
+        coded_at, symbols = map(np.concatenate, zip(*parts, strict=True))
         positions = lane_order.positions_of(coded_at, self.symbols.size, self.lanes)
         order = np.argsort(positions)
         return coded_at, Outliers(positions[order], symbols[order])
