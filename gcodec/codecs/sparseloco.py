@@ -24,7 +24,7 @@ Sources: Sarfi et al., "Communication efficient LLM pre-training with SparseLoCo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import ClassVar, NamedTuple
 
@@ -43,10 +43,19 @@ from gcodec.fields.positions import positions as position_fields
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.fields import read_fields
-from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
+from gcodec.kernels.bits.pack import FieldLayout, pack_fields, pack_to, unpack_fields
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_residual
 from gcodec.kernels.numeric.byte_counts import byte_counts
-from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits, moments
+from gcodec.kernels.numeric.reduce import (
+    LANES,
+    TILE,
+    all_finite,
+    fold,
+    max_abs_bits,
+    moments,
+    tile_squares,
+)
+from gcodec.kernels.prefix.value_classes import AllPositions
 from gcodec.kernels.quantize.quantiles import CODES, sums_of_codes
 from gcodec.kernels.quantize.scalar_quantize import put_points
 from gcodec.kernels.transform import tile_order
@@ -57,6 +66,7 @@ from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import fetch, require
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float64, Integer
 from gcodec.wire.params import Scalars, param
 from gcodec.wire.seek import Blocks, SeekTable
@@ -227,25 +237,55 @@ def binned(sent: np.ndarray, bins: int, sigmas: float) -> tuple[np.ndarray, np.n
     ParameterError
         If the mean of a bin exceeds float32.
     """
-    flat = sent.reshape(-1)
-    shift = np.float32(moments(flat).total / flat.size)
+    codes = np.empty(sent.size, np.uint8)
+
+    def put(start: int, part: np.ndarray) -> None:
+        codes[start : start + part.size] = part
+
+    parameters = put_bins(sent.reshape(-1), bins, sigmas, put)
+    return codes.reshape(sent.shape), parameters
+
+
+def put_bins(
+    sent: np.ndarray, bins: int, sigmas: float, put: Callable[[int, np.ndarray], None]
+) -> np.ndarray:
+    """Pass the bins of (n,) values to a function, part by part; return the parameters.
+
+    The function gets the first element of a part, a multiple of 8, and the bins of the part. See
+    `binned`.
+    """
+    shift = np.float32(moments(sent).total / sent.size)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        centered = flat - shift
-        deviation = math.sqrt(moments(centered).squares / max(flat.size - 1, 1))
+        deviation = math.sqrt(_squares_about(sent, shift) / max(sent.size - 1, 1))
         scale = np.float32(sigmas * deviation / bins)
         if not 0 < scale < math.inf:
             scale = np.float32(1)
-        codes = np.empty(flat.size, np.uint8)
         sums, counts = np.zeros(CODES), np.zeros(CODES, np.int64)
-        for start in range(0, flat.size, _PART):
-            own = slice(start, start + _PART)
-            numbers = np.rint(centered[own] / scale + np.float32(bins // 2))
-            codes[own] = np.clip(numbers, 0, bins - 1)
-            sums_of_codes(centered[own], codes[own], sums, counts)
+        for start in range(0, sent.size, _PART):
+            centered = sent[start : start + _PART] - shift
+            numbers = np.rint(centered / scale + np.float32(bins // 2))
+            codes = np.clip(numbers, 0, bins - 1).astype(np.uint8)
+            sums_of_codes(centered, codes, sums, counts)
+            put(start, codes)
         means = (sums[:bins] / np.maximum(counts[:bins], 1)).astype(np.float32)
         if not all_finite(means + shift):
             raise ParameterError("x: the mean of a bin must not exceed float32")
-    return codes.reshape(sent.shape), np.concatenate([[shift, scale], means])
+    return np.concatenate([[shift, scale], means])
+
+
+def _squares_about(values: np.ndarray, shift: np.float32) -> float:
+    """Return the sum of the squares of (n,) values − shift, in the order of `sum_squares`."""
+    sums = np.empty(-(-values.size // TILE))
+
+    def task(start: int, stop: int) -> None:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            for at in range(start, stop, _PART):
+                end = min(at + _PART, stop)
+                own = sums[at // TILE : -(-end // TILE)]
+                tile_squares(values[at:end] - shift, TILE, 1, np.empty(LANES), own)
+
+    pool.run(task, values.size, TILE)
+    return fold(sums)
 
 
 class SparseLoCoSymbols(NamedTuple):
@@ -334,6 +374,11 @@ class SparseLoCo(SparseCodec):
         tiles = self._tiles(n, shape)
         return tiles.total * tiles.sent(self.k) if n else 0
 
+    def _sends_all(self, n: int) -> bool:
+        """Return whether all n > 0 elements are sent, in the order of the tensor."""
+        tiles = self._tiles(n)
+        return tiles.columns == 1 and tiles.sent(self.k) == tiles.size
+
     @property
     def _first(self) -> int:
         """Number of bits before the bins."""
@@ -372,27 +417,45 @@ class SparseLoCo(SparseCodec):
         n = values.size
         if not n:
             return _no_symbols(self._bound_shape(n))
-        tiles = self._tiles(n)
-        return self._binned(n, *select(values, tiles, tiles.sent(self.k)))
+        return self._selected(values)[0]
+
+    def _encode(self, values: np.ndarray, seed: int, prior: SparseLoCoSymbols | None) -> Payload:
+        n = values.size
+        if device_of(values) is not None or not n or not self._sends_all(n):
+            return self._pack(self._quantize(values, seed, prior))
+        if not all_finite(values):
+            raise nonfinite_error(values)
+        layout = self._layout
+        grouped = np.empty(layout.nbytes(n), np.uint8)
+
+        def put(start: int, bins: np.ndarray) -> None:
+            first = layout.nbytes(start)
+            pack_to(bins, layout, grouped[first : first + layout.nbytes(bins.size)])
+
+        parameters = put_bins(values, self.bins, self.sigmas, put)
+        return self._message(n, AllPositions(n), grouped, parameters)
 
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
     ) -> tuple[SparseLoCoSymbols, int] | None:
         if not x.size:
             return None
-        tiles = self._tiles(x.size)
-        positions, sent = select(x, tiles, tiles.sent(self.k), update)
-        symbols = self._binned(x.size, positions, sent)
+        symbols, top_bits = self._selected(x, update)
         self._dequantize_add(symbols, "float32", np.float32(-1), update.new_residual)
-        return symbols, int(max_abs_bits(sent.reshape(-1)))
+        return symbols, top_bits
 
-    def _binned(self, n: int, positions: np.ndarray, sent: np.ndarray) -> SparseLoCoSymbols:
-        """Return the symbols of what `select` returns for n elements."""
-        tiles = self._tiles(n)
+    def _selected(
+        self, values: np.ndarray, update: ResidualUpdate | None = None
+    ) -> tuple[SparseLoCoSymbols, int]:
+        """Return the symbols of what `select` returns, and the bits of the largest magnitude."""
+        n, tiles = values.size, self._tiles(values.size)
+        positions, sent = select(values, tiles, tiles.sent(self.k), update)
+        top_bits = int(max_abs_bits(sent.reshape(-1))) if update is not None else 0
         bins, parameters = binned(sent, self.bins, self.sigmas)
-        firsts = tiles.size * np.arange(tiles.total)
-        flat = (positions + firsts[:, None]).reshape(-1)
-        return SparseLoCoSymbols(n, flat, bins.reshape(-1), parameters, self._bound_shape(n))
+        del sent  # its memory is that of the next array
+        flat = (positions + tiles.size * np.arange(tiles.total)[:, None]).reshape(-1)
+        shape = self._bound_shape(n)
+        return SparseLoCoSymbols(n, flat, bins.reshape(-1), parameters, shape), top_bits
 
     def _elements(
         self, symbols: SparseLoCoSymbols, n: int, beside: np.ndarray | None = None
@@ -400,13 +463,27 @@ class SparseLoCo(SparseCodec):
         self._check_size(symbols, n)
         if not n:
             return symbols.positions, np.empty(0, np.float32)
-        points, values = np.zeros(256, np.float32), np.empty(symbols.bins.size, np.float32)
-        points[: self.bins] = symbols.parameters[_NUMBERS:] + symbols.parameters[0]
-        put_points(symbols.bins, points, values)
+        values = np.empty(symbols.bins.size, np.float32)
+        put_points(symbols.bins, self._points(symbols.parameters), values)
         tiles = self._tiles(n, symbols.shape)
         if tiles.columns == 1:
             return symbols.positions, values
         return tile_order.in_tensor(symbols.positions, values, tiles[1:], tiles.sent(self.k))
+
+    def _points(self, parameters: np.ndarray) -> np.ndarray:
+        """Return the decoded value of each bin, as a (256,) float32 array."""
+        points = np.zeros(256, np.float32)
+        points[: self.bins] = parameters[_NUMBERS:] + parameters[0]
+        return points
+
+    def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
+        if device_of(out) is not None or not n or not self._sends_all(n):
+            return super()._decode(payload, n, out)
+        parameters, bins, string = self._opened(payload, n)
+        string.read()  # n of n positions, or an error
+        values = result_beside(n, np.float32, None) if out is None else out
+        put_points(bins, self._points(parameters), values)
+        return values
 
     def _check_size(self, symbols: SparseLoCoSymbols, n: int) -> None:
         sent = self._sent(n, symbols.shape)
@@ -429,8 +506,18 @@ class SparseLoCo(SparseCodec):
         n, positions, bins, parameters, _ = symbols
         if not n:
             return Payload(self._of_message("rice", "none"), {}, bins, 0)
+        return self._message(n, positions, pack_fields(bins, self._layout), parameters)
+
+    def _message(
+        self,
+        n: int,
+        positions: position_coding.Positions,
+        grouped: np.ndarray,
+        parameters: np.ndarray,
+    ) -> Payload:
+        """Return the message of n > 0 elements, given the bins as bytes of a string."""
         data = parameters.astype(">f4").view(np.uint8)
-        code, front = self._bins_after(data, bins)
+        code, front = self._bins_after(data, grouped, positions.size)
         index, written = position_coding.write(positions, n, self.index, front)
         return Payload(self._of_message(index, code), {}, *written)
 
@@ -438,17 +525,19 @@ class SparseLoCo(SparseCodec):
         """Return the codec as messages state it: without `sigmas`."""
         return self.replaced(index=index, code=code, sigmas=_SIGMAS)
 
-    def _bins_after(self, data: np.ndarray, bins: np.ndarray) -> tuple[str, position_coding.Front]:
-        """Return the code of the bins, and the bits up to them, given the bytes before them."""
-        nbits = bins.size * self._width
+    def _bins_after(
+        self, data: np.ndarray, grouped: np.ndarray, k: int
+    ) -> tuple[str, position_coding.Front]:
+        """Return the code of k bins, and the bits up to them, given the bytes before them."""
+        nbits, layout = k * self._width, self._layout
         if self.code != "none":
-            grouped = pack_fields(bins, self._layout)
             plan = ranged.Plan.of("huffman", byte_counts(grouped))
             if self.code == "huffman" or plan.nbits < nbits:
                 front = BitString.of(data)
                 return "huffman", plan.write(grouped, grouped.size, front, 0)[:2]
-        packed = pack_fields(bins, FieldLayout(self._width))
-        return "none", (np.concatenate([data, packed]), self._first + nbits)
+        if layout.width != self._width:
+            grouped = pack_fields(unpack_fields(grouped, k, layout), FieldLayout(self._width))
+        return "none", (np.concatenate([data, grouped]), self._first + nbits)
 
     def _unpack(self, payload: Payload, n: int) -> SparseLoCoSymbols:
         shape = self._bound_shape(n)

@@ -28,7 +28,7 @@ from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric.byte_counts import least_nbits
 from gcodec.kernels.prefix import elias_fano, gap_rice
 from gcodec.kernels.prefix.codewords import TRUNCATED
-from gcodec.kernels.prefix.value_classes import GAPS
+from gcodec.kernels.prefix.value_classes import GAPS, AllPositions
 from gcodec.runtime import pool
 from gcodec.runtime.memory import Drainable, contents, drop
 from gcodec.wire import seek as seek_tables
@@ -67,7 +67,7 @@ def alphabet(n: int) -> np.ndarray:
     return np.arange(GAPS.class_of(n) + 1, dtype=np.uint8)
 
 
-def lasts_of(positions: np.ndarray, block: int) -> np.ndarray:
+def lasts_of(positions: Positions, block: int) -> np.ndarray:
     """Return the position before each block of positions, and the last one, counted from 1."""
     return np.concatenate([[0], positions[block - 1 : -1 : block] + 1, positions[-1:] + 1])
 
@@ -267,6 +267,8 @@ class IndexString(NamedTuple):
         return tabled.open(self.code, span, alphabet(self.n), CodedMask.all(self.k))
 
 
+Positions = np.ndarray | AllPositions
+"""Positions as an array, or those of all elements."""
 Front = tuple[np.ndarray | Drainable, int]
 """The bytes that precede the positions in a payload, and the number of valid bits in them."""
 
@@ -288,17 +290,17 @@ class _Plan(NamedTuple):
 
     code: str
     nbits: int
-    write: Callable[[Front, np.ndarray | Drainable, float], Written | None]
+    write: Callable[[Front, Positions | Drainable, float], Written | None]
 
 
 def write(
-    positions: np.ndarray | Drainable, n: int, code: str, front: Front
+    positions: Positions | Drainable, n: int, code: str, front: Front
 ) -> tuple[str, Written]:
     """Write positions after the first bits of a payload.
 
     Parameters
     ----------
-    positions : (k,) int64 array or Drainable
+    positions : (k,) int64 array, Drainable or AllPositions
         Positions from 0 to n − 1, in increasing order; a `Drainable` may be released.
     n : int
         Number of elements of the tensor, up to 2^62.
@@ -337,7 +339,7 @@ def _string_after(front: Front, nbits: int) -> BitString:
     return string
 
 
-def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:
+def _plans(positions: Positions, n: int, code: str) -> list[_Plan]:
     """Return a plan for each candidate code, except for one that is too long in any case."""
     planners = {"rice": _rice, "eliasfano": _elias_fano, "bitmap": _bitmap}
     plans = [plan(positions, n) for name, plan in planners.items() if code in (name, "auto")]
@@ -355,12 +357,12 @@ def _may_be_shortest(counts: np.ndarray, plans: list[_Plan]) -> bool:
     return least + GAPS.raw_nbits(counts) <= min(plan.nbits for plan in plans)
 
 
-def _rice(positions: np.ndarray, n: int) -> _Plan:
+def _rice(positions: Positions, n: int) -> _Plan:
     parameters, offsets = gap_rice.plan(positions)
     nbits = int(offsets[-1])
 
-    def write(front: Front, positions: np.ndarray | Drainable, most: float) -> Written:
-        array, table = contents(positions), None
+    def write(front: Front, positions: Positions | Drainable, most: float) -> Written:
+        array, table = contents(positions)[:], None
         string = _string_after(front, nbits)
         string.extend(gap_rice.write(array, parameters, offsets), nbits)
         if n >= MIN_ELEMENTS:
@@ -371,11 +373,11 @@ def _rice(positions: np.ndarray, n: int) -> _Plan:
     return _Plan("rice", nbits, write)
 
 
-def _elias_fano(positions: np.ndarray, n: int) -> _Plan:
+def _elias_fano(positions: Positions, n: int) -> _Plan:
     nbits = elias_fano.nbits(positions, n)
 
-    def write(front: Front, positions: np.ndarray | Drainable, most: float) -> Written:
-        array, block, table = contents(positions), 1 << LOG2_BLOCK, None
+    def write(front: Front, positions: Positions | Drainable, most: float) -> Written:
+        array, block, table = contents(positions)[:], 1 << LOG2_BLOCK, None
         string = _string_after(front, nbits)
         elias_fano.write(array, n, string)
         if n >= MIN_ELEMENTS:
@@ -386,20 +388,20 @@ def _elias_fano(positions: np.ndarray, n: int) -> _Plan:
     return _Plan("eliasfano", nbits, write)
 
 
-def _bitmap(positions: np.ndarray, n: int) -> _Plan:
-    def write(front: Front, positions: np.ndarray | Drainable, most: float) -> Written:
+def _bitmap(positions: Positions, n: int) -> _Plan:
+    def write(front: Front, positions: Positions | Drainable, most: float) -> Written:
         string = _string_after(front, n)
-        string.extend(bitmap.write(contents(positions), n), n)
+        string.extend(bitmap.write(contents(positions)[:], n), n)
         return Written(string.trimmed(), string.nbits)
 
     return _Plan("bitmap", n, write)
 
 
-def _classes(positions: np.ndarray, n: int, counts: np.ndarray, kind: tabled.Kind) -> _Plan:
+def _classes(positions: Positions, n: int, counts: np.ndarray, kind: tabled.Kind) -> _Plan:
     table = Table.own(kind, counts, alphabet(n))
     raw = GAPS.raw_nbits(counts)
 
-    def write(front: Front, positions: np.ndarray | Drainable, most: float) -> Written | None:
+    def write(front: Front, positions: Positions | Drainable, most: float) -> Written | None:
         array, first = contents(positions), front[1]
         # The string of classes begins with the last bits of the front, which place its bytes.
         shared, classes = BitString(), partial(GAPS.classify, array)

@@ -20,6 +20,7 @@ from gcodec import Corrupt, FormatError, ParameterError
 from gcodec.entropy import rans
 from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.context import coder, table_choice, trellis_tables
+from gcodec.entropy.context import models as context_models
 from gcodec.entropy.context.class_tables import SENT
 from gcodec.entropy.context.models import TrellisSymbols
 from gcodec.entropy.context.outliers import Outliers
@@ -135,14 +136,29 @@ def test_prices_by_symbol_and_by_counts_agree() -> None:
     x = matrix(70, 130)
     x[::9, ::11] *= 200  # Values that need escape codes.
     quantized = gcodec.parse("ecsq:trellis=yes,step=1.5").quantize(x)
-    coded = TrellisSymbols.of(quantized.symbols, quantized.scales, quantized.lanes)
-    counts = model_counts(coded.symbols, coded.models, 0)
-    pairs = list(zip(coded.models.tolist(), coded.symbols.tolist(), strict=True))
+    coded = TrellisSymbols(quantized.symbols, quantized.scales, quantized.lanes)
+    symbols, models = coded.coded(0, x.size)
+    counts = model_counts(symbols, models, 0)
+    pairs = list(zip(models.tolist(), symbols.tolist(), strict=True))
     assert counts.sum() == x.size
     assert all(counts[pair] == pairs.count(pair) for pair in pairs[:50])
     for table in trellis_tables.statics():
-        each = symbols_nbits(coded.symbols, coded.models, table.costs, rans.POINT)
+        each = symbols_nbits(symbols, models, table.costs, rans.POINT)
         assert each == table.nbits(counts)
+
+
+@pytest.mark.parametrize("spec", ["step=1", "bits=1.5"])
+def test_runs_in_coding_order_are_those_of_the_whole(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many symbols are never in coding order all at once."""
+    x = matrix(70, 3 * RUN // 64)
+    x[::9, ::1001] *= 200  # Values that need escape codes.
+    frame = gcodec.encode(x, f"ecsq:trellis=yes,{spec}")
+    monkeypatch.setattr(context_models, "_KEPT", 0)
+    monkeypatch.setattr(context_models, "_CODED", RUN)
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
+    assert gcodec.encode(x, f"ecsq:trellis=yes,{spec}") == frame
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -361,8 +377,9 @@ def test_tables_round_trip() -> None:
 def test_models_follow_the_trellis_state() -> None:
     x = matrix(90, 80)
     quantized = gcodec.parse("ecsq:trellis=yes,step=1").quantize(x)
-    coded = TrellisSymbols.of(quantized.symbols, quantized.scales, quantized.lanes)
-    h = coded.symbols[coded.symbols < ODD] >> 1
-    second_quantizer = coded.models[coded.symbols < ODD] >> 6
+    coded = TrellisSymbols(quantized.symbols, quantized.scales, quantized.lanes)
+    symbols, models = coded.coded(0, x.size)
+    h = symbols[symbols < ODD] >> 1
+    second_quantizer = models[symbols < ODD] >> 6
     assert ((h % 2 == second_quantizer) | (h == 0)).all()
     assert coded.counts(0).sum() == x.size

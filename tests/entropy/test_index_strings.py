@@ -13,6 +13,7 @@ from gcodec.entropy import positions as position_coding
 from gcodec.entropy.coder import BitSpan, Written
 from gcodec.entropy.positions import IndexString
 from gcodec.kernels.numeric import select
+from gcodec.kernels.prefix.value_classes import AllPositions
 from gcodec.tensorfiles.dumps import open_dump
 from gcodec.wire.seek import SeekTable
 
@@ -141,6 +142,17 @@ def test_auto_is_the_shortest(make: object) -> None:
         positions = make(n, k)  # type: ignore[operator]
         each = [nbits_of(positions, n, code, ELEVEN_BITS) for code in position_coding.CODES]
         assert nbits_of(positions, n, "auto", ELEVEN_BITS) == min(each)
+
+
+@pytest.mark.parametrize("code", [*position_coding.CODES, "auto"])
+def test_positions_of_all_elements_need_no_array(code: str) -> None:
+    for n in (1, 2, 7, 40, 5000, 3 << 18):
+        expected = position_coding.write(np.arange(n), n, code, ELEVEN_BITS)
+        index, written = position_coding.write(AllPositions(n), n, code, ELEVEN_BITS)
+        assert index == expected[0] and written.nbits == expected[1].nbits
+        assert np.array_equal(written.data, expected[1].data)
+        seeks = written.seek, expected[1].seek
+        assert len({None if seek is None else seek.to_bytes() for seek in seeks}) == 1
 
 
 @pytest.mark.parametrize("code", SEEKABLE)

@@ -127,7 +127,7 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
         if stride == 1:
             costs = setting.table.magnitude_costs()
             setting = setting._replace(scales=scale_model.refined(symbols, setting.scales, costs))
-        models = TrellisSymbols.of(symbols, setting.scales, setting.lanes, stride)
+        models = TrellisSymbols(symbols, setting.scales, setting.lanes)
         next_table, *_ = table_choice.best_table(models, sample)
         assert isinstance(next_table, TrellisTable)
         setting = setting._replace(table=next_table, moved=_offsets(errors))

@@ -72,7 +72,7 @@ def write(
     ----------
     plan : Plan
     symbols : (n,) uint8 array
-        n > 0. Released if it is a `Drainable`, unless there is a trellis.
+        n > 0. Released if it is a `Drainable`.
     escaped_symbols : (k,) int64 array or None
         The symbols that escapes among `symbols` stand for, in order; None if escapes stand for
         themselves.
@@ -100,8 +100,7 @@ def write(
             first, last = np.searchsorted(escaped, (start, stop))
             escapes = escaped[first:last] - start
         coded.merge_models(start, stop, escapes, room)
-        if not with_trellis:  # the symbols of a trellis are a reordered copy
-            release(symbols, start, stop)
+        release(symbols, start, stop)
         return room
 
     merged: SymbolsOf | np.ndarray = models_of

@@ -7,6 +7,8 @@ model. With a trellis, the coding order interleaves the rANS lanes as in
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -28,6 +30,8 @@ from gcodec.runtime.memory import empty_beside
 
 Table = ClassTable | TrellisTable
 
+_KEPT = 1 << 24  # symbols of a trellis that stay in coding order, for the next pass over them
+_CODED = 1 << 21  # symbols of a trellis that are in coding order at a time if there are more
 _FEW = 1 << 15  # symbols below which a table of their own hardly pays, so they are not counted
 
 
@@ -130,50 +134,77 @@ class ClassSymbols:
 class TrellisSymbols:
     """Symbols with the models of their classes and quantizers; see `ClassSymbols`.
 
+    Of many symbols on the host, only a few runs are in coding order at a time.
+
     Attributes
     ----------
-    symbols, models : (n,) uint8 array
-        In coding order.
+    symbols : (n,) uint8 array
+        In the order of the tensor.
     scales : Scales
     lanes : int
         Number of interleaved rANS states.
     """
 
     symbols: np.ndarray
-    models: np.ndarray
     scales: Scales
     lanes: int
 
     table_type: ClassVar[type[Table]] = TrellisTable
 
-    @classmethod
-    def of(
-        cls, symbols: np.ndarray, scales: Scales, lanes: int, stride: int = 1
-    ) -> TrellisSymbols:
-        """Reorder (n,) uint8 symbols and find their models.
+    def coded(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the symbols of a range of whole runs in coding order, and their models."""
+        if not self._keeps_all:
+            return self._in_turns(start, stop)
+        symbols, models = self._all
+        return symbols[start:stop], models[start:stop]
 
-        On the host, this covers only one in `stride` runs.
-        """
-        coded, models = (empty_beside(symbols.size, np.uint8, symbols) for _ in range(2))
-        length = RUN if device_of(symbols) is None else symbols.size
+    @property
+    def _keeps_all(self) -> bool:
+        return device_of(self.symbols) is not None or self.symbols.size <= _KEPT
 
-        def task(start: int, stop: int) -> None:
-            room = empty_beside(min(length, stop - start), np.uint8, symbols)
-            for at in range(start, stop, length):
-                if at // RUN % stride == 0:
-                    end = min(at + length, stop)
-                    lane_order.to_turns(symbols[at:end], lanes, coded[at:end])
-                    models[at:end] = classes_in_coding_order(
-                        scales, lanes, at, end, room[: end - at]
-                    )
-                    trellis.add_quantizers(coded[at:end], lanes, models[at:end])
+    @functools.cached_property
+    def _all(self) -> tuple[np.ndarray, np.ndarray]:
+        """All symbols in coding order, and their models."""
+        return self._in_turns(0, self.symbols.size)
 
-        pool.run(task, symbols.size, RUN, symbols)
-        return cls(coded, models, scales, lanes)
+    def _parts(self) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
+        """Yield the begin of each part, and what `coded` returns for it."""
+        n = self.symbols.size
+        size = n if self._keeps_all else _CODED * pool.thread_count()
+        for at in range(0, n, size):
+            yield at, self.coded(at, min(at + size, n))
+
+    def _in_turns(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        coded, models = (empty_beside(stop - start, np.uint8, self.symbols) for _ in range(2))
+        length = RUN if device_of(self.symbols) is None else stop - start
+
+        def task(first: int, last: int) -> None:
+            room = empty_beside(min(length, last - first), np.uint8, self.symbols)
+            for at in range(first, last, length):
+                own, begin = slice(at, min(at + length, last)), start + at
+                end = begin + own.stop - at
+                lane_order.to_turns(self.symbols[begin:end], self.lanes, coded[own])
+                models[own] = classes_in_coding_order(
+                    self.scales, self.lanes, begin, end, room[: end - begin]
+                )
+                trellis.add_quantizers(coded[own], self.lanes, models[own])
+
+        pool.run(task, stop - start, RUN, self.symbols)
+        return coded, models
 
     def counts(self, sample: int) -> np.ndarray:
         """Count symbols by model, as (128, 256) int64; see `ClassSymbols.counts`."""
-        return trellis.model_counts(self.symbols, self.models, sample)
+        n, step = self.symbols.size, sampling_stride(self.symbols.size, sample)
+        if device_of(self.symbols) is not None:
+            return trellis.model_counts(*self.coded(0, n), sample)
+        if step > 1:
+            parts = [self._in_turns(at, min(at + RUN, n)) for at in range(0, n, step * RUN)]
+            symbols, models = map(np.concatenate, zip(*parts, strict=True))
+            return trellis.model_counts(symbols, models, 0)
+        counts = np.zeros((trellis.MODELS, 256), np.int64)
+        for _, part in self._parts():
+            counts += trellis.model_counts(*part, 0)
+        return counts
 
     def examine(self, sample: int) -> Statistics:
         """Return the statistics of symbols; see `ClassSymbols.examine`."""
@@ -183,7 +214,11 @@ class TrellisSymbols:
     def escaped(self, table: Table) -> tuple[np.ndarray, Outliers]:
         """Find the symbols that the table does not contain; see `ClassSymbols.escaped`."""
         assert isinstance(table, TrellisTable)
-        coded_at, symbols = trellis.escaped_symbols(self.symbols, self.models, table.has_symbol)
+        parts = []
+        for at, part in self._parts():
+            places, escaped = trellis.escaped_symbols(*part, table.has_symbol)
+            parts.append((places + at, escaped))
+        coded_at, symbols = map(np.concatenate, zip(*parts, strict=True))
         positions = lane_order.positions_of(coded_at, self.symbols.size, self.lanes)
         order = np.argsort(positions)
         return coded_at, Outliers(positions[order], symbols[order])
@@ -195,7 +230,7 @@ class TrellisSymbols:
 
     def merge_models(self, start: int, stop: int, escaped: np.ndarray, out: np.ndarray) -> None:
         """Write models and symbols as uint16 words; see `ClassSymbols.merge_models`."""
-        trellis.join_models(self.symbols[start:stop], self.models[start:stop], escaped, out)
+        trellis.join_models(*self.coded(start, stop), escaped, out)
 
 
 def sampling_stride(n: int, sample: int) -> int:

@@ -251,6 +251,7 @@ def coprime_stride(stride: int, period: int) -> int:
 LEAST = 1 << 10  # symbols below which scales are not refined
 _POINT = 12  # fractional bits of costs
 _MOVED = 1 << 14  # scales that are moved at a time, so that their costs stay in a cache
+_PART = 1 << 16  # elements of a single row that are added up at a time
 _SAMPLES = 1 << 10  # resolution of the relative frequencies of scales
 
 
@@ -270,11 +271,17 @@ def refined(symbols: np.ndarray, scales: Scales, costs: np.ndarray) -> Scales:
     width, group, quantum = layout
     rounded = (costs >> rans.POINT - _POINT).astype(np.int32)
     if not group:
-        columns = np.full(width, CENTER, np.uint8)
+        # A single row is added up in parts, which take less memory for scales of columns.
+        parts, part = (rows, width) if rows.size > 1 else (rows, min(width, _PART))
+        if rows.size == 1:
+            parts = np.repeat(rows, -(-symbols.size // part))
+        columns = np.full(part, CENTER, np.uint8)
+        row_costs = scale_fit.row_costs(symbols, parts, columns, rounded, quantum)
+        if rows.size == 1:
+            row_costs = row_costs.sum(axis=0, keepdims=True)
+        return scales._replace(rows=_moved(rows, row_costs, quantum))
     row_costs = scale_fit.row_costs(symbols, rows, columns, rounded, quantum)
     rows = _moved(rows, row_costs, quantum)
-    if not group:
-        return scales._replace(rows=rows)
     column_costs = scale_fit.column_costs(symbols, rows, columns, rounded, quantum)
     group_costs = column_costs
     if group > 1:

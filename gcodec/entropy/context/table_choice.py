@@ -34,7 +34,7 @@ class Plan(Transient):
     nbits : int
         Estimated bits of scales, table and symbols.
     trellis_symbols : TrellisSymbols, optional
-        The symbols in coding order, if a trellis is used.
+        The symbols, if a trellis is used.
     statistics : Statistics, optional
         Statistics of the symbols, if all of them were examined.
     """
@@ -59,7 +59,7 @@ def plan(symbols: np.ndarray, scales: Scales, sample: int = SAMPLE, lanes: int =
     lanes : int
         Number of interleaved states of a trellis; 0 without a trellis.
     """
-    in_trellis = TrellisSymbols.of(symbols, scales, lanes) if lanes else None
+    in_trellis = TrellisSymbols(symbols, scales, lanes) if lanes else None
     coded = in_trellis or ClassSymbols(symbols, scales)
     table, nbits, statistics = best_table(coded, sample)
     examined_all = statistics.examined == symbols.size

@@ -21,18 +21,20 @@ from gcodec.kernels.numeric.words import (
     put_zeros,
 )
 from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
+from gcodec.kernels.prefix.value_classes import AllPositions
 from gcodec.runtime import pool
 from gcodec.runtime.jit import inline, kernel, subroutine
 
 LOG2_GROUP = 12
 _GROUP = 1 << LOG2_GROUP
 BLOCK = 32
+_CHUNK = 1 << 18  # positions whose parameters are chosen at a time, a multiple of a group
 _FIRST_NBITS = 6  # bits of the parameter that begins a group
 _MOST_RICE = 61  # largest parameter: gaps are below 2^62
 MOST_HEADER_NBITS = 2 * _MOST_RICE + 1
 
 
-def plan(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def plan(positions: np.ndarray | AllPositions) -> tuple[np.ndarray, np.ndarray]:
     """Choose the Rice parameters.
 
     Parameters
@@ -51,10 +53,11 @@ def plan(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     offsets = np.zeros(-(-positions.size // _GROUP) + 1, np.int64)
 
     def task(start: int, stop: int) -> None:
-        before = int(positions[start - 1]) if start else -1
-        blocks = parameters[start // BLOCK : -(-stop // BLOCK)]
-        groups = offsets[start // _GROUP + 1 : -(-stop // _GROUP) + 1]
-        _choose_parameters(positions[start:stop], before, blocks, groups)
+        for at in range(start, stop, _CHUNK):
+            before, end = int(positions[at - 1]) if at else -1, min(at + _CHUNK, stop)
+            blocks = parameters[at // BLOCK : -(-end // BLOCK)]
+            groups = offsets[at // _GROUP + 1 : -(-end // _GROUP) + 1]
+            _choose_parameters(positions[at:end], before, blocks, groups)
 
     pool.run(task, positions.size, _GROUP)
     np.cumsum(offsets, out=offsets)

@@ -9,6 +9,7 @@ from −1 for the first. No gap is 0, so that the class of a gap is 1 less.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,24 @@ from gcodec.runtime.jit import Kernel, factory, inline, kernel
 _RAW_NBITS = [np.maximum((np.arange(least, least + 256) - 4) >> 2, 0) for least in (0, 1)]
 _PART = 1 << 18  # values whose classes stay in a cache
 _TABLES = [nbits.astype(np.uint8) for nbits in _RAW_NBITS]
+
+
+@dataclass(frozen=True)
+class AllPositions:
+    """The positions of all elements of a tensor, in place of an int64 array of them.
+
+    Attributes
+    ----------
+    size : int
+    """
+
+    size: int
+
+    def __getitem__(self, places: int | slice) -> np.ndarray:
+        """Return an array of the positions of a slice, or of one position."""
+        if isinstance(places, int):
+            return np.array(places % self.size)
+        return np.arange(*places.indices(self.size), dtype=np.int64)
 
 
 class Classes(NamedTuple):
@@ -51,13 +70,15 @@ class Classes(NamedTuple):
         pool.run(task, values.size)
         return out
 
-    def classify(self, values: np.ndarray, start: int, stop: int, out: np.ndarray) -> np.ndarray:
+    def classify(
+        self, values: np.ndarray | AllPositions, start: int, stop: int, out: np.ndarray
+    ) -> np.ndarray:
         """Write the classes of a range of values to a (stop - start,) uint8 array; return it."""
         part = values[start:stop].view(np.uint64)
         _classifier(self.least)(part, self._before(values, start), out)
         return out
 
-    def counts(self, values: np.ndarray) -> np.ndarray:
+    def counts(self, values: np.ndarray | AllPositions) -> np.ndarray:
         """Count the classes of values, as a (256,) int64 array."""
 
         def task(start: int, stop: int) -> np.ndarray:
@@ -73,8 +94,10 @@ class Classes(NamedTuple):
         """Return the number of raw bits, by the (256,) counts of the classes."""
         return int(counts @ _RAW_NBITS[self.least])
 
-    def write_raw(self, values: np.ndarray, nbits: int, string: BitString) -> None:
+    def write_raw(self, values: np.ndarray | AllPositions, nbits: int, string: BitString) -> None:
         """Append the `nbits` raw bits of values within their classes to a string."""
+        if not nbits:
+            return
         string.reserve(nbits // 8 + 1)
         room, run = np.empty(min(_PART, values.size), np.uint8), _writer(self.least)
         for start in range(0, values.size, _PART):
@@ -132,7 +155,7 @@ class Classes(NamedTuple):
             base += last
         return positions
 
-    def _before(self, values: np.ndarray, start: int) -> np.uint64:
+    def _before(self, values: np.ndarray | AllPositions, start: int) -> np.uint64:
         """Return what precedes a value, from which a gap is counted."""
         before = int(values[start - 1]) if start else -1
         return np.uint64(before % 2**64 if self.least else 0)

@@ -43,6 +43,7 @@ _DEAD, _UP = np.float32(0.6), np.float32(0.4)
 _PAST = 2.0**128 - 2.0**103  # float32 rounds this and all numbers above to infinity
 _TILE = 512  # elements whose squared errors, up to 2^22 each, fit 32 bits
 _CHUNK = 1 << 16  # elements whose float64 intermediates stay in a cache
+_SUMMED = 1 << 18  # elements whose levels stay in a cache while they are summed
 _ZERO = np.int32(0)
 _FACTOR, _MANY = np.float32(FINE), np.float32(MOST)
 
@@ -129,13 +130,18 @@ def plain_sums(
     rows, columns : int64 array
         See `class_map.magnitude_sums`.
     """
+    if _SUMMED < x.size <= width and not has_columns:
+        rows, columns = plain_sums(x, step, _SUMMED, False)
+        return rows.sum(keepdims=True), columns
     factor, height = inverse(step), width if has_columns else 0
-    rows = np.empty(-(-x.size // width), np.int64)
+    rows, length = np.empty(-(-x.size // width), np.int64), max(_SUMMED // width, 1) * width
 
     def task(start: int, stop: int) -> np.ndarray:
         columns, narrow = np.zeros(height, np.int64), np.zeros(height, np.int32)
-        symbols, own_rows = np.empty(stop - start, np.uint8), rows[start // width :]
-        _plain_sums(x[start:stop], factor, symbols, width, narrow, own_rows, columns)
+        symbols = np.empty(min(length, stop - start), np.uint8)
+        for at in range(start, stop, length):
+            part, own_rows = x[at : min(at + length, stop)], rows[at // width :]
+            _plain_sums(part, factor, symbols[: part.size], width, narrow, own_rows, columns)
         return columns
 
     return rows, pool.run_added(task, x.size, width)
