@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.numeric.philox import SELECTION, words
-from gcodec.kernels.numeric.words import high_product, trailing_zeros
+from gcodec.kernels.numeric.words import count_ones, high_product, trailing_zeros
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 
@@ -97,13 +97,15 @@ def _mark(draws, marks):
 @kernel("in uint64[], int64, boolean, out int64[]")
 def _list_marks(marks, n, complement, out):
     # out.size is the number of ones, or zeros for the complement, in the first n bits of `marks`.
+    # Few words have more than two, so two places are written at once, whether or not they count.
     at = 0
     for w in range(marks.size):
         word = ~marks[w] if complement else marks[w]
         left = n - w * _WORD
         if left < _WORD:
             word &= (np.uint64(1) << np.uint64(left)) - np.uint64(1)
-        while word:
-            out[at] = w * _WORD + np.int64(trailing_zeros(word))
-            at += 1
+        end = at + np.int64(count_ones(word))
+        for k in range(at, max(end, min(at + 2, out.size))):  # end <= out.size
+            out[k] = w * _WORD + np.int64(trailing_zeros(word))
             word &= word - np.uint64(1)
+        at = end
