@@ -13,7 +13,7 @@ import numpy as np
 
 from gcodec.kernels.numeric.arithmetic import NO_TERMS, TERMS, ResidualUpdate, add_tile
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
-from gcodec.kernels.numeric.words import trailing_zeros
+from gcodec.kernels.numeric.words import count_ones, trailing_zeros
 from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Intrinsic, kernel, subroutine
@@ -193,12 +193,13 @@ def _select_largest(
                 continue
             _find_mask(x, base + i, bound, mask)
             word = mask[0]
-            while word:
-                place = i + np.int64(trailing_zeros(word))
-                at[count] = place
-                keys[count] = np.int32(x[base + place] & _MAGNITUDE)
-                count += 1
+            end = count + np.int64(count_ones(word))
+            for j in range(count, max(end, count + 2)):  # count <= i
+                place = i + np.int64(trailing_zeros(word) & np.uint32(BLOCK - 1))
+                at[j] = place
+                keys[j] = np.int32(x[base + place] & _MAGNITUDE)
                 word = np.uint32(word & np.uint32(word - np.uint32(1)))
+            count = end
         for i in range(whole, size):
             key = np.int32(x[base + i] & _MAGNITUDE)
             if key >= bound:
