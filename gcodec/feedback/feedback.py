@@ -319,9 +319,9 @@ class Feedback:
         --------
         >>> import gcodec, numpy as np
         >>> feedback = gcodec.Feedback("sign")
-        >>> message = feedback.compress_many({"a": np.ones(3), "b": np.array([2.0, -2.0])})
+        >>> message = feedback.compress_many({"a": np.ones(2), "b": np.array([3.0, -3.0])})
         >>> {name: x.tolist() for name, x in gcodec.decode_many(message).items()}
-        {'a': [1.0, 1.0, 1.0], 'b': [2.0, -2.0]}
+        {'a': [2.0, 2.0], 'b': [2.0, -2.0]}
         """
         group_below = check_many("grads", grads, group_below)
         check_key(key)
