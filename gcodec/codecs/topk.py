@@ -38,6 +38,8 @@ from gcodec.fields.positions import positions
 from gcodec.fields.values import values
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import select
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
+from gcodec.kernels.numeric.reduce import max_abs_bits
 from gcodec.payload import Payload
 from gcodec.runtime.memory import Drainable
 from gcodec.wire.kinds import Choice, Float32
@@ -143,6 +145,26 @@ class TopK(SparseCodec):
             selected = select.take_at_least(values, np.float32(self.threshold))
         else:
             selected = select.take_largest(values, self._most(values.size))
+        return self._symbols(values, selected)
+
+    def _quantize_sum(
+        self, x: np.ndarray, update: ResidualUpdate, seed: int
+    ) -> tuple[TopKSymbols, int] | None:
+        k = self._most(x.size)
+        suggested = None if self.threshold else select.guess(x, k, update)
+        if suggested is None:
+            return None
+        selected = select.take_largest_of_sums(x, update, k, suggested)
+        symbols = self._symbols(update.new_residual, selected)
+        assert selected is not None
+        top_bits = max_abs_bits(selected[1])
+        self._dequantize_add(symbols, "float32", np.float32(-1), update.new_residual)
+        return symbols, top_bits
+
+    def _symbols(
+        self, values: np.ndarray, selected: tuple[np.ndarray, np.ndarray] | None
+    ) -> TopKSymbols:
+        """Quantize selected elements, given by positions and values."""
         if selected is None:
             raise nonfinite_error(values)
         positions, elements = selected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec.kernels.numeric import scatter, select
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.runtime import pool
 
 N = (1 << 20) + 77  # several segments, with an incomplete last word
@@ -83,7 +85,6 @@ def test_largest_of_many(kind: str, least_sampled: int, monkeypatch: pytest.Monk
 
 def sampled(n: int) -> np.ndarray:
     """Return a mask of the elements that a sample contains."""
-    positions = np.arange(n, dtype=np.float32)  # which float32 represents exactly
     taken = list[np.ndarray]()
 
     def take(values: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -92,34 +93,45 @@ def sampled(n: int) -> np.ndarray:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(select, "take", take)
-        select._sampled_candidates(positions, n // 100)
+        select.guess(np.ones(n, np.float32), n // 100)
     mask = np.zeros(n, np.bool_)
     mask[taken[0]] = True
     return mask
 
 
+def candidates(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return what a sample suggests, if it is not misleading."""
+    guess = select.guess(x, k)
+    if guess is None:
+        return None
+    return select._candidates(guess, k, x.size, functools.partial(select._take_part, x))
+
+
 def test_candidates_of_a_sample_include_the_largest() -> None:
     x = spread("normal", N)
     for k in (N // 1000, N // 100, N // 16):
-        places, elements = select._sampled_candidates(x, k)
-        assert places is not None
+        listed = candidates(x, k)
+        assert listed is not None
+        places, elements = listed
         assert gs.same_bits(elements, x[places])
         assert set(sorted_largest(x, k)) <= set(places.tolist())
         assert places.size < 1.3 * k + 2000
         assert largest(x, k).tolist() == sorted_largest(x, k)
+    assert select.guess(x, N // 15) is None
+    assert select.guess(x[: 1 << 19], 100) is None
+
+
+def mislead(x: np.ndarray, kind: str) -> None:
+    """Change the elements of a sample so that it suggests a wrong level."""
+    factors = {"too few": 100, "too many": 1e-3, "zeros": 0}
+    x[sampled(x.size)] *= np.float32(factors[kind])
 
 
 @pytest.mark.parametrize("kind", ["too few", "too many", "zeros"])
 def test_a_sample_may_mislead(kind: str) -> None:
-    x, mask, k = spread("normal", N), sampled(N), N // 100
-    assert mask.sum() == 1 << 15
-    if kind == "too few":  # exceed the level that is usual in the sample
-        x[mask] *= np.float32(100)
-    else:
-        x[mask] *= np.float32(1e-3 if kind == "too many" else 0)
-    places, elements = select._sampled_candidates(x, k)
-    assert places is None
-    assert elements is x
+    x, k = spread("normal", N), N // 100
+    mislead(x, kind)
+    assert candidates(x, k) is None
     assert largest(x, k).tolist() == sorted_largest(x, k)
 
 
@@ -128,6 +140,34 @@ def test_non_finite_values_are_candidates(wrong: float) -> None:
     x = spread("normal", N)
     x[np.flatnonzero(~sampled(N))[99]] = wrong
     assert select.take_largest(x, N // 100) is None
+    update = ResidualUpdate(np.zeros_like(x), np.float32(1), np.empty_like(x))
+    guess = select.guess(x, N // 100, update)
+    assert guess is not None
+    assert select.take_largest_of_sums(x, update, N // 100, guess) is None
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+@pytest.mark.parametrize("saves", [False, True])
+@pytest.mark.parametrize("kind", ["normal", "too few", "too many"])
+def test_largest_of_sums(
+    kind: str, saves: bool, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    x, residual, k = spread("normal", N), spread("few in one bin", N), N // 100
+    if kind != "normal":
+        mislead(x, kind)
+        mislead(residual, kind)
+    wanted, before = x + np.float32(0.5) * residual, residual.copy()
+    update = ResidualUpdate(residual, np.float32(0.5), np.empty_like(x))
+    if saves:
+        update = update._replace(new_residual=residual).saving()
+    guess = select.guess(x, k, update)
+    assert guess is not None
+    positions = checked(wanted, select.take_largest_of_sums(x, update, k, guess))
+    assert positions.tolist() == sorted_largest(wanted, k)
+    assert gs.same_bits(update.new_residual, wanted)
+    update.restore()
+    assert gs.same_bits(residual, before)
 
 
 @given(gs.gradients(large=True), st.data())

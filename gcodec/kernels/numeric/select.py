@@ -12,16 +12,22 @@ be as large.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import TERMS, ResidualUpdate, add_tile
 from gcodec.kernels.numeric.log_histogram import FINITE, SHIFT, log_histogram
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, max_abs_bits
 from gcodec.kernels.numeric.scatter import take
 from gcodec.kernels.numeric.words import count_ones, magnitudes_above, trailing_zeros
 from gcodec.runtime import pool
+from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import kernel
+from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.lanes import fence
 from gcodec.runtime.memory import magnitude_bits
 
 _CUT = 9  # bits by which a histogram divides a bin
@@ -34,7 +40,26 @@ _RUNS, _RUN = 1 << 12, 8  # runs of neighbors in a sample, and elements of a run
 _SAFETY = 5  # standard deviations by which a sample may miss some of the k largest
 _TABLES = 4  # equal neighbors would wait for each other's count
 
+_TILE = 1 << 10  # elements of a sum that are compared while they are in the cache
+
 _Room = tuple[np.ndarray, np.ndarray]  # for places in a segment as int32, and for elements
+_TakePart = Callable[[int, int, np.int32, _Room], int]
+"""Writes places and elements above a level in a segment, and returns their number."""
+
+
+class Guess(NamedTuple):
+    """What a sample suggests about the largest magnitudes.
+
+    Attributes
+    ----------
+    level : int
+        Bits of a magnitude that a few more than k exceed.
+    most : int
+        How many may exceed it.
+    """
+
+    level: int
+    most: int
 
 
 @dispatched("gcodec.kernels.numeric.select_cuda")
@@ -53,9 +78,72 @@ def take_largest(values: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | 
         Positions, rising, and elements, both on the host; None if the values contain NaN or
         infinity.
     """
-    candidates, places = values, None
-    if values.size >= _LEAST_SAMPLED and 0 < k <= values.size // _RARE:
-        places, candidates = _sampled_candidates(values, k)
+    suggested, candidates = guess(values, k), None
+    if suggested is not None:
+        candidates = _candidates(suggested, k, values.size, partial(_take_part, values))
+    return _largest_among(values, k, candidates)
+
+
+def take_largest_of_sums(
+    x: np.ndarray, update: ResidualUpdate, k: int, suggested: Guess
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Do what `take_largest` does for the sums x + decay·residual, and write the sums.
+
+    The sums become the new residual of the update. An update in place saves the residual. The
+    guess is that of `guess` for the sums.
+    """
+    streaming = streams(update.separate_output)
+
+    def take_part(start: int, stop: int, level: np.int32, room: _Room) -> int:
+        own, sums = update.part(start, stop), np.empty(_TILE, np.float32)
+        count = _take_sums_above(*own.terms(x[start:stop]), streaming, sums, level, *room)
+        own.mark_replaced()
+        return int(count)
+
+    candidates = _candidates(suggested, k, x.size, take_part)
+    return _largest_among(update.new_residual, k, candidates)
+
+
+def guess(values: np.ndarray, k: int, update: ResidualUpdate | None = None) -> Guess | None:
+    """Return a level that a few more than k magnitudes probably exceed, from a sample.
+
+    The result is None if there are too few values for a sample, if k is too large a share of them,
+    or if the sample tells nothing. With an update, the magnitudes are those of the sums.
+    """
+    n = values.size
+    if n < _LEAST_SAMPLED or not 0 < k <= n // _RARE:
+        return None
+    stride = (n // _RUNS - 1) | 1  # odd, so that runs lie in many columns of a matrix
+    places = (stride * np.arange(_RUNS).reshape(-1, 1) + np.arange(_RUN)).reshape(-1)
+    sample = take(values, places)
+    if update is not None:
+        with np.errstate(all="ignore"):
+            sample += update.decay * take(update.residual, places)
+    hits = -(-k * sample.size // n)
+    rank = hits + _SAFETY * (math.isqrt(hits) + 1)
+    place, inside, above = _bin_of(log_histogram(sample), rank)
+    most = (inside + above) * n // sample.size * 5 // 4
+    return Guess((place << SHIFT) - 1, most) if place and _FEW * most <= n else None
+
+
+def _candidates(
+    suggested: Guess, k: int, n: int, take_part: _TakePart
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return positions and elements that include the k largest; None if the guess is wrong."""
+    positions, elements = np.empty(suggested.most, np.int64), np.empty(suggested.most, np.float32)
+    count = _list_parts(take_part, n, suggested.level, positions, elements)
+    if not k <= count <= suggested.most:
+        return None
+    for array in (positions, elements):
+        array.resize(count, refcheck=False)
+    return positions, elements
+
+
+def _largest_among(
+    values: np.ndarray, k: int, listed: tuple[np.ndarray, np.ndarray] | None
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Select from candidates, given by positions and elements, or for None from all values."""
+    places, candidates = (None, values) if listed is None else listed
     counts = log_histogram(candidates)
     if counts[FINITE:].any():  # NaN and infinity are candidates, being the largest
         return None
@@ -73,7 +161,7 @@ def take_largest(values: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | 
         if _FEW * count <= candidates.size:
             if places is None:
                 places, candidates = np.empty(count, np.int64), np.empty(count, np.float32)
-                _list_above(values, low - 1, places, candidates)
+                _list_parts(partial(_take_part, values), values.size, low - 1, places, candidates)
             else:
                 _keep_largest(places, candidates, low - 1, 0)
         finer = max(shift - _CUT, 0)
@@ -83,7 +171,8 @@ def take_largest(values: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | 
         _keep_largest(places, candidates, level, ties)
         return places, candidates
     positions, elements = np.empty(k, np.int64), np.empty(k, np.float32)
-    _list_above(values, level, positions[: k - ties], elements[: k - ties])
+    own = positions[: k - ties], elements[: k - ties]
+    _list_parts(partial(_take_part, values), values.size, level, *own)
     if not ties:
         return positions, elements
     del elements
@@ -100,26 +189,6 @@ def take_at_least(
     level = int(threshold.view(np.int32)) if threshold > 0 else 0
     positions, elements = _above(values, level - 1)
     return None if max_abs_bits(elements) >= INFINITY_BITS else (positions, elements)
-
-
-def _sampled_candidates(values: np.ndarray, k: int) -> tuple[np.ndarray | None, np.ndarray]:
-    """Return positions and elements that include the k largest, or None and all values."""
-    n = values.size
-    stride = (n // _RUNS - 1) | 1  # odd, so that runs lie in many columns of a matrix
-    runs = stride * np.arange(_RUNS).reshape(-1, 1)
-    sample = take(values, (runs + np.arange(_RUN)).reshape(-1))
-    hits = -(-k * sample.size // n)
-    rank = hits + _SAFETY * (math.isqrt(hits) + 1)
-    place, inside, above = _bin_of(log_histogram(sample), rank)
-    most = (inside + above) * n // sample.size * 5 // 4
-    if place and _FEW * most <= n:
-        places, elements = np.empty(most, np.int64), np.empty(most, np.float32)
-        count = _list_above(values, (place << SHIFT) - 1, places, elements)
-        if k <= count <= most:
-            places.resize(count, refcheck=False)
-            elements.resize(count, refcheck=False)
-            return places, elements
-    return None, values
 
 
 def _bin_of(counts: np.ndarray, need: int) -> tuple[int, int, int]:
@@ -154,12 +223,12 @@ def _above(values: np.ndarray, level: int) -> tuple[np.ndarray, np.ndarray]:
     return positions, elements
 
 
-def _list_above(
-    values: np.ndarray, level: int, positions: np.ndarray, elements: np.ndarray
+def _list_parts(
+    take_part: _TakePart, n: int, level: int, positions: np.ndarray, elements: np.ndarray
 ) -> int:
-    """Write what `_above` returns, and return its size; there is no other memory of this size.
+    """Write positions and elements above a level; there is no other memory of this size.
 
-    If there is not enough room, the result is a size that exceeds it.
+    Return their number. If there is not enough room, some of them are missing.
     """
     end = 0
     rooms: list[_Room] = []  # that no task uses; fresh memory for each segment would cost too much
@@ -168,11 +237,9 @@ def _list_above(
         try:
             room = rooms.pop()
         except IndexError:
-            size = min(pool.SEGMENT, values.size)
+            size = min(pool.SEGMENT, n)
             room = np.empty(size, np.int32), np.empty(size, np.float32)
-        if end > positions.size:
-            return room, 0
-        return room, int(_take_above(values[start:stop], np.int32(level), *room))
+        return room, take_part(start, stop, np.int32(level), room)
 
     def append(start: int, part: tuple[_Room, int]) -> None:
         nonlocal end
@@ -183,8 +250,12 @@ def _list_above(
         end += size
         rooms.append(room)
 
-    pool.run_in_order(task, append, values.size, pool.SEGMENT)
+    pool.run_in_order(task, append, n, pool.SEGMENT)
     return end
+
+
+def _take_part(values: np.ndarray, start: int, stop: int, level: np.int32, room: _Room) -> int:
+    return int(_take_above(values[start:stop], level, *room))
 
 
 def _keep_largest(places: np.ndarray, elements: np.ndarray, level: int, ties: int) -> None:
@@ -222,31 +293,51 @@ def _counts_within(values: np.ndarray, low: int, shift: int, bins: int) -> np.nd
     return tables.sum(axis=0)[:bins]
 
 
-@kernel("in float32[], int32, out int32[], out float32[]")
-def _take_above(values, level, places, elements):
-    # places.size == elements.size >= values.size. Few words have more than two bits, so two
-    # places are written at once, whether or not they count: count <= i, and a word follows i.
-    count = 0
+@inline
+def _add_above(values, first, level, places, elements, count):
+    """Append the elements of a part that begins with element `first`; return their new number."""
+    # count <= first, and places.size == elements.size >= first + values.size. Few words have more
+    # than two bits, so two places are written at once, whether or not they count.
     whole = values.size - values.size % _WORD
     for i in range(0, whole, _WORD):
         mask = magnitudes_above(values, i, level)
         end = count + np.int64(count_ones(mask))
         for k in range(count, count + 2):
             at = i + np.int64(trailing_zeros(mask) & _LAST)  # the first one if none is left
-            places[k] = np.int32(at)
+            places[k] = np.int32(first + at)
             elements[k] = values[at]
             mask &= mask - np.uint64(1)
         for k in range(count + 2, end):
             at = i + np.int64(trailing_zeros(mask))
-            places[k] = np.int32(at)
+            places[k] = np.int32(first + at)
             elements[k] = values[at]
             mask &= mask - np.uint64(1)
         count = end
     for i in range(whole, values.size):
         if np.int32(magnitude_bits(values[i])) > level:
-            places[count] = np.int32(i)
+            places[count] = np.int32(first + i)
             elements[count] = values[i]
             count += 1
+    return count
+
+
+@kernel("in float32[], int32, out int32[], out float32[]")
+def _take_above(values, level, places, elements):
+    # places.size == elements.size >= values.size
+    return _add_above(values, 0, level, places, elements, 0)
+
+
+@kernel(f"{TERMS}, boolean, out float32[], int32, out int32[], out float32[]")
+def _take_sums_above(terms, streaming, sums, level, places, elements):
+    # places.size == elements.size >= n, the number of elements of the terms; the backup has as
+    # many or none. sums.size == _TILE.
+    n, count = terms[0].size, 0
+    for tile in range(0, n, _TILE):
+        size = min(n - tile, _TILE)
+        add_tile(terms, tile, size, sums, streaming, _TILE)
+        count = _add_above(sums[:size], tile, level, places, elements, count)
+    if streaming:
+        fence()
     return count
 
 
