@@ -221,7 +221,7 @@ class _Jax(Library):
         if isinstance(x, self.api.core.Tracer):
             raise TypeError(
                 f"{name} is traced and holds no values: call gcodec outside of jax.jit, "
-                "jax.grad and jax.vmap"
+                "jax.grad and jax.vmap, or call roundtrip and encode_padded of gcodec.jax inside"
             )
 
     def check_host(self, x: Any, name: str) -> None:

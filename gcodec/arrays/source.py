@@ -339,6 +339,8 @@ class Source(NamedTuple):
         array, name, library = self.array, self.name, self.library
         if isinstance(array, np.generic):
             raise ParameterError(f"{name} is a scalar: must be an array, which can be written to")
+        if protocols.is_masked(array):
+            raise TypeError(f"{name} is a masked array: pass the array below it, {name}.data")
         _check_mutable(library, name)
         if (library is not None or self.resident is not None) and self.dtype != dtype:
             raise ParameterError.of(f"{name}.dtype", self.dtype, dtype)

@@ -367,7 +367,7 @@ class Codec(Parameters):
 
     def _quantize(self, values: Array, seed: int, prior: Symbols | None) -> Symbols:
         self._check_encodes()
-        raise NotImplementedError
+        raise self._undefined("_quantize")
 
     def _dequantize(self, symbols: Symbols, out: Array) -> None:
         self._dequantize_into(symbols, "float32", out, None)
@@ -377,15 +377,19 @@ class Codec(Parameters):
 
     def _pack(self, symbols: Symbols) -> Payload | Selection[Payload]:
         """Write the payload; its codec has every ``auto`` resolved."""
-        raise NotImplementedError
+        raise self._undefined("_pack")
 
     def _unpack(self, payload: Payload, n: int) -> Symbols:
         """Read untrusted bytes: check everything, and raise `FormatError` for any damage."""
-        raise NotImplementedError
+        raise self._undefined("_unpack")
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the largest number of bits of a payload of n elements."""
-        raise NotImplementedError
+        raise self._undefined("max_payload_nbits")
+
+    def _undefined(self, method: str) -> NotImplementedError:
+        """Return the error for a class that lacks a method which every codec implements."""
+        return NotImplementedError(f"{type(self).__name__} must define the method {method}")
 
     # --- Methods that a codec should implement to describe its payloads
 
@@ -819,7 +823,7 @@ class Codec(Parameters):
         self, symbols: Symbols, dtype: str, out: Array, add: np.float32 | None
     ) -> None:
         """Write the values, rounded to one of `fused_dtypes`, to `out`, or add a multiple."""
-        raise NotImplementedError
+        raise self._undefined("_dequantize")
 
     # --- Checks
 

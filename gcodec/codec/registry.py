@@ -42,7 +42,8 @@ class Provided(NamedTuple):
     needs_base: bool = False
 
 
-_PRIVATE = range(192, 256)  # ids of codecs that are not gcodec's own
+PRIVATE_IDS = range(192, 256)
+"""Ids of codecs that are not gcodec's own."""
 
 _lock = threading.Lock()  # of the registry: threads may import the modules of several codecs
 _registry: dict[str, type[Codec] | Provided] = {}  # in the order of the ids
@@ -113,6 +114,8 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     ------
     ParameterError
         If the id or the name is taken, or the id is not from 192 to 255.
+    TypeError
+        If the class does not inherit from `Codec`.
 
     Examples
     --------
@@ -126,11 +129,13 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     """
 
     def decorate(cls: _C) -> _C:
+        if not issubclass(cls, Codec):
+            raise TypeError(f"{cls.__name__} is no subclass of gcodec.Codec: must be a codec")
         importlib.import_module("gcodec.codecs")  # which provides those of gcodec
         for other in _registry.values():
             if (other.id == id or other.name == name) and not is_same(other, cls):
                 raise ParameterError.of("id or name", (id, name), f"free; {other.name} has it")
-        if not (isinstance(id, int) and id in _PRIVATE) and _names.get(id) != name:
+        if not (isinstance(id, int) and id in PRIVATE_IDS) and _names.get(id) != name:
             raise ParameterError.of("id", id, "an integer from 192 to 255")
         cls.id, cls.name = id, name
         codec = dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)(cls)

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gcodec.codec import Codec, CodecLike, Provided, provide, registered, with_id
-from gcodec.codec.registry import peers
+from gcodec.codec.registry import PRIVATE_IDS, peers
 from gcodec.errors import ParameterError, Unsupported
 from gcodec.wire.params import parse_spec
 
@@ -130,9 +130,11 @@ def parse_encoder(spec: CodecLike) -> Codec:
 def by_id(number: int) -> type[Codec]:
     """Return the codec class that frames call `number`, or raise `Unsupported`."""
     cls = with_id(number)
-    if cls is None:
-        raise Unsupported(f"codec id {number} is not known to this release")
-    return cls
+    if cls is not None:
+        return cls
+    if number in PRIVATE_IDS:
+        raise Unsupported(f"codec id {number} is private: import the module that registers it")
+    raise Unsupported(f"codec id {number} is not known to this release")
 
 
 def __getattr__(name: str) -> Any:

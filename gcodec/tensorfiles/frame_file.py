@@ -44,7 +44,8 @@ class TensorFile(Mapping[str, np.ndarray]):
     The file is memory-mapped. The first use of a name reads and verifies the headers of all
     frames; a tensor is read and decoded when it is asked for. Tensors that share a frame, as in
     the messages of `gcodec.encode_many`, are decoded together. Frames without a name become
-    tensor0, tensor1 and so on. A context manager closes the file at its end.
+    tensor0, tensor1 and so on. A context manager closes the file at its end. Another process that
+    receives the object opens the path again; an object with a key cannot be sent.
 
     Parameters
     ----------

@@ -334,6 +334,11 @@ def test_integer_columns_with_missing_values() -> None:
 def test_masked_arrays() -> None:
     with pytest.raises(TypeError, match="filled"):
         frame_of(np.ma.masked_less(X, 0))
+    out = np.ma.masked_less(X.copy(), 0)
+    with pytest.raises(TypeError, match=r"^out is a masked array: .*, out\.data$"):
+        gcodec.decode(frame_of(X), out=out)  # what filled() returns would be lost
+    gcodec.decode(frame_of(-X), out=out.data)
+    assert np.array_equal(out.data, -X)
     data = np.ma.masked_less(np.frombuffer(frame_of(X), np.uint8), 0)
     with pytest.raises(TypeError, match="masked array"):
         gcodec.decode(data)

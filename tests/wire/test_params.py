@@ -405,8 +405,20 @@ def test_a_user_defined_codec(monkeypatch: pytest.MonkeyPatch) -> None:
         Mine.read_parameters(memoryview(b"\0\0\0"))
     with pytest.raises(Unsupported):
         Mine.read_parameters(memoryview(bytes([0]) + struct.pack("<f", 3) + b"\0"))
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotImplementedError, match=r"^Mine must define the method _quantize$"):
         codec.encode(np.ones(1, np.float32))
+    for call, method in (
+        (lambda: codec.max_encoded_nbytes(1), "max_payload_nbits"),
+        (lambda: codec._pack(()), "_pack"),
+        (lambda: codec._unpack(None, 1), "_unpack"),
+        (lambda: codec._dequantize((), np.ones(1, np.float32)), "_dequantize"),
+    ):
+        with pytest.raises(NotImplementedError, match=f" must define the method {method}$"):
+            call()
+    with pytest.raises(
+        TypeError, match=r"^NoCodec is no subclass of gcodec\.Codec: must be a codec$"
+    ):
+        gcodec.register(id=255, name="none")(type("NoCodec", (), {}))
     assert not codec.unbiased
     assert codec.contraction(3) is None
     assert codec.variance(3) is None
