@@ -369,6 +369,9 @@ def test_invalid_keys(key: Any) -> None:
         with pytest.raises(ParameterError) as caught:
             gcodec.encode(X, "raw", key=key)
         assert "kkk" not in str(caught.value)
+    if not isinstance(key, bytes):
+        with pytest.raises(ParameterError, match=rf"key is of type {type(key).__name__}: must be"):
+            gcodec.encode(X, "raw", key=key)
 
 
 # --- refusals: parameters and scalars -----------------------------------------------------------

@@ -61,9 +61,14 @@ class RunningChecksum:
         self.stored[:] = self._value.to_bytes(CHECKSUM_NBYTES, "little")
 
 
-def check_key(key: bytes | None) -> bytes | None:
+def check_key(key: object) -> bytes | None:
     """Return the key of a tag, or None; raise `ParameterError` if the key is invalid."""
-    if key is not None and not (isinstance(key, bytes) and 1 <= len(key) <= 64):
+    if key is None:
+        return None
+    if not isinstance(key, bytes):
+        kind = type(key).__name__
+        raise ParameterError(f"key is of type {kind}: must be bytes, from 1 to 64 of them")
+    if not 1 <= len(key) <= 64:
         raise ParameterError.of("key", "…", "1 to 64 bytes")  # the message keeps the secret
     return key
 

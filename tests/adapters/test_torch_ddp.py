@@ -131,7 +131,7 @@ def test_authenticated_messages(pair: Callable[[str], list[Any]]) -> None:
         assert "does not bear the tag of this key" in rank["wrong"]
         expected = "ddp_hook: the ranks differ: keyed=True on rank 0, False on rank 1"
         assert rank["missing"] == expected
-        assert rank["refused"] == "key='…': must be 1 to 64 bytes"
+        assert rank["refused"] == "key is of type str: must be bytes, from 1 to 64 of them"
 
 
 def test_checkpoint_resumes_bit_exactly(pair: Callable[[str], list[Any]]) -> None:
