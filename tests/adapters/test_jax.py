@@ -125,7 +125,8 @@ for function in (loss, lambda x: gcodec.jax.encode_padded(x, "sign")[0]):
         raise AssertionError("a result that differs between devices was taken for a replica")
 
 explicit = jax.make_mesh((2,), ("device",), axis_types=(AxisType.Explicit,))
-with jax.set_mesh(explicit):
+set_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # before JAX 0.7
+with set_mesh(explicit):
     rows = jax.device_put(x, NamedSharding(explicit, split))
     slope = jax.jit(jax.grad(lambda x: loss(x).sum()))(rows)
     assert np.array_equal(slope, np.full((4, 4), 3, np.float32))
