@@ -100,7 +100,8 @@ class TensorFile(Mapping[str, np.ndarray]):
         if self._headers is None:
             names, headers = TensorNames(), dict[str, FrameHeader]()
             first = None
-            for _, item, members in with_members(list_frames(data, self._limits), self._read):
+            listed = list_frames(data, self._limits)
+            for _, item, members in with_members(listed, self._frame_of):
                 if item.number == 0 and item.name == STRUCTURE_NAME:
                     first = item
                     continue
@@ -159,9 +160,12 @@ class TensorFile(Mapping[str, np.ndarray]):
         return frames[name]
 
     def _read(self, header: FrameHeader) -> Frame:
+        """Return the frame of a header; errors name it."""
         with located(f"frame {header.number}", default=header.start):
-            reader = Reader(self._open_data(), header.start)
-            return Frame.read(reader, self._limits, self._key)
+            return self._frame_of(header)
+
+    def _frame_of(self, header: FrameHeader) -> Frame:
+        return Frame.read(Reader(self._open_data(), header.start), self._limits, self._key)
 
     def decode(self, name: str, *, like: Any = None, out: Any = None) -> Any:
         """Decode a tensor; see `gcodec.decode` for `like` and `out`, and `frame` for errors."""

@@ -108,6 +108,18 @@ def test_two_tensors_of_a_name_are_refused(tmp_path: Path) -> None:
         gcodec.load_file(path)
 
 
+def test_errors_name_a_damaged_list_once(tmp_path: Path) -> None:
+    path = message_file(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1
+    path.write_bytes(data)
+    for read in (lambda: gcodec.decode_many(data), lambda: gcodec.load_file(path)):
+        with pytest.raises(gcodec.Corrupt) as caught:
+            read()
+        assert str(caught.value).count("frame 0: the payload's checksum is wrong") == 1
+        assert str(caught.value).count("frame 0") == 1
+
+
 def test_more_tensors_than_the_most_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
