@@ -1154,6 +1154,18 @@ def test_steps_reuse_the_array_of_an_undone_step() -> None:
     assert np.shares_memory(feedback._tensors.states["w"].array, undone)
 
 
+@pytest.mark.parametrize("names", [["b", "a", "c"], {"c": 1, "a": 2, "b": 3}])
+def test_locks_of_several_names_are_taken_in_one_order(
+    names: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two steps of the same names would otherwise wait for each other forever."""
+    tensors, taken = Feedback("sign")._tensors, list[str]()
+    own = tensors.lock
+    monkeypatch.setattr(tensors, "lock", lambda name: taken.append(name) or own(name))
+    with tensors.locked(names):
+        assert taken == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("loans", [1, 2])
 def test_steps_reuse_the_array_of_a_released_memory(loans: int) -> None:
     feedback = Feedback("mxnet-2bit")
