@@ -254,6 +254,16 @@ def test_invalid_arguments_are_named(call: Any, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+def test_loaded_step_counts_of_all_ranks_are_compared() -> None:
+    def worker(c: Communicator) -> None:
+        adam = OneBitAdam(c, warmup=9)
+        adam.load_state_dict(moments(2) | {"step:count": np.int64(1 + c.rank)})
+        with pytest.raises(gcodec.ParameterError, match="ranks 0 and 1 have different states"):
+            adam.step(ones(2), ones(2))
+
+    Simulator(2).run(worker)
+
+
 def test_new_names_after_warmup_are_refused() -> None:
     adam = alone()
     adam.step(ones(2), ones(2))
