@@ -240,6 +240,25 @@ def test_damaged_share_fails_all_members(kind: str, monkeypatch: pytest.MonkeyPa
     check_means(results, 2)
 
 
+@pytest.mark.parametrize("prefixed", [False, True])
+def test_rules_pick_the_codecs_of_shares_by_their_sizes(prefixed: bool) -> None:
+    policy = Policy([{"max_bytes": 12, "codec": "raw"}, {"codec": "sign"}])
+    parts = [Part("w", np.arange(7, dtype=np.float32), policy.codec("w", (7,), "float32"))]
+    parts.append(Part("dense", np.arange(2, dtype=np.float32), None))
+    shares = shares_of(parts, 2, policy, prefixed=prefixed)
+    for index, (coded, dense) in enumerate(shares):
+        prefix = f"{index}/" if prefixed else ""
+        assert [coded.name, dense.name] == [f"{prefix}w", f"{prefix}dense"]
+        assert [str(coded.codec), dense.codec] == [("raw", "sign")[index], None]
+        assert all(
+            np.shares_memory(x.values, y.values)
+            for x, y in zip((coded, dense), parts, strict=True)
+        )
+    for place, part in enumerate(parts):
+        joined = np.concatenate([share[place].values for share in shares])
+        assert np.array_equal(joined, part.values)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_closed_exchange_has_no_groups(kind: str) -> None:
     for exchange, outer, _ in exchanges(kind):
@@ -291,10 +310,10 @@ def test_recurring_exchange_takes_one_collective_for_messages_of_similar_length(
 
     def counted(method: str, length: int, slot: str | None) -> float:
         calls.clear()
-        message = b"x" * length
-        one = message if method == "all_gather" else [message] * 3
-        results = in_threads(lambda m: getattr(m, method)(one, slot=slot), three)
-        assert results == [[message] * 3] * 3
+        messages = [b"x" * (length if rank == 1 else 3) for rank in range(3)]
+        sent = messages if method == "all_gather" else [[message] * 3 for message in messages]
+        results = in_threads(lambda m: getattr(m, method)(sent[m.rank], slot=slot), three)
+        assert results == [messages] * 3
         return len(calls) / 3
 
     for method in ("all_gather", "all_to_all"):
