@@ -368,7 +368,7 @@ def test_process_groups_need_torch_distributed() -> None:
 # --- messages -----------------------------------------------------------------------------------
 
 CODECS = {
-    "coded": "topk:ratio=0.1",
+    "coded": "terngrad",
     "dense": None,
     "zero": "sign",
     "small": "minmax",
@@ -429,6 +429,12 @@ def test_mean_is_that_of_the_frames_of_all_ranks(has_feedback: bool, key: bytes 
             coder.commit()
             for part, total in zip(parts, expected, strict=True):
                 assert np.array_equal(part.values, total), part.name
+    for coder, memory in zip(coders, memories, strict=True):
+        coder.encode(gradients(3, 0), 3)
+        coder.rollback()
+        state, kept = coder.state_dict(), memory.state_dict() if has_feedback else {}
+        assert state.keys() == kept.keys()
+        assert all(np.array_equal(state[name], array) for name, array in kept.items())
 
 
 @pytest.mark.parametrize("key", [None, b"secret"])
@@ -508,6 +514,23 @@ def test_tags_name_the_sender() -> None:
             receiver.average([part], [message, own], [rank, 1])
     receiver.average([part], [message, own], [7, 1])
     assert np.array_equal(part.values, np.ones(9))
+
+
+def test_gradient_that_begins_with_zeros_is_sent() -> None:
+    coder, values = coders_of(False, None)[0], np.zeros(5000, np.float32)
+    values[-1] = 1
+    part = Part("w", values.copy(), gcodec.parse("raw"))
+    coder.average([part], [coder.encode([part], 0)])
+    assert np.array_equal(part.values, values)
+
+
+def test_gradient_whose_sum_exceeds_float32_is_sent_as_it_is() -> None:
+    coder = BucketCoder(Feedback("mxnet-2bit"), 0, 0, Key(None))
+    part = Part("w", np.full(9, 3e38, np.float32), gcodec.parse("mxnet-2bit"))
+    for step in range(2):
+        message = coder.encode([part], step)
+    coder.average([part], [message])
+    assert np.array_equal(part.values, np.full(9, 3e38, np.float32))
 
 
 @pytest.mark.parametrize("has_feedback", [False, True])
