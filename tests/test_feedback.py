@@ -298,9 +298,10 @@ def test_small_gradients_accumulate_until_sent() -> None:
 
 @pytest.mark.parametrize("codec", gs.FEW, ids=str)
 def test_first_frame_equals_encode(codec: gcodec.Codec) -> None:
-    seed = derive_seed(5, name="layer/w", step=0, rank=2)
-    expected = gcodec.encode(G, codec, seed=seed, name="layer/w")
-    assert Feedback(codec, seed=5, rank=2).compress("layer/w", G) == expected
+    for options in ({}, {"seed": 5, "rank": 2}):
+        seed = derive_seed(**{"seed": 0} | options, name="layer/w")
+        expected = gcodec.encode(G, codec, seed=seed, name="layer/w")
+        assert Feedback(codec, **options).compress("layer/w", G) == expected
     frame = gcodec.Frame.from_bytes(expected)
     assert (frame.name, frame.shape, frame.dtype) == ("layer/w", G.shape, "float32")
 
@@ -1151,6 +1152,18 @@ def test_steps_reuse_the_array_of_an_undone_step() -> None:
     feedback.restore("w", memory)
     feedback.compress("w", G)
     assert np.shares_memory(feedback._tensors.states["w"].array, undone)
+
+
+@pytest.mark.parametrize("names", [["b", "a", "c"], {"c": 1, "a": 2, "b": 3}])
+def test_locks_of_several_names_are_taken_in_one_order(
+    names: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two steps of the same names would otherwise wait for each other forever."""
+    tensors, taken = Feedback("sign")._tensors, list[str]()
+    own = tensors.lock
+    monkeypatch.setattr(tensors, "lock", lambda name: taken.append(name) or own(name))
+    with tensors.locked(names):
+        assert taken == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("loans", [1, 2])

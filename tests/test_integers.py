@@ -116,8 +116,14 @@ def test_payload_without_a_frame() -> None:
 
 
 def test_booleans_of_any_nonzero_byte() -> None:
-    x = np.array([0, 1, 2, 255], np.uint8).view(np.bool_)
-    assert gcodec.encode(x, "raw") == gcodec.encode(np.array([0, 1, 1, 1], np.bool_), "raw")
+    x = np.resize([0, 1, 2, 255], 3000).astype(np.uint8).view(np.bool_)
+    plain = x.view(np.uint8) > 0
+    for spec in ("raw", "lossless:mode=stored", "lossless:mode=fast", "lossless:mode=small"):
+        assert gcodec.encode(x, spec) == gcodec.encode(plain, spec)
+    patch = gcodec.encode_patch(x, base=~plain)
+    assert patch == gcodec.encode_patch(plain, base=~plain)
+    assert np.array_equal(gcodec.apply_patch(patch, ~plain), plain)
+    assert gcodec.encode_patch(~plain, base=x) == gcodec.encode_patch(~plain, base=plain)
 
 
 def test_encode_to_a_buffer() -> None:

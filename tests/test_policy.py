@@ -401,6 +401,13 @@ def test_invalid_json_is_refused_with_its_path(text: Any, message: str) -> None:
     assert len(str(caught.value)) < 400
 
 
+def test_numbers_of_codecs_in_json() -> None:
+    text = '[{"codec": {"name": "ecsq", "step": 0.5}}]'
+    assert str(Policy.from_json(text).codec("w", (3,), "float32")) == "ecsq:step=0.5"
+    with pytest.raises(ParameterError, match="must be a finite number"):
+        Policy.from_json(text.replace("0.5", "NaN"))
+
+
 @pytest.mark.parametrize("depth", [10, 200, 500, 900, 1000, 3000, 100_000])
 @pytest.mark.parametrize("opening", ["[", '{"a":', '{"rules":[', '[{"codec":', '[{"ndim":[', ""])
 def test_deep_nesting_is_refused(opening: str, depth: int) -> None:

@@ -17,7 +17,7 @@ from gcodec.limits import NO_LIMITS, Limits
 from gcodec.runtime import Array
 from gcodec.runtime.device import Device
 from gcodec.runtime.memory import empty_beside
-from gcodec.wire.primitives import DTYPE_CODES, encode_name
+from gcodec.wire.primitives import DTYPE_CODES
 
 _Array = TypeVar("_Array", bound=Any)
 
@@ -69,8 +69,6 @@ def encode_patch(
     >>> gcodec.apply_patch(frame, old)
     array([ 0.5 , -2.  ,  3.25], dtype=float32)
     """
-    if name is not None:
-        encode_name(name)  # refuse an invalid name before any work is done
     key = check_key(key)
     source, other = inspect(_bytes_of(new), "new"), inspect(_bytes_of(base), "base")
     _check_beside(other, source)

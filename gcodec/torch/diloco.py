@@ -25,7 +25,6 @@ from gcodec.arrays.large_bytes import joined
 from gcodec.codec import CodecLike
 from gcodec.errors import Corrupt, GcodecError, ParameterError
 from gcodec.feedback import Feedback
-from gcodec.frame import check_key
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.policy import Policy, matches_any
@@ -205,7 +204,7 @@ class DiLoCo:
         timeout: float | None = None,
         key: bytes | None = None,
     ) -> None:
-        self._key = Key(check_key(key))
+        self._key = Key(key)
         self._period = check_integer("every", every, 1, 1 << 40, "an integer from 1 to 2**40")
         allowed = "an integer from 0 to every - 1"
         self._overlap = check_integer("overlap", overlap, 0, self._period - 1, allowed)

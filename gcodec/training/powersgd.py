@@ -213,8 +213,7 @@ class PowerSGD:
                     momentum[name] += self._momentum[name] * np.float32(self.momentum)
                 mean += momentum[name]
                 mean *= np.float32(rate)
-        check_means(momentum.values())
-        state.check_finite("step", means)
+        state.check_finite("step", means)  # and so the momenta, which the steps contain
         self._residual |= residual
         self._start |= start
         self._digest, self._compared = b"", tuple(targets)

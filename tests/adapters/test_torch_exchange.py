@@ -240,6 +240,25 @@ def test_damaged_share_fails_all_members(kind: str, monkeypatch: pytest.MonkeyPa
     check_means(results, 2)
 
 
+@pytest.mark.parametrize("prefixed", [False, True])
+def test_rules_pick_the_codecs_of_shares_by_their_sizes(prefixed: bool) -> None:
+    policy = Policy([{"max_bytes": 12, "codec": "raw"}, {"codec": "sign"}])
+    parts = [Part("w", np.arange(7, dtype=np.float32), policy.codec("w", (7,), "float32"))]
+    parts.append(Part("dense", np.arange(2, dtype=np.float32), None))
+    shares = shares_of(parts, 2, policy, prefixed=prefixed)
+    for index, (coded, dense) in enumerate(shares):
+        prefix = f"{index}/" if prefixed else ""
+        assert [coded.name, dense.name] == [f"{prefix}w", f"{prefix}dense"]
+        assert [str(coded.codec), dense.codec] == [("raw", "sign")[index], None]
+        assert all(
+            np.shares_memory(x.values, y.values)
+            for x, y in zip((coded, dense), parts, strict=True)
+        )
+    for place, part in enumerate(parts):
+        joined = np.concatenate([share[place].values for share in shares])
+        assert np.array_equal(joined, part.values)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_closed_exchange_has_no_groups(kind: str) -> None:
     for exchange, outer, _ in exchanges(kind):
@@ -291,10 +310,10 @@ def test_recurring_exchange_takes_one_collective_for_messages_of_similar_length(
 
     def counted(method: str, length: int, slot: str | None) -> float:
         calls.clear()
-        message = b"x" * length
-        one = message if method == "all_gather" else [message] * 3
-        results = in_threads(lambda m: getattr(m, method)(one, slot=slot), three)
-        assert results == [[message] * 3] * 3
+        messages = [b"x" * (length if rank == 1 else 3) for rank in range(3)]
+        sent = messages if method == "all_gather" else [[message] * 3 for message in messages]
+        results = in_threads(lambda m: getattr(m, method)(sent[m.rank], slot=slot), three)
+        assert results == [messages] * 3
         return len(calls) / 3
 
     for method in ("all_gather", "all_to_all"):
@@ -349,7 +368,7 @@ def test_process_groups_need_torch_distributed() -> None:
 # --- messages -----------------------------------------------------------------------------------
 
 CODECS = {
-    "coded": "topk:ratio=0.1",
+    "coded": "terngrad",
     "dense": None,
     "zero": "sign",
     "small": "minmax",
@@ -410,6 +429,12 @@ def test_mean_is_that_of_the_frames_of_all_ranks(has_feedback: bool, key: bytes 
             coder.commit()
             for part, total in zip(parts, expected, strict=True):
                 assert np.array_equal(part.values, total), part.name
+    for coder, memory in zip(coders, memories, strict=True):
+        coder.encode(gradients(3, 0), 3)
+        coder.rollback()
+        state, kept = coder.state_dict(), memory.state_dict() if has_feedback else {}
+        assert state.keys() == kept.keys()
+        assert all(np.array_equal(state[name], array) for name, array in kept.items())
 
 
 @pytest.mark.parametrize("key", [None, b"secret"])
@@ -489,6 +514,23 @@ def test_tags_name_the_sender() -> None:
             receiver.average([part], [message, own], [rank, 1])
     receiver.average([part], [message, own], [7, 1])
     assert np.array_equal(part.values, np.ones(9))
+
+
+def test_gradient_that_begins_with_zeros_is_sent() -> None:
+    coder, values = coders_of(False, None)[0], np.zeros(5000, np.float32)
+    values[-1] = 1
+    part = Part("w", values.copy(), gcodec.parse("raw"))
+    coder.average([part], [coder.encode([part], 0)])
+    assert np.array_equal(part.values, values)
+
+
+def test_gradient_whose_sum_exceeds_float32_is_sent_as_it_is() -> None:
+    coder = BucketCoder(Feedback("mxnet-2bit"), 0, 0, Key(None))
+    part = Part("w", np.full(9, 3e38, np.float32), gcodec.parse("mxnet-2bit"))
+    for step in range(2):
+        message = coder.encode([part], step)
+    coder.average([part], [message])
+    assert np.array_equal(part.values, np.full(9, 3e38, np.float32))
 
 
 @pytest.mark.parametrize("has_feedback", [False, True])

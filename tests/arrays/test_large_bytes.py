@@ -22,7 +22,7 @@ FRONT, END = b"front", memoryview(b"end")
     "nbytes", [0, LEAST_NBYTES - 9, LEAST_NBYTES - 8, LEAST_NBYTES, 9_999_999]
 )
 def test_joined_equals_bytes_join(nbytes: int) -> None:
-    piece = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
+    piece = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
     result = joined([FRONT, piece.data, b"", END])
     assert type(result) is bytes
     assert result == b"".join([FRONT, piece.tobytes(), END])
@@ -38,7 +38,8 @@ def test_observed_parts(
 ) -> None:
     """An observer sees all bytes in order, and may write to a part that follows."""
     monkeypatch.setenv("GCODEC_NUM_THREADS", str(threads))
-    piece = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
+    # Memory that is used again contains other bytes.
+    piece = np.random.default_rng([nbytes, drained, threads]).integers(0, 256, nbytes, np.uint8)
     expected, chunks, last = piece.tobytes(), list[bytes](), bytearray(1)
 
     def observe(chunk: np.ndarray) -> None:

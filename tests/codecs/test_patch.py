@@ -233,6 +233,10 @@ def test_names_keys_and_frames() -> None:
     assert (gcodec.apply_patch(read, old) == old + 1).all()
     with pytest.raises(gcodec.LimitExceeded):
         gcodec.apply_patch(frame, old, key=b"k", limits=gcodec.Limits(max_elements=3))
+    invalid: list[dict[str, Any]] = [{"key": key} for key in (b"", b"x" * 65, 5)]
+    for arguments in (*invalid, {"name": 3}, {"name": "\ud800"}):
+        with pytest.raises(gcodec.ParameterError, match=f"^{next(iter(arguments))}="):
+            gcodec.encode_patch(old + 1, base=old, **arguments)
 
 
 def test_base_bounds_the_memory_instead_of_default_limits(monkeypatch: pytest.MonkeyPatch) -> None:

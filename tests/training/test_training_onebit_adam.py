@@ -211,6 +211,12 @@ def ones(n: int, dtype: Any = np.float32) -> dict[str, np.ndarray]:
     return {"x": np.ones(n, dtype)}
 
 
+def moments(n: int) -> dict[str, Any]:
+    """Return a state of a momentum of 2 elements and a variance of n elements."""
+    momentum, variance = np.ones(2, np.float32), np.ones(n, np.float32)
+    return {"step:count": np.int64(1), "momentum:x": momentum, "variance:x": variance}
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -230,6 +236,10 @@ def ones(n: int, dtype: Any = np.float32) -> dict[str, np.ndarray]:
             lambda: alone().step(ones(2), {"x": np.float32([1, math.nan])}),
             "gradients: 'x' of rank 0",
         ),
+        (lambda: alone().step([np.ones(2)], ones(2)), "parameters=["),
+        (lambda: alone().step(ones(2), [np.ones(2)]), "gradients=["),
+        (lambda: alone().load_state_dict(moments(3)), "state: all groups of arrays"),
+        (lambda: alone().load_state_dict(moments(2) | {"variance:x": 1.0}), "state: all groups"),
         (lambda: alone().load_state_dict({}), "state: step:count"),
         (lambda: alone().load_state_dict({"step:count": np.float32(1)}), "state: step:count"),
         (lambda: alone().load_state_dict({"step:count": np.int64(-3)}), "state: step:count"),
@@ -244,6 +254,16 @@ def test_invalid_arguments_are_named(call: Any, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+def test_loaded_step_counts_of_all_ranks_are_compared() -> None:
+    def worker(c: Communicator) -> None:
+        adam = OneBitAdam(c, warmup=9)
+        adam.load_state_dict(moments(2) | {"step:count": np.int64(1 + c.rank)})
+        with pytest.raises(gcodec.ParameterError, match="ranks 0 and 1 have different states"):
+            adam.step(ones(2), ones(2))
+
+    Simulator(2).run(worker)
+
+
 def test_new_names_after_warmup_are_refused() -> None:
     adam = alone()
     adam.step(ones(2), ones(2))
@@ -254,9 +274,22 @@ def test_new_names_after_warmup_are_refused() -> None:
         adam.step(ones(3), ones(3))
 
 
-def test_scale_of_deepspeed() -> None:
+def test_tensors_from_min_size_on_are_compressed() -> None:
+    def worker(c: Communicator) -> set[str]:
+        adam = OneBitAdam(c, warmup=1, min_size=3)
+        x = {f"{n}": np.ones(n, np.float32) for n in (2, 3, 4)}
+        for _ in range(2):
+            adam.step(x, {name: values.copy() for name, values in x.items()})
+        return {key for key in adam.state_dict() if key.startswith("worker:residual")}
+
+    [compressed] = Simulator(1).run(worker)
+    assert compressed == {"worker:residual:0/3", "worker:residual:0/4"}
+
+
+@pytest.mark.parametrize("shape", [(4, 30), (4, 9)])
+def test_scale_of_deepspeed(shape: tuple[int, ...]) -> None:
     """Compare the momenta with DeepSpeed's ``compressed_allreduce``."""
-    size, shape, steps = 2, (4, 30), 5
+    size, steps = 2, 5
     rng = np.random.default_rng(3)
     gradients = rng.standard_normal((1 + steps, size, *shape), dtype=np.float32)
 
