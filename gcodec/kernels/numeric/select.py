@@ -294,7 +294,7 @@ def _counts_within(values: np.ndarray, low: int, shift: int, bins: int) -> np.nd
 
 
 @inline
-def _add_above(values, first, level, places, elements, count):
+def _append_above(values, first, level, places, elements, count):
     """Append the elements of a part that begins with element `first`; return their new number."""
     # count <= first, and places.size == elements.size >= first + values.size. Few words have more
     # than two bits, so two places are written at once, whether or not they count.
@@ -324,7 +324,7 @@ def _add_above(values, first, level, places, elements, count):
 @kernel("in float32[], int32, out int32[], out float32[]")
 def _take_above(values, level, places, elements):
     # places.size == elements.size >= values.size
-    return _add_above(values, 0, level, places, elements, 0)
+    return _append_above(values, 0, level, places, elements, 0)
 
 
 @kernel(f"{TERMS}, boolean, out float32[], int32, out int32[], out float32[]")
@@ -335,7 +335,7 @@ def _take_sums_above(terms, streaming, sums, level, places, elements):
     for tile in range(0, n, _TILE):
         size = min(n - tile, _TILE)
         add_tile(terms, tile, size, sums, streaming, _TILE)
-        count = _add_above(sums[:size], tile, level, places, elements, count)
+        count = _append_above(sums[:size], tile, level, places, elements, count)
     if streaming:
         fence()
     return count
