@@ -119,7 +119,7 @@ RESIDENT = {
         *("qsgd:bucket=512,code=rans", "qsgd:s=127,bucket=512,code=huffman"),
         *("minifloat", "minifloat:block=32", "minifloat:code=none", "minifloat:format=e4m3"),
         *("ecsq:step=1", "ecsq:nmse=0.05", "ecsq:rounding=stochastic,step=1"),
-        *("topk", "topk:ratio=0.1", "ecsq:trellis=yes", "sparseloco"),
+        *("topk", "topk:ratio=0.1", "ecsq:trellis=yes", "sparseloco", "terngrad:pack=context"),
     ],
     "float16": [
         *("raw", "raw:dtype=float16", "sign", "sign:scale=l2", "mxnet-2bit", "mxnet-1bit"),
@@ -137,9 +137,10 @@ DECODING = {
 _MEASURE = """
 import json, sys
 from gcodec.entropy.context import models
+from gcodec.kernels.bits import computed_symbols
 from gcodec.runtime import memory
 memory._LARGEST_REUSED, memory._PAGE = 1 << 19, 1 << 15  # as for arrays 30 times as large
-models._KEPT, models._CODED = 1 << 18, 1 << 16
+models._KEPT, models._CODED, computed_symbols._FEW = 1 << 18, 1 << 16, 1 << 19
 from bench.memory import measure
 elements, wanted = json.loads(sys.argv[1])
 ratios = {}
