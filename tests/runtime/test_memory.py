@@ -120,6 +120,7 @@ RESIDENT = {
         *("minifloat", "minifloat:block=32", "minifloat:code=none", "minifloat:format=e4m3"),
         *("ecsq:step=1", "ecsq:nmse=0.05", "ecsq:rounding=stochastic,step=1"),
         *("topk", "topk:ratio=0.1", "ecsq:trellis=yes", "sparseloco", "terngrad:pack=context"),
+        "mxnet-2bit:threshold=auto,form=context",
     ],
     "float16": [
         *("raw", "raw:dtype=float16", "sign", "sign:scale=l2", "mxnet-2bit", "mxnet-1bit"),

@@ -101,6 +101,7 @@ def write(
         string = symbol_coder.write_shorter(symbols, shape, front, nbits, context_plan)
         if isinstance(string, int):
             context_nbits = string
+            del symbols  # frees memory before codes are written again
             restored(part)
             return None
         return "context", None, string

@@ -180,7 +180,8 @@ def escaped_symbols(
                 lambda out: _find_unknown(part, *scales, at, tops, classes, mask, out),
                 1 << 8 | part.size >> 4,
             )
-            return places, part[places - at].astype(np.int64)
+            # A copy, because the array has room for more.
+            return places.copy(), part[places - at].astype(np.int64)
 
         return [listed(*part) for part in parts_in(symbols, start, stop, TILE)]
 
