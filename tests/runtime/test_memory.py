@@ -120,7 +120,7 @@ RESIDENT = {
         *("minifloat", "minifloat:block=32", "minifloat:code=none", "minifloat:format=e4m3"),
         *("ecsq:step=1", "ecsq:nmse=0.05", "ecsq:rounding=stochastic,step=1"),
         *("topk", "topk:ratio=0.1", "ecsq:trellis=yes", "sparseloco", "terngrad:pack=context"),
-        "mxnet-2bit:threshold=auto,form=context",
+        *("mxnet-2bit:threshold=auto,form=context", "topk:ratio=0.1,index=rice"),
     ],
     "float16": [
         *("raw", "raw:dtype=float16", "sign", "sign:scale=l2", "mxnet-2bit", "mxnet-1bit"),
@@ -133,6 +133,7 @@ DECODING = {
     "randomk of float16": 2.2,
     # Positions have 8 bytes, even where all elements are sent.
     "topk:ratio=0.1 of float32": 1.3,
+    "topk:ratio=0.1,index=rice of float32": 1.3,
     "sparseloco of float32": 2.5,
 }
 _MEASURE = """

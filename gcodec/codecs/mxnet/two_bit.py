@@ -56,7 +56,7 @@ from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, as_float32, when_known
 from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.lanes import BLOCK
-from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.memory import Drainable, empty_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
 from gcodec.wire.params import Field, Scalars, param
 from gcodec.wire.primitives import FLOATS
@@ -361,7 +361,9 @@ def _sparse_payload(
 ) -> Payload:
     """Return the sparse form of a dense payload, given what `sent_codes.sent` returns."""
     positions, signs = sent
-    index, written = position_coding.write(positions, n, index, (signs, positions.size))
+    # Those of codes on the host are in memory that nobody else uses.
+    held = Drainable(positions) if device_of(dense.data) is None else positions
+    index, written = position_coding.write(held, n, index, (signs, positions.size))
     codec = dense.codec.replaced(form="sparse", index=index)
     return Payload(codec, {**dense.scalars, "count": positions.size}, *written)
 
