@@ -65,7 +65,7 @@ from gcodec.payload import Payload
 from gcodec.runtime.deferred import as_float32, one_wait
 from gcodec.runtime.device import device_of
 from gcodec.runtime.lanes import BLOCK
-from gcodec.runtime.memory import drainable, empty_beside
+from gcodec.runtime.memory import empty_beside
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Field, param
@@ -316,7 +316,7 @@ class TernGrad(Codec):
                 raise ParameterError.of(
                     "symbols.shape", shape, "the shape of the tensor of the codes"
                 )
-            coded_symbols = drainable(symbols_of(codes, math.prod(shape)))
+            coded_symbols = symbols_of(codes, math.prod(shape))
             return Payload(self, scalars, *symbol_coder.write(coded_symbols, shape, BitString()))
         if self.packing != "rans" or not codes.size:
             return Payload(self, scalars, codes, 8 * codes.size)

@@ -267,6 +267,8 @@ class IndexString(NamedTuple):
         return tabled.open(self.code, span, alphabet(self.n), CodedMask.all(self.k))
 
 
+_ROOM = 8  # bytes of a string beyond its bits, so that it need not grow
+
 Positions = np.ndarray | AllPositions
 """Positions as an array, or those of all elements."""
 Front = tuple[np.ndarray | Drainable, int]
@@ -334,9 +336,16 @@ def write(
 
 def _string_after(front: Front, nbits: int) -> BitString:
     """Return a string of the front, with room for `nbits` more bits."""
-    string = BitString(0, -(-(front[1] + nbits) // 8))
+    string = BitString(0, (front[1] + nbits) // 8 + _ROOM)
     string.extend(*front)
     return string
+
+
+def _joined(front: Front, data: np.ndarray, nbits: int, seek: SeekTable | None) -> Written:
+    """Return the front and a string that follows it."""
+    string = _string_after(front, nbits)
+    string.extend(data, nbits)
+    return Written(string.trimmed(), string.nbits, seek)
 
 
 def _plans(positions: Positions, n: int, code: str) -> list[_Plan]:
@@ -363,12 +372,12 @@ def _rice(positions: Positions, n: int) -> _Plan:
 
     def write(front: Front, positions: Positions | Drainable, most: float) -> Written:
         array, table = contents(positions)[:], None
-        string = _string_after(front, nbits)
-        string.extend(gap_rice.write(array, parameters, offsets), nbits)
+        words = gap_rice.write(array, parameters, offsets)
         if n >= MIN_ELEMENTS:
             lasts = lasts_of(array, 1 << gap_rice.LOG2_GROUP)
             table = SeekTable.of(gap_rice.LOG2_GROUP, offsets, lasts)
-        return Written(string.trimmed(), string.nbits, table)
+        drop(positions)
+        return _joined(front, words, nbits, table)
 
     return _Plan("rice", nbits, write)
 
@@ -378,21 +387,22 @@ def _elias_fano(positions: Positions, n: int) -> _Plan:
 
     def write(front: Front, positions: Positions | Drainable, most: float) -> Written:
         array, block, table = contents(positions)[:], 1 << LOG2_BLOCK, None
-        string = _string_after(front, nbits)
-        elias_fano.write(array, n, string)
+        words = BitString(0, nbits // 8 + _ROOM)
+        elias_fano.write(array, n, words)
         if n >= MIN_ELEMENTS:
             offsets = elias_fano.offsets(array, n, block)
             table = SeekTable.of(LOG2_BLOCK, offsets, lasts_of(array, block))
-        return Written(string.trimmed(), string.nbits, table)
+        drop(positions)
+        return _joined(front, words.trimmed(), nbits, table)
 
     return _Plan("eliasfano", nbits, write)
 
 
 def _bitmap(positions: Positions, n: int) -> _Plan:
     def write(front: Front, positions: Positions | Drainable, most: float) -> Written:
-        string = _string_after(front, n)
-        string.extend(bitmap.write(contents(positions)[:], n), n)
-        return Written(string.trimmed(), string.nbits)
+        bits = bitmap.write(contents(positions)[:], n)
+        drop(positions)
+        return _joined(front, bits, n, None)
 
     return _Plan("bitmap", n, write)
 

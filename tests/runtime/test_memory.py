@@ -119,7 +119,8 @@ RESIDENT = {
         *("qsgd:bucket=512,code=rans", "qsgd:s=127,bucket=512,code=huffman"),
         *("minifloat", "minifloat:block=32", "minifloat:code=none", "minifloat:format=e4m3"),
         *("ecsq:step=1", "ecsq:nmse=0.05", "ecsq:rounding=stochastic,step=1"),
-        *("topk", "topk:ratio=0.1", "ecsq:trellis=yes", "sparseloco"),
+        *("topk", "topk:ratio=0.1", "ecsq:trellis=yes", "sparseloco", "terngrad:pack=context"),
+        *("mxnet-2bit:threshold=auto,form=context", "topk:ratio=0.1,index=rice"),
     ],
     "float16": [
         *("raw", "raw:dtype=float16", "sign", "sign:scale=l2", "mxnet-2bit", "mxnet-1bit"),
@@ -132,14 +133,16 @@ DECODING = {
     "randomk of float16": 2.2,
     # Positions have 8 bytes, even where all elements are sent.
     "topk:ratio=0.1 of float32": 1.3,
+    "topk:ratio=0.1,index=rice of float32": 1.3,
     "sparseloco of float32": 2.5,
 }
 _MEASURE = """
 import json, sys
 from gcodec.entropy.context import models
+from gcodec.kernels.bits import computed_symbols
 from gcodec.runtime import memory
 memory._LARGEST_REUSED, memory._PAGE = 1 << 19, 1 << 15  # as for arrays 30 times as large
-models._KEPT, models._CODED = 1 << 18, 1 << 16
+models._KEPT, models._CODED, computed_symbols._FEW = 1 << 18, 1 << 16, 1 << 19
 from bench.memory import measure
 elements, wanted = json.loads(sys.argv[1])
 ratios = {}

@@ -16,6 +16,7 @@ and then the string of the elements:
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -27,12 +28,12 @@ from gcodec.entropy.context.scale_model import row_layouts, sampled_rows
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.code_parts import changed
-from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
+from gcodec.kernels.bits.computed_symbols import Symbols, symbols_in
+from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpacker
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.kernels.quantize.microscale import check_at_most
 from gcodec.payload import EstimatedCandidate, Payload, Selection, write_shortest
-from gcodec.runtime import pool
 
 CODES = ("none", *ranged.KINDS, "context")
 STORED, WORDS = 0, 1  # methods for scales
@@ -126,27 +127,23 @@ def _front(scales: np.ndarray) -> np.ndarray:
 # --- symbols of the context code -----------------------------------------------------------------
 
 
-def symbols_of(elements: np.ndarray, n: int, fmt: BlockFormat) -> np.ndarray:
+def symbols_of(elements: np.ndarray, n: int, fmt: BlockFormat) -> Symbols:
     """Return the (n,) symbols of the bytes of elements: the sign of a code is its lowest bit."""
+    return symbols_in(elements, fmt.per_byte, partial(_read_symbols, fmt), n)
+
+
+def _read_symbols(fmt: BlockFormat, elements: np.ndarray) -> np.ndarray:
     if fmt.per_byte == 2:
-        symbols = unpack_fields(elements, n, NIBBLES)
+        codes = np.empty(2 * elements.size, np.uint8)
+        unpacker(NIBBLES.width, NIBBLES.order == "msb")(elements, codes)
     else:
-        symbols = np.empty(n, np.uint8)
-
-    def task(start: int, stop: int) -> None:
-        for at in range(start, stop, _CHUNK):
-            part = symbols[at : min(at + _CHUNK, stop)]
-            if fmt.per_byte == 1:
-                part[:] = elements[at : at + part.size]
-            if fmt.is_integer:
-                signs = -(part >= 128).view(np.uint8)
-                part += part
-                part ^= signs
-            else:
-                changed(part, fmt, "signs last")
-
-    pool.run(task, n, _CHUNK)
-    return symbols
+        codes = elements.copy()
+    if not fmt.is_integer:
+        return changed(codes, fmt, "signs last")
+    signs = -(codes >= 128).view(np.uint8)
+    codes += codes
+    codes ^= signs
+    return codes
 
 
 def codes_of(symbols: np.ndarray, fmt: BlockFormat) -> np.ndarray:

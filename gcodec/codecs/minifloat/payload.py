@@ -21,6 +21,7 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString, SymbolsOf
 from gcodec.kernels.bits.code_parts import changed, joined, pack_signs_first, parts_of, take_parts
 from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.bits.computed_symbols import symbols_in
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpacker
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import MiniFloat
@@ -85,6 +86,8 @@ def write(
         return limited(codes, array.nbytes // 2 + 4 * lead.size)
 
     def symbols_of(part: Any) -> Any:
+        if per_byte(fmt) == 2 and device_of(array) is None:
+            return symbols_in(array, 2, functools.partial(_read_symbols, fmt), n)
         return drainable(parts_of(part, n, fmt, "signs last"))
 
     def write_context_below(nbits: int) -> WrittenCodes | None:
@@ -98,6 +101,7 @@ def write(
         string = symbol_coder.write_shorter(symbols, shape, front, nbits, context_plan)
         if isinstance(string, int):
             context_nbits = string
+            del symbols  # frees memory before codes are written again
             restored(part)
             return None
         return "context", None, string
@@ -146,6 +150,13 @@ def write(
         write_context_below, plan_context, symbol_coder.SHORTEST, 8 * lead.size
     )
     return write_shortest(candidates, context, bounded=bounded, sized=sized)
+
+
+def _read_symbols(fmt: MiniFloat, codes: np.ndarray) -> np.ndarray:
+    """Return the symbols of pairs of codes."""
+    symbols = np.empty(2 * codes.size, np.uint8)
+    take_parts(codes, fmt, "signs last", symbols)
+    return symbols
 
 
 def _blank(plan: Plan, n: int, raw: int, lead: np.ndarray) -> Callable[[], WrittenCodes] | None:

@@ -21,6 +21,7 @@ Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, release 1.9.1.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from operator import attrgetter
@@ -41,8 +42,9 @@ from gcodec.fields.positions import positions as positions_in
 from gcodec.fields.walker import FieldSpan, FieldWalker, describe_each
 from gcodec.kernels.bits import sent_codes
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.computed_symbols import Read, read_by, symbols_in
 from gcodec.kernels.bits.dequantize import LEVELS_2BIT, LevelString, dequantize
-from gcodec.kernels.bits.pack import check_length, pack_fields, packer, unpack_fields
+from gcodec.kernels.bits.pack import check_length, pack_fields, packer, unpack_fields, unpacker
 from gcodec.kernels.bits.sent_codes import turned
 from gcodec.kernels.numeric import convert, scatter
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, corrected
@@ -54,7 +56,7 @@ from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, as_float32, when_known
 from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.lanes import BLOCK
-from gcodec.runtime.memory import drainable, empty_beside
+from gcodec.runtime.memory import Drainable, empty_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
 from gcodec.wire.params import Field, Scalars, param
 from gcodec.wire.primitives import FLOATS
@@ -359,7 +361,9 @@ def _sparse_payload(
 ) -> Payload:
     """Return the sparse form of a dense payload, given what `sent_codes.sent` returns."""
     positions, signs = sent
-    index, written = position_coding.write(positions, n, index, (signs, positions.size))
+    # Those of codes on the host are in memory that nobody else uses.
+    held = Drainable(positions) if device_of(dense.data) is None else positions
+    index, written = position_coding.write(held, n, index, (signs, positions.size))
     codec = dense.codec.replaced(form="sparse", index=index)
     return Payload(codec, {**dense.scalars, "count": positions.size}, *written)
 
@@ -370,8 +374,17 @@ def _context_payload(dense: Payload, string: Written) -> Payload:
 
 
 def _symbols_of(codes: Array, n: int) -> Any:
-    """Return the symbols of a context string: a `Drainable`, or an array on a device."""
-    return drainable(sent_codes.turned(unpack_fields(codes, n, TWO_BIT)))
+    """Return the symbols of a context string: as they are read, or an array on a device."""
+    if device_of(codes) is not None:
+        return sent_codes.turned(unpack_fields(codes, n, TWO_BIT))
+    return symbols_in(codes, 4, _symbol_reader(), n)
+
+
+@functools.cache
+def _symbol_reader() -> Read:
+    codes = np.empty(4 * 256, np.uint8)
+    unpacker(TWO_BIT.width, True)(np.arange(256, dtype=np.uint8), codes)
+    return read_by(turned(codes).reshape(256, 4))
 
 
 def _shortest(

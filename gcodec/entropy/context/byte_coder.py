@@ -41,6 +41,7 @@ from gcodec.entropy.context.table_choice import lanes_of
 from gcodec.entropy.rans import entropy_nbits
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString, SymbolsOf
+from gcodec.kernels.bits.computed_symbols import Symbols
 from gcodec.kernels.bits.sized_integers import LENGTH_NBITS, write_sized
 from gcodec.kernels.context import class_map
 from gcodec.kernels.context.byte_sums import LineSums
@@ -84,7 +85,7 @@ def longest_nbits(n: int) -> int:
     return _LONGEST * n + _FIXED if n else 0
 
 
-def plan(symbols: np.ndarray, shape: tuple[int, ...], sample: Sample) -> Plan:
+def plan(symbols: Symbols, shape: tuple[int, ...], sample: Sample) -> Plan:
     """Plan the string of (n,) bytes of a tensor, n > 0."""
     n = symbols.size
     best: tuple[float, RowLayout] | None = None

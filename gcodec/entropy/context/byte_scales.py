@@ -24,6 +24,7 @@ import numpy as np
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layouts
 from gcodec.entropy.rans import log2_table
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.computed_symbols import ComputedSymbols, Symbols
 from gcodec.kernels.context.byte_scales import FittedScales, fitted_scales
 from gcodec.kernels.context.byte_sums import LineSums, Sums, plane_sums, rounded_scales
 from gcodec.kernels.context.class_map import CENTER
@@ -140,13 +141,12 @@ def scales_of_parts(parts: PartsOf, n: int, layout: RowLayout, unit: int) -> Sca
     return scales_of_sums(layout, sums.rows, sums.columns, unit)
 
 
-def scales_of_symbols(symbols: np.ndarray, layout: RowLayout, unit: int) -> Scales:
+def scales_of_symbols(symbols: Symbols, layout: RowLayout, unit: int) -> Scales:
     """Compute the scales of the (n,) bytes of a tensor; see `Sample` for `unit`."""
-    if device_of(symbols) is None:
-        size = symbols.size
-        return scales_of_parts(lambda start, stop: symbols[start:stop], size, layout, unit)
-    rows, columns, *_ = plane_sums(symbols, layout.width, has_columns=layout.group > 0)
-    return scales_of_sums(layout, rows, columns, unit)
+    if not isinstance(symbols, ComputedSymbols) and device_of(symbols) is not None:
+        rows, columns, *_ = plane_sums(symbols, layout.width, has_columns=layout.group > 0)
+        return scales_of_sums(layout, rows, columns, unit)
+    return scales_of_parts(lambda start, stop: symbols[start:stop], symbols.size, layout, unit)
 
 
 def scales_of_sums(layout: RowLayout, rows: Sums, columns: Sums, unit: int) -> Scales:

@@ -43,6 +43,7 @@ from gcodec.entropy.context.table_choice import Plan, lanes_of
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.errors import Corrupt, FormatError
 from gcodec.kernels.bits.bit_string import BitString, SymbolsOf
+from gcodec.kernels.bits.computed_symbols import Symbols
 from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.escapes import check_escapes
 from gcodec.kernels.numeric.scatter import replace
@@ -61,7 +62,7 @@ _LONGER = 16  # factor by which more bytes are fetched if these are too few
 
 def write(
     plan: Plan,
-    symbols: np.ndarray | Drainable,
+    symbols: Symbols | Drainable,
     escaped_symbols: np.ndarray | None,
     front: BitString,
     before_join: Callable[[int], None] | None = None,
@@ -71,7 +72,7 @@ def write(
     Parameters
     ----------
     plan : Plan
-    symbols : (n,) uint8 array
+    symbols : (n,) uint8 array, Drainable or ComputedSymbols
         n > 0. Released if it is a `Drainable`.
     escaped_symbols : (k,) int64 array or None
         The symbols that escapes among `symbols` stand for, in order; None if escapes stand for

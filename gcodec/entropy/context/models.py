@@ -19,6 +19,7 @@ from gcodec.entropy.context.class_tables import ClassTable
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.entropy.context.trellis_tables import TrellisTable
+from gcodec.kernels.bits.computed_symbols import Symbols
 from gcodec.kernels.context import class_map, lane_order
 from gcodec.kernels.context.class_tables import symbols_nbits
 from gcodec.kernels.context.lane_order import RUN
@@ -67,11 +68,11 @@ class ClassSymbols:
 
     Attributes
     ----------
-    symbols : (n,) uint8 array
+    symbols : (n,) uint8 array or ComputedSymbols
     scales : Scales
     """
 
-    symbols: np.ndarray
+    symbols: Symbols
     scales: Scales
 
     table_type: ClassVar[type[Table]] = ClassTable
@@ -87,7 +88,7 @@ class ClassSymbols:
         n, statics_costs = self.symbols.size, class_tables.statics_costs()
         step = sampling_stride(n, sample)
         examined = class_map.sampled_count(n, step)
-        if n < _FEW and device_of(self.symbols) is None:
+        if n < _FEW and isinstance(self.symbols, np.ndarray):
             arrays = self.scales.arrays
             nbits, reach = symbols_nbits(self.symbols, arrays, step, statics_costs)
             return Statistics(nbits, reach, examined, None)

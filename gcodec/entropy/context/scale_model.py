@@ -32,6 +32,7 @@ from gcodec.entropy import rans
 from gcodec.entropy.context import scale_lists
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.computed_symbols import ComputedSymbols, Symbols
 from gcodec.kernels.context import class_map, scale_fit, scale_logs
 from gcodec.kernels.context.class_map import CENTER, CLASSES
 from gcodec.kernels.context.scale_fit import SHIFTS
@@ -89,7 +90,7 @@ class Scales(NamedTuple):
     columns: np.ndarray
 
     @classmethod
-    def of(cls, symbols: np.ndarray, layout: RowLayout) -> Scales:
+    def of(cls, symbols: Symbols, layout: RowLayout) -> Scales:
         """Compute the scales of (n,) uint8 symbols, n > 0; see `class_map`."""
         (sums,) = class_map.magnitude_sums(symbols, [(layout.width, layout.group > 0)])
         return cls.of_sums(symbols.size, layout, *sums)
@@ -202,13 +203,17 @@ def row_layouts(shape: tuple[int, ...]) -> tuple[RowLayout, ...]:
     return (*layouts, RowLayout(n, 0))
 
 
-def sampled_rows(values: np.ndarray, width: int, sample: int, sparse: int = _SPARSE) -> np.ndarray:
+def sampled_rows(
+    values: np.ndarray | ComputedSymbols, width: int, sample: int, sparse: int = _SPARSE
+) -> np.ndarray:
     """Return about `sample` of (n,) values, in equidistant rows.
 
     All values are returned if this would be more than one row out of `sparse`.
     """
     rows = values.size // width
     stride = rows // max(sample // width, LEAST_ROWS)
+    if isinstance(values, ComputedSymbols):
+        return values.whole() if stride < sparse else values.rows(width, stride)
     if stride < sparse:
         return values
     return flattened(values[: rows * width].reshape(rows, width)[::stride])

@@ -17,6 +17,7 @@ from gcodec.entropy.context.scale_model import Scales, row_layouts, sampled_rows
 from gcodec.entropy.context.table_choice import Plan, best_layout
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.bits.computed_symbols import Symbols
 from gcodec.payload import Candidate
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
@@ -38,7 +39,7 @@ def longest_nbits(n: int) -> int:
 
 @dispatched("gcodec.entropy.context.device")
 def write(
-    symbols: np.ndarray | Drainable,
+    symbols: Symbols | Drainable,
     shape: tuple[int, ...],
     front: BitString,
     coded: CodedMask | None = None,
@@ -47,7 +48,7 @@ def write(
 
     Parameters
     ----------
-    symbols : (n,) uint8 array
+    symbols : (n,) uint8 array, Drainable or ComputedSymbols
         Released if it is a `Drainable`.
     shape : tuple of int
         Shape of the tensor.
@@ -65,7 +66,7 @@ def write(
 
 
 def write_shorter(
-    symbols: np.ndarray | Drainable,
+    symbols: Symbols | Drainable,
     shape: tuple[int, ...],
     front: BitString,
     nbits: int,
@@ -105,7 +106,7 @@ class _NotShorter(Exception):
 
 
 @dispatched("gcodec.entropy.context.device")
-def plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
+def plan(symbols: Symbols, shape: tuple[int, ...]) -> Plan:
     """Plan the string of the symbols of a tensor, at least one."""
     layouts = row_layouts(shape)
     sample = sampled_rows(symbols, layouts[0].width, table_choice.SAMPLE)

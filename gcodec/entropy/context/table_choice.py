@@ -11,6 +11,7 @@ from gcodec.entropy import rans
 from gcodec.entropy.context import class_tables, models
 from gcodec.entropy.context.models import ClassSymbols, Statistics, Table, TrellisSymbols
 from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales
+from gcodec.kernels.bits.computed_symbols import ComputedSymbols, Symbols
 from gcodec.kernels.context import class_map
 from gcodec.kernels.context.matrix_sizes import Prices, matrix_sizes
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
@@ -46,20 +47,23 @@ class Plan(Transient):
     statistics: Statistics | None = None
 
 
-def plan(symbols: np.ndarray, scales: Scales, sample: int = SAMPLE, lanes: int = 0) -> Plan:
+def plan(symbols: Symbols, scales: Scales, sample: int = SAMPLE, lanes: int = 0) -> Plan:
     """Return the plan with the best table, which is static or contained in the payload.
 
     Parameters
     ----------
-    symbols : (n,) uint8 array
-        At least one symbol.
+    symbols : (n,) uint8 array or ComputedSymbols
+        At least one symbol; an array with a trellis.
     scales : Scales
     sample : int
         Approximate number of symbols to examine; 0 for all.
     lanes : int
         Number of interleaved states of a trellis; 0 without a trellis.
     """
-    in_trellis = TrellisSymbols(symbols, scales, lanes) if lanes else None
+    in_trellis = None
+    if lanes:
+        assert not isinstance(symbols, ComputedSymbols)
+        in_trellis = TrellisSymbols(symbols, scales, lanes)
     coded = in_trellis or ClassSymbols(symbols, scales)
     table, nbits, statistics = best_table(coded, sample)
     examined_all = statistics.examined == symbols.size

@@ -14,6 +14,7 @@ import threading
 
 import numpy as np
 
+from gcodec.kernels.bits.computed_symbols import Symbols, parts_in
 from gcodec.kernels.context.escapes import listed_positions
 from gcodec.kernels.numeric.magnitudes import add_magnitudes
 from gcodec.kernels.numeric.words import load_word, trailing_zeros
@@ -94,7 +95,7 @@ def join_symbols(
 
 
 @dispatched("gcodec.kernels.context.class_map_cuda")
-def class_counts(symbols: np.ndarray, scale_sets: list[ScaleArrays], step: int) -> np.ndarray:
+def class_counts(symbols: Symbols, scale_sets: list[ScaleArrays], step: int) -> np.ndarray:
     """Count the symbols of each class in every `step`-th tile of 2^12 elements.
 
     Parameters
@@ -113,10 +114,12 @@ def class_counts(symbols: np.ndarray, scale_sets: list[ScaleArrays], step: int) 
         counts = np.zeros((len(scale_sets), COUNTS), np.int64)
         classes, joined = np.empty(TILE, np.uint8), np.empty(TILE, np.uint16)
         row, tables = np.empty(256, np.int32), count_tables()
-        for at in range(start, stop, _COUNTED):
-            part = symbols[at : min(at + _COUNTED, stop)]
-            for scales, out in zip(scale_sets, counts, strict=True):
-                _count_classes(part, *scales, at, step, classes, joined, tables, row, out)
+        for first, symbols_part in parts_in(symbols, start, stop, TILE, step):
+            for at in range(0, symbols_part.size, _COUNTED):
+                part = symbols_part[at : at + _COUNTED]
+                for scales, out in zip(scale_sets, counts, strict=True):
+                    own = (first + at, step, classes, joined, tables, row, out)
+                    _count_classes(part, *scales, *own)
         return counts
 
     counts = pool.run_added(task, symbols.size, TILE)
@@ -148,7 +151,7 @@ def reach(counts: np.ndarray) -> np.ndarray:
 
 @dispatched("gcodec.kernels.context.class_map_cuda")
 def escaped_symbols(
-    symbols: np.ndarray, rows: np.ndarray, columns: np.ndarray, width: int, tops: np.ndarray
+    symbols: Symbols, rows: np.ndarray, columns: np.ndarray, width: int, tops: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols whose magnitudes exceed the largest one of their class.
 
@@ -168,22 +171,28 @@ def escaped_symbols(
         Symbols at these positions.
     """
 
-    def task(start: int, stop: int) -> np.ndarray:
-        part, classes, mask = symbols[start:stop], np.empty(TILE, np.uint8), np.empty(1, np.uint64)
-        return listed_positions(
-            lambda places: _find_unknown(
-                part, rows, columns, width, start, tops, classes, mask, places
-            ),
-            1 << 8 | part.size >> 4,
-        )
+    def task(start: int, stop: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        classes, mask = np.empty(TILE, np.uint8), np.empty(1, np.uint64)
 
-    places = np.concatenate(pool.run(task, symbols.size, TILE))
-    return places, symbols[places].astype(np.int64)
+        def listed(at: int, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            scales = rows, columns, width
+            places = listed_positions(
+                lambda out: _find_unknown(part, *scales, at, tops, classes, mask, out),
+                1 << 8 | part.size >> 4,
+            )
+            # A copy, because the array has room for more.
+            return places.copy(), part[places - at].astype(np.int64)
+
+        return [listed(*part) for part in parts_in(symbols, start, stop, TILE)]
+
+    parts = [part for parts in pool.run(task, symbols.size, TILE) for part in parts]
+    places, values = map(np.concatenate, zip(*parts, strict=True))
+    return places, values
 
 
 @dispatched("gcodec.kernels.context.class_map_cuda")
 def magnitude_sums(
-    symbols: np.ndarray, matrices: list[tuple[int, bool]]
+    symbols: Symbols, matrices: list[tuple[int, bool]]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Sum the magnitudes of (n,) uint8 symbols by row and by column.
 
@@ -202,15 +211,19 @@ def magnitude_sums(
 
 
 def _magnitude_sums(
-    symbols: np.ndarray, width: int, has_columns: bool
+    symbols: Symbols, width: int, has_columns: bool
 ) -> tuple[np.ndarray, np.ndarray]:
+    if symbols.size == width and not has_columns and not isinstance(symbols, np.ndarray):
+        rows, columns = _magnitude_sums(symbols, TILE, False)
+        return rows.sum(keepdims=True), columns
     rows = np.zeros(-(-symbols.size // width), np.int64)
     height = width if has_columns else 0
 
     def task(start: int, stop: int) -> np.ndarray:
         columns, narrow = np.zeros(height, np.int64), np.zeros(height, np.int32)
         # A segment has whole rows; only the last row may be shorter.
-        add_magnitudes(symbols[start:stop], width, narrow, rows[start // width :], columns)
+        for at, part in parts_in(symbols, start, stop, width):
+            add_magnitudes(part, width, narrow, rows[at // width :], columns)
         return columns
 
     return rows, pool.run_added(task, symbols.size, width)

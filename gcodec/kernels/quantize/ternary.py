@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt
+from gcodec.kernels.bits.computed_symbols import Read, Symbols, read_by, symbols_in
 from gcodec.kernels.bits.dequantize import (
     LEVELS_IN_BYTES,
     LEVELS_LOW_FIRST,
@@ -40,7 +41,6 @@ TRITS = 5  # codes in a byte of base3
 FIVES = np.arange(3**TRITS).astype(np.uint8)  # all bytes of base3
 _LARGEST = 3**TRITS - 1
 _DIGITS = (np.arange(256)[:, None] // 3 ** np.arange(TRITS) % 3).astype(np.uint8)  # of each byte
-_SYMBOLS = np.array([0, 2, 3], np.uint8)[_DIGITS[FIVES]]  # of each byte
 # The product of this number and the five codes in the bytes of a word has the sum of all codes
 # times their powers as its fifth byte. No lower byte carries, as each holds at most that sum.
 _COLLECT = sum(3**k << 8 * (TRITS - 1 - k) for k in range(TRITS))
@@ -461,17 +461,14 @@ def _digits(data, table, codes):
 
 
 @dispatched("gcodec.kernels.quantize.ternary_cuda")
-def symbols_of(codes: np.ndarray, n: int) -> np.ndarray:
+def symbols_of(codes: np.ndarray, n: int) -> Symbols:
     """Return the (n,) uint8 symbols of n codes in base3 bytes: 0, 2, 3 for codes 0, 1, 2."""
-    symbols = np.empty((codes.size, TRITS), np.uint8)
+    return symbols_in(codes, TRITS, _symbol_reader(), n)
 
-    def task(start: int, stop: int) -> None:
-        for at in range(start, stop, _SYMBOL_CHUNK):  # NumPy converts indices to eight bytes
-            part = slice(at, min(at + _SYMBOL_CHUNK, stop))
-            np.take(_SYMBOLS, codes[part], axis=0, out=symbols[part])
 
-    pool.run(task, codes.size, _SYMBOL_CHUNK)
-    return symbols.reshape(-1)[:n]
+@functools.cache
+def _symbol_reader() -> Read:
+    return read_by(np.array([0, 2, 3], np.uint8)[_DIGITS])
 
 
 @dispatched("gcodec.kernels.quantize.ternary_cuda")

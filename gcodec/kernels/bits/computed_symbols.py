@@ -1,0 +1,132 @@
+"""Symbols that are computed from packed codes where they are read.
+
+An entropy coder reads the symbols of a tensor several times: it samples them, adds them up, and
+writes them. An array of all of them would take a byte for each element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from gcodec.kernels.numeric.words import store_word
+from gcodec.runtime import pool
+from gcodec.runtime.jit import kernel
+
+# Symbols up to which an array of all takes less time, as the C library reuses its memory.
+_FEW = 1 << 25
+_PART = 1 << 18  # symbols that are computed at a time, and that stay in a cache
+
+
+Read = Callable[[np.ndarray], np.ndarray]
+"""Returns the symbols of packed codes, possibly followed by a few more bytes."""
+
+
+class ComputedSymbols:
+    """(n,) uint8 symbols on the host; a slice of them is a new array.
+
+    Parameters
+    ----------
+    packed : uint8 array
+        Codes of the symbols.
+    each : int
+        Number of symbols of a byte of `packed`.
+    read : callable
+        See `Read`.
+    size : int
+        Number of symbols.
+    """
+
+    def __init__(self, packed: np.ndarray, each: int, read: Read, size: int) -> None:
+        self.size = size
+        self._packed, self._each, self._read = packed, each, read
+
+    def __getitem__(self, places: slice) -> np.ndarray:
+        """Return the symbols of a contiguous slice."""
+        start, stop, _ = places.indices(self.size)
+        first, last = start // self._each, -(-stop // self._each)
+        at = first * self._each
+        return self._read(self._packed[first:last])[start - at : stop - at]
+
+    def whole(self) -> np.ndarray:
+        """Return an array of all symbols."""
+        if self.size <= _PART:
+            return self[:]
+        symbols = np.empty(self.size, np.uint8)
+
+        def task(start: int, stop: int) -> None:
+            for at in range(start, stop, _PART):
+                end = min(at + _PART, stop)
+                symbols[at:end] = self[at:end]
+
+        pool.run(task, self.size)
+        return symbols
+
+    def rows(self, width: int, stride: int) -> np.ndarray:
+        """Return one in `stride` rows of `width` symbols, one after the other."""
+        starts = np.arange(0, self.size // width, stride) * width
+        first, skipped = np.divmod(starts, self._each)
+        count = -(-(width + self._each - 1) // self._each)
+        places = np.minimum(first[:, None] + np.arange(count), self._packed.size - 1)
+        symbols = self._read(self._packed[places].reshape(-1))[: places.size * self._each]
+        symbols = symbols.reshape(starts.size, -1)
+        if width % self._each == 0:
+            return symbols[:, :width].reshape(-1)
+        return np.take_along_axis(symbols, skipped[:, None] + np.arange(width), 1).reshape(-1)
+
+
+Symbols = np.ndarray | ComputedSymbols
+
+
+def symbols_in(packed: np.ndarray, each: int, read: Read, size: int) -> Symbols:
+    """Return the symbols of packed codes; few of them as an array. See `ComputedSymbols`."""
+    symbols = ComputedSymbols(packed, each, read, size)
+    return symbols if size > _FEW else symbols.whole()
+
+
+def read_by(table: np.ndarray) -> Read:
+    """Return a function that looks the symbols of each byte up in a (256, each) uint8 table."""
+    each = table.shape[1]  # 8 at most
+    padded = np.zeros((256, 8), np.uint8)
+    padded[:, :each] = table
+    words = padded.view("<u8").reshape(-1).astype(np.uint64)
+
+    def read(packed: np.ndarray) -> np.ndarray:
+        symbols = np.empty(packed.size * each + 8 - each, np.uint8)
+        _put_words(packed, words, each, symbols)
+        return symbols
+
+    return read
+
+
+def parts_in(
+    symbols: Symbols, start: int, stop: int, unit: int = 1, step: int = 1
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the symbols of a range, part by part, each with its first element.
+
+    Parameters
+    ----------
+    symbols : (n,) uint8 array or ComputedSymbols
+        An array is a single part.
+    start, stop : int
+        `start` is a multiple of `unit`.
+    unit : int
+        Parts begin at multiples of this number of elements.
+    step : int
+        The caller needs one in so many units, from element 0 on.
+    """
+    if isinstance(symbols, np.ndarray):
+        yield start, symbols[start:stop]
+        return
+    length = unit if step > 1 else max(4 * _PART // unit, 1) * unit
+    for at in range(start, stop, length):
+        if at // unit % step == 0:
+            yield at, symbols[at : min(at + length, stop)]
+
+
+@kernel("in uint8[], in uint64[], int64, out uint8[]")
+def _put_words(packed, words, each, symbols):
+    # words.size == 256; symbols.size == packed.size * each + 8 - each, and each is from 1 to 8.
+    for j in range(packed.size):
+        store_word(symbols, j * each, words[packed[j]])
