@@ -235,7 +235,7 @@ def test_names_keys_and_frames() -> None:
         gcodec.apply_patch(frame, old, key=b"k", limits=gcodec.Limits(max_elements=3))
     invalid: list[dict[str, Any]] = [{"key": key} for key in (b"", b"x" * 65, 5)]
     for arguments in (*invalid, {"name": 3}, {"name": "\ud800"}):
-        with pytest.raises(gcodec.ParameterError, match=f"^{next(iter(arguments))}="):
+        with pytest.raises(gcodec.ParameterError, match=f"^{next(iter(arguments))}(=| is )"):
             gcodec.encode_patch(old + 1, base=old, **arguments)
 
 
