@@ -114,7 +114,7 @@ def parts_in(
     unit : int
         Parts begin at multiples of this number of elements.
     step : int
-        The caller needs one in so many units, from element 0 on.
+        The caller needs only every `step`-th unit, counted from element 0.
     """
     if isinstance(symbols, np.ndarray):
         yield start, symbols[start:stop]

@@ -34,10 +34,10 @@ _CUT = 9  # bits by which a histogram divides a bin
 _FEW = 4  # candidates are gathered if their number falls by at least this factor
 _WORD = 64  # elements that are compared at once
 _LAST = np.uint64(_WORD - 1)
-_LEAST_SAMPLED = 1 << 20  # elements of which a sample is faster than a histogram
+_LEAST_SAMPLED = 1 << 20  # elements from which on a sample takes less time than a histogram
 _RARE = 16  # elements for each of the largest, where the memory of more candidates matters little
 _RUNS, _RUN = 1 << 12, 8  # runs of neighbors in a sample, and elements of a run
-_SAFETY = 5  # standard deviations by which a sample may miss some of the k largest
+_SAFETY = 5  # standard deviations that a sample may err by before one of the k largest is missed
 _TABLES = 4  # equal neighbors would wait for each other's count
 
 _TILE = 1 << 10  # elements of a sum that are compared while they are in the cache
@@ -108,7 +108,7 @@ def guess(values: np.ndarray, k: int, update: ResidualUpdate | None = None) -> G
     """Return a level that a few more than k magnitudes probably exceed, from a sample.
 
     The result is None if there are too few values for a sample, if k is too large a share of them,
-    or if the sample tells nothing. With an update, the magnitudes are those of the sums.
+    or if the sample suggests no level. With an update, the magnitudes are those of the sums.
     """
     n = values.size
     if n < _LEAST_SAMPLED or not 0 < k <= n // _RARE:
