@@ -76,10 +76,7 @@ class TensorFile(Mapping[str, np.ndarray]):
         self._structure: FrameHeader | None = None
         self._headers: dict[str, FrameHeader] | None = None
         self._members: dict[int, list[Member]] = {}  # by the number of the frame that they share
-        self._own_frames: tuple[int, dict[str, Frame]] = (
-            0,
-            {},
-        )  # of the members that were last used
+        self._own_frames: dict[str, Frame] = {}  # of the members that were last used
         next(list_frames(self._data, limits))  # refuse another kind of file at once
 
     def headers(self) -> Mapping[str, FrameHeader]:
@@ -150,13 +147,13 @@ class TensorFile(Mapping[str, np.ndarray]):
         header = headers[name]
         if header.number not in self._members:
             return self._read(header)
-        number, frames = self._own_frames
-        if name not in frames or number != header.number:
+        frames = self._own_frames
+        if name not in frames:
             shared = self._read(header)
             with header.locate_errors():
                 own = own_frames(shared, self._members[header.number])
                 frames = {str(frame.name): frame for frame in own}
-            self._own_frames = header.number, frames
+            self._own_frames = frames
         return frames[name]
 
     def _read(self, header: FrameHeader) -> Frame:
