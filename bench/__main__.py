@@ -4,7 +4,9 @@ Every round times each row once, together with a memcpy and the row's stream twi
 in the speed of the host affects all of them; the ratios are those of the least times over rounds,
 which other programs on the host disturb least. A ratio above 1 is faster than the memcpy. The
 column "× base" is the row's time divided by that of the call that it extends: `encode` of gradient
-and residual together for error feedback, and ``decode(out=)`` for the other ways to decode.
+and residual together for error feedback, ``decode(out=)`` for the other ways to decode, and for
+sums `decode_add` of as many values in the cache. The stream twin of `Feedback.compress` reads and
+writes the bytes that error feedback must move.
 
 With ``--page``, the rows of codecs and sums also replace the tables of a page.
 """

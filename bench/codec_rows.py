@@ -9,13 +9,30 @@ import numpy as np
 from bench.kernel_rows import Row
 
 
+class Moved(NamedTuple):
+    """Bytes that error feedback must read and write for each value, without the payload."""
+
+    read: int
+    written: int
+
+
+# The gradient and the residual are read, and the new residual is written.
+_ONE_PASS = Moved(8, 4)
+# A codec whose scale depends on all values also writes the sum, and reads it again.
+_TWO_PASSES = Moved(12, 8)
+# So does one that corrects its scales by the codes; it also writes and reads the codes, and reads
+# the errors twice more.
+_THREE_PASSES = Moved(22, 9)
+
+
 class Goals(NamedTuple):
-    """Speed goals for the calls of a codec, relative to memcpy."""
+    """Speed goals for the calls of a codec, relative to memcpy, and what error feedback moves."""
 
     payload: float | None = None
     residual: float | None = None
     decode: float | None = None
     add: float | None = None
+    moved: Moved = _ONE_PASS
 
 
 _STEPS = 4  # after which a codec sends about as much in each step
@@ -23,40 +40,40 @@ _GOALS = {
     "mxnet-2bit": Goals(residual=1.1, decode=1.8, add=1.8),
     "mxnet-2bit:threshold=3,form=auto": Goals(),
     "mxnet-1bit": Goals(),
-    "sign": Goals(payload=1.6),
-    "sign:scale=none": Goals(payload=1.8),
-    "minmax": Goals(payload=0.9),
+    "sign": Goals(payload=1.6, moved=_TWO_PASSES),
+    "sign:scale=none": Goals(payload=1.8, moved=_TWO_PASSES),
+    "minmax": Goals(payload=0.9, moved=_TWO_PASSES),
     "minmax:bits=4,bucket=512": Goals(),
-    "minmax:rounding=stochastic": Goals(),
-    "terngrad": Goals(payload=0.42),
-    "terngrad:pack=terngrad": Goals(),
-    "terngrad:pack=base3": Goals(),
-    "qsgd:form=dense": Goals(payload=0.33, decode=0.95),
+    "minmax:rounding=stochastic": Goals(moved=_TWO_PASSES),
+    "terngrad": Goals(payload=0.42, moved=_TWO_PASSES),
+    "terngrad:pack=terngrad": Goals(moved=_TWO_PASSES),
+    "terngrad:pack=base3": Goals(moved=_TWO_PASSES),
+    "qsgd:form=dense": Goals(payload=0.33, decode=0.95, moved=_TWO_PASSES),
     "qsgd:form=dense,bucket=512": Goals(payload=0.33, decode=0.73),
-    "qsgd:form=sparse": Goals(payload=0.42),
+    "qsgd:form=sparse": Goals(payload=0.42, moved=_TWO_PASSES),
     "qsgd:bucket=512": Goals(),
     "qsgd:bucket=512,code=rice": Goals(),
     "qsgd:s=127,form=dense,bucket=512": Goals(),
-    "qsgd:s=4096,form=dense": Goals(),
+    "qsgd:s=4096,form=dense": Goals(moved=_TWO_PASSES),
     "qsgd:bucket=512,code=rans": Goals(),
-    "terngrad:pack=rans": Goals(),
+    "terngrad:pack=rans": Goals(moved=_TWO_PASSES),
     "dct8": Goals(),
     "dct8:layout=tiles": Goals(),
-    "minifloat": Goals(),
-    "minifloat:code=none": Goals(),
+    "minifloat": Goals(moved=_TWO_PASSES),
+    "minifloat:code=none": Goals(moved=_TWO_PASSES),
     "microscale": Goals(),
     "microscale:format=mxfp4": Goals(),
-    "microscale:format=nvfp4": Goals(),
-    "microscale:format=nvfp4,rounding=stochastic": Goals(),
+    "microscale:format=nvfp4": Goals(moved=_TWO_PASSES),
+    "microscale:format=nvfp4,rounding=stochastic": Goals(moved=_TWO_PASSES),
     "microscale:format=mxfp4,code=rans": Goals(),
     "blockwise": Goals(),
     "blockwise:kind=dynamic8,block=4096": Goals(),
     "blockwise:kind=fp8,block=4096": Goals(),
-    "blockwise:kind=uniform8": Goals(),
+    "blockwise:kind=uniform8": Goals(moved=_THREE_PASSES),
     "minifloat:scale=0.5,code=pair,table=3": Goals(decode=0.95),
-    "minifloat:format=e4m3,code=huffman": Goals(),
+    "minifloat:format=e4m3,code=huffman": Goals(moved=_TWO_PASSES),
     "ecsq:step=1": Goals(payload=0.09, decode=0.15),
-    "ecsq:nmse=0.02": Goals(),
+    "ecsq:nmse=0.02": Goals(moved=_TWO_PASSES),
     "sparseloco:k=2": Goals(),  # of the 64 elements of a tile of a vector
     "topk": Goals(),
     "topk:ratio=0.1,value=int8": Goals(),
@@ -148,6 +165,7 @@ def _calls(
         Row(
             f"{spec}: Feedback.compress",
             lambda: feedback.compress("x", x),
+            twins.stream(x.size, 8 * goals.moved.read, 8 * goals.moved.written),
             base=encode_corrected,
         ),
         Row(

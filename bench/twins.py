@@ -6,6 +6,7 @@ library.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -66,12 +67,13 @@ def dequantize(data, out, width, add):
                 values[i] = value
 
 
+@functools.cache  # so that rows share the memory
 def stream(n: int, read_bits: int, write_bits: int) -> Callable[[], None]:
     """Return a twin that reads and writes the given number of bits per element."""
     source = np.ones(max(n * read_bits // 64, 1), np.uint64)
     target = np.ones(max(n * write_bits // 64, 1), np.uint64)
     # Words per 64 elements, and as many accumulators.
-    lanes = np.zeros(64, np.uint64)
+    lanes = np.zeros(read_bits, np.uint64)
     return lambda: _stream(source, target, read_bits, write_bits, n // 64, lanes)
 
 
