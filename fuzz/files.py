@@ -9,12 +9,15 @@ import math
 import shutil
 import signal
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 from click.testing import CliRunner
 
 import gcodec
 from fuzz.promises import LIMITS, promise
+from fuzz.repair import repair
 from gcodec.cli.main import cli
 from gcodec.tensorfiles import structure
 from gcodec.tensorfiles.dumps import open_dump
@@ -106,6 +109,44 @@ def gcf(data: bytes) -> None:
             end -= frame.nbytes
             promise(math.prod(frame.shape) <= LIMITS.max_elements, "limits hold")
         promise(end == 0, "headers and frames tell the same ends")
+
+
+def message(data: bytes) -> None:
+    """Decode a message of many tensors whose checksums the target corrects first.
+
+    All ways to decode it agree, a file with these frames has the same tensors, and so has a
+    message that gcodec writes for them.
+    """
+    corrected, left = b"", data
+    while left:
+        frame = repair(left)
+        corrected, left = corrected + frame, left[len(frame) :]
+    try:
+        tensors = gcodec.decode_many(corrected, limits=LIMITS)
+    except gcodec.FormatError:
+        return
+    promise(sum(x.size for x in tensors.values()) <= LIMITS.max_elements, "limits hold")
+    out = {name: np.ones_like(x) for name, x in tensors.items()}
+    gcodec.decode_many(corrected, out=out)
+    again = gcodec.decode_many(gcodec.encode_many(tensors, "lossless"))
+    for other, way in ((out, "into arrays"), (again, "from another message")):
+        _promise_same(tensors, other, f"tensors that are read {way} are the same")
+    path = _scratch() / "message.gcf"
+    path.write_bytes(corrected)
+    if tensors and not any(name.startswith("\\") for name in tensors):
+        with gcodec.open(path, limits=LIMITS) as file:
+            promise(file.names() == list(tensors), "a file of these frames has the same names")
+            _promise_same(tensors, file, "a file of these frames has the same tensors")
+
+
+def _promise_same(
+    tensors: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray], what: str
+) -> None:
+    promise(tensors.keys() == others.keys(), what)
+    for name, x in tensors.items():
+        other = others[name]
+        same_kind = other.dtype == x.dtype and other.shape == x.shape
+        promise(same_kind and other.tobytes() == x.tobytes(), what)
 
 
 def command(data: bytes) -> None:

@@ -376,7 +376,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     function.__name__: function
     for function in (
         *(frame, repaired, stream, payload, roundtrip, words, seek, patch, decoders, spec),
-        *(differential, files.gcf, files.command),
+        *(differential, files.gcf, files.message, files.command),
         *(files.npy, files.npz, files.safetensors, files.pt, files.distcp, files.tree),
     )
 }

@@ -400,6 +400,21 @@ def test_damaged_messages_are_refused(message: bytes, error: type[Exception]) ->
         gcodec.decode_many(message)
 
 
+@pytest.mark.parametrize("members", ["", '[["w",[5]]]'])
+def test_errors_of_payloads_name_the_frame_and_the_offset_in_the_message(members: str) -> None:
+    listed = members_frame(members) if members else b""
+    name = None if members else "w"
+    frame = gcodec.Frame.from_bytes(gcodec.encode(np.ones(5, np.float32), "sign", name=name))
+    padded = frame.payload._replace(data=frame.payload.data | np.uint8(1))
+    damaged = gcodec.Frame(frame.codec, frame.dtype, frame.shape, padded, name).to_bytes()
+    before = NAMED + listed
+    number, title = (2, "") if members else (1, " 'w'")
+    match = f"^frame {number}{title}: a padding bit is not zero"
+    with pytest.raises(gcodec.Corrupt, match=match) as raised:
+        gcodec.decode_many(before + damaged)
+    assert raised.value.offset == len(before) + len(damaged) - 5  # a byte, and its checksum
+
+
 def test_any_cut_is_refused_or_shorter() -> None:
     message = Feedback("sign").compress_many(gradients(0))
     whole = gcodec.decode_many(message)

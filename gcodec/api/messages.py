@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 
-from gcodec.api.frames import encode, iter_frames
+from gcodec.api.frames import encode
 from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
 from gcodec.arrays.protocols import TensorLike
@@ -31,7 +31,7 @@ from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import MAX_TENSORS, NO_LIMITS, Limits
 from gcodec.policy import Policy, policy_of
 from gcodec.runtime import pool
-from gcodec.tensorfiles.frame_list import located, with_members
+from gcodec.tensorfiles.frame_list import read_frames, with_members
 from gcodec.wire.kinds import check_mapping
 from gcodec.wire.primitives import DTYPE_CODES, ITEMSIZE
 
@@ -259,11 +259,12 @@ def decode_many(
     """
     places = _Places.of(like, out)
     limits = NO_LIMITS if limits is None and places is not None else Limits.or_default(limits)
-    data = byte_view(message, "message")  # no path, which iter_frames would open
+    data = byte_view(message, "message")
     tensors: dict[str, Any] = {}
     elements = nbytes = 0
-    frames = iter_frames(data, limits=limits, key=key)
-    for number, frame, members in with_members(frames, lambda frame: frame):
+    stored_frames = read_frames(data, limits, key) if len(data) else iter(())
+    for number, stored, members in with_members(stored_frames, lambda stored: stored.frame):
+        frame = stored.frame
         elements, nbytes = elements + frame.size, nbytes + frame.size * ITEMSIZE[frame.dtype]
         limits.check("the message", elements, nbytes)
         if members is None and frame.name is None:
@@ -275,15 +276,14 @@ def decode_many(
             if name in tensors:
                 raise Corrupt(f"frame {number}: {name!r} occurs twice")
             tensors[name] = None
-        if members is None:
-            tensors[names[0]] = frame.decode() if places is None else places.take(frame)
-            continue
-        with located(f"frame {number}", default=None):
-            if places is None:
+        with stored.locate_errors():
+            if members is None:
+                tensors[names[0]] = frame.decode() if places is None else places.take(frame)
+            elif places is None:
                 tensors.update(cut(frame.decode(), members))
-                continue
-            for member in members:  # before memory for them is allocated
-                places.check(member, frame.dtype)
-            for own in own_frames(frame, members):
-                tensors[str(own.name)] = places.take(own)
+            else:
+                for member in members:  # before memory for them is allocated
+                    places.check(member, frame.dtype)
+                for own in own_frames(frame, members):
+                    tensors[str(own.name)] = places.take(own)
     return tensors

@@ -290,12 +290,14 @@ def _read_header(data: Any, start: int, number: int, limits: Limits) -> FrameHea
     return frame
 
 
-def read_frames(data: bytes, limits: Limits, key: bytes | None = None) -> Iterator[StoredFrame]:
-    """Read and verify the frames of a file one by one.
+def read_frames(
+    data: bytes | memoryview, limits: Limits, key: bytes | None = None
+) -> Iterator[StoredFrame]:
+    """Read and verify the frames of a file or a message one by one.
 
     Parameters
     ----------
-    data : bytes
+    data : bytes-like
         The file.
     limits : Limits
         Bounds on each tensor.
