@@ -406,13 +406,17 @@ def _add_shared(sums: dict[str, FrameSum], frames: Iterator[Frame], scale: float
         listed, frame = next(frames), next(frames)
         if listed.name != MEMBERS_NAME:
             raise Corrupt("it lacks the frames that several tensors share")
-        members, total = members_of(listed), np.zeros(frame.size, np.float32)
+        members = members_of(listed)
         check_shared(frame.name, frame.shape, members)
-        frame.decode_add(total, scale)
-        for name, values in cut(total, members):
+        own_sums = []
+        for name, shape in members:  # before memory for them is allocated
             own_sum = sums.pop(name, None)
-            if own_sum is None or own_sum.shape != values.shape:
+            if own_sum is None or own_sum.shape != shape:
                 raise Corrupt(f"a shared frame has {name!r}, which is not expected there")
+            own_sums.append(own_sum)
+        total = np.zeros(frame.size, np.float32)
+        frame.decode_add(total, scale)
+        for own_sum, (_, values) in zip(own_sums, cut(total, members), strict=True):
             own_sum.add_values(values.reshape(-1))
 
 

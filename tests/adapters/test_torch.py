@@ -374,6 +374,22 @@ def test_shared_frames_must_have_the_names_and_shapes_of_the_bucket() -> None:
         coder.average(parts(1, spec), [coder.encode(mine, 0), wrong])
 
 
+def test_shared_frames_of_other_sizes_take_no_memory() -> None:
+    """The frame states 2^42 elements, of which it sends one."""
+    coder, spec = shared_coders()[0], "minmax:bits=3"
+    mine = parts(1, spec)
+    message = BucketCoder(gcodec.Feedback(spec), 3, 1, Key(None), 200).encode(mine, 0)
+    kinds = sum(part.codec is not None for part in mine)
+    *others, _, _ = gcodec.iter_frames(message[kinds:])
+    shape, text = (1 << 42,), np.frombuffer(b'[["a",[4398046511104]]]', np.uint8)
+    one = gcodec.Frame.from_bytes(gcodec.encode(np.ones(1, np.float32), "topk:k=1,index=rice"))
+    listed = gcodec.encode(text, "raw", name="\\members")
+    vast = dataclasses.replace(one, shape=shape).to_bytes()
+    hostile = message[:kinds] + b"".join(frame.to_bytes() for frame in others) + listed + vast
+    with pytest.raises(Corrupt, match="a shared frame has 'a', which is not expected there"):
+        coder.average(parts(1, spec), [coder.encode(mine, 0), hostile])
+
+
 def test_tags_bind_messages_to_their_step_and_rank() -> None:
     pair, spec = shared_coders(key=b"secret"), "minmax:bits=3"
     messages = [coder.encode(parts(1, spec), 0) for coder in pair]
