@@ -1,6 +1,6 @@
 """Rows of the benchmark for the messages of other systems, next to PyTorch's own operators.
 
-`_CALLS` declares the rows of all peers. What a peer sends is a flat tensor, a matrix, the parts
+`CALLS` declares the rows of all peers. What a peer sends is a flat tensor, a matrix, the parts
 that BytePS cuts a tensor into, or new weights and their base.
 """
 
@@ -36,7 +36,7 @@ class Call(NamedTuple):
         What is encoded.
     both : mapping
         Keywords of both functions. A function gets the tensor, and returns the value.
-    encode, decode : mapping
+    encoding, decoding : mapping
         Keywords of one of them, likewise.
     """
 
@@ -44,8 +44,31 @@ class Call(NamedTuple):
     title: str = ""
     sent: Sent = "matrix"
     both: Mapping[str, Any] = {}
-    encode: Mapping[str, Any] = {}
-    decode: Mapping[str, Any] = {}
+    encoding: Mapping[str, Any] = {}
+    decoding: Mapping[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        """Name of the peer, and the title."""
+        return f"{self.peer} {self.title}".strip()
+
+    @property
+    def module(self) -> Any:
+        """The module of the peer."""
+        return importlib.import_module(f"gcodec.interop.{self.peer}")
+
+    def inputs(self, x: np.ndarray) -> tuple[Any, ...]:
+        """Return what is encoded for a tensor: the tensor, or new weights and their base."""
+        return _weights(x) if self.sent == "weights" else (x,)
+
+    def encode(self, inputs: tuple[Any, ...]) -> Any:
+        """Return the message for such inputs."""
+        return self.module.encode(*inputs, **_named({**self.both, **self.encoding}, inputs[0]))
+
+    def decode(self, message: Any, inputs: tuple[Any, ...]) -> Any:
+        """Decode a message for such inputs."""
+        keywords = _named({**self.both, **self.decoding}, inputs[0])
+        return self.module.decode(message, *inputs[1:], **keywords)
 
 
 def _shape(x: np.ndarray) -> tuple[int, ...]:
@@ -65,9 +88,9 @@ def _generator(x: np.ndarray) -> Any:
 _SHAPE: Mapping[str, Any] = {"shape": _shape}
 
 
-def _byteps(title: str, encode: Mapping[str, Any], **both: Any) -> Call:
+def _byteps(title: str, encoding: Mapping[str, Any], **both: Any) -> Call:
     compressor = title.split()[0]
-    return Call("byteps", title, "part", {"compressor": compressor, **both}, encode, _SHAPE)
+    return Call("byteps", title, "part", {"compressor": compressor, **both}, encoding, _SHAPE)
 
 
 def _caffe2(bits: int, scale_dtype: str) -> Call:
@@ -75,8 +98,8 @@ def _caffe2(bits: int, scale_dtype: str) -> Call:
     return Call("caffe2", f"{bits} bits, {scale_dtype}", both=both)
 
 
-_CALLS = (
-    *(Call("mxnet", t, "flat", {"type": t}, decode=_SHAPE) for t in ("2bit", "1bit")),
+CALLS = (
+    *(Call("mxnet", t, "flat", {"type": t}, decoding=_SHAPE) for t in ("2bit", "1bit")),
     _byteps("onebit", {"scaling": True}),
     _byteps("topk", {}, k=0.01),
     _byteps("randomk", {"seed": _generator}, k=0.01),
@@ -89,11 +112,11 @@ _CALLS = (
         for name in ("mxfp8e4m3", "mxfp8e5m2", "mxfp6e2m3", "mxfp6e3m2", "mxfp4", "nvfp4")
     ),
     *(
-        Call("bitsandbytes", kind, both={"kind": kind}, decode=_SHAPE)
+        Call("bitsandbytes", kind, both={"kind": kind}, decoding=_SHAPE)
         for kind in ("nf4", "fp4", "dynamic8")
     ),
     *(
-        Call("hivemind", name, encode={"compression": name})
+        Call("hivemind", name, encoding={"compression": name})
         for name in (
             *("NONE", "FLOAT16", "MEANSTD_16BIT"),
             *("UNIFORM_8BIT", "QUANTILE_8BIT", "BLOCKWISE_8BIT"),
@@ -103,14 +126,14 @@ _CALLS = (
         Call("deepspeed", f"{bits} bits", "flat", {"bits": bits}, {"groups": _groups})
         for bits in (8, 4)
     ),
-    Call("torchft", decode=_SHAPE),
-    Call("templar", decode=_SHAPE),
+    Call("torchft", decoding=_SHAPE),
+    Call("templar", decoding=_SHAPE),
     Call("demo"),
-    *(Call("psyche", value, encode={"value": value}) for value in ("full", "sign")),
+    *(Call("psyche", value, encoding={"value": value}) for value in ("full", "sign")),
     Call("panthalia"),
     Call("grail", sent="weights"),
-    *(Call("trl", index, "weights", encode={"index": index}) for index in ("gap", "raw")),
-    *(Call("nemo_rl", o, "weights", encode={"operation": o}) for o in ("xor", "overwrite")),
+    *(Call("trl", index, "weights", encoding={"index": index}) for index in ("gap", "raw")),
+    *(Call("nemo_rl", o, "weights", encoding={"operation": o}) for o in ("xor", "overwrite")),
 )
 
 
@@ -123,31 +146,23 @@ def interop_rows(x: np.ndarray) -> list[Row]:
         "part": np.array_split(x, -(-x.size // _PART)),
         "weights": [matrix],
     }
-    table = [row for call in _CALLS for row in _rows_of(call, tensors[call.sent])]
+    table = [row for call in CALLS for row in _rows_of(call, tensors[call.sent])]
     return [*table, *_torch(matrix)]
 
 
 def _rows_of(call: Call, tensors: list[np.ndarray]) -> list[Row]:
     """Return the rows of a call; nothing is encoded before a row runs."""
-    weights = functools.cache(lambda: _weights(tensors[0]))
+    inputs = functools.cache(lambda: [call.inputs(x) for x in tensors])
 
     def encode() -> list[Any]:
-        peer = importlib.import_module(f"gcodec.interop.{call.peer}")
-        if call.sent == "weights":
-            return [peer.encode(*weights(), **call.both, **call.encode)]
-        named = [_named({**call.both, **call.encode}, x) for x in tensors]
-        return [peer.encode(x, **names) for x, names in zip(tensors, named, strict=True)]
+        return [call.encode(each) for each in inputs()]
 
     messages = functools.cache(encode)
 
     def decode() -> list[Any]:
-        peer = importlib.import_module(f"gcodec.interop.{call.peer}")
-        if call.sent == "weights":
-            return [peer.decode(message, weights()[1]) for message in messages()]
-        named = [_named({**call.both, **call.decode}, x) for x in tensors]
-        return [peer.decode(m, **names) for m, names in zip(messages(), named, strict=True)]
+        return [call.decode(m, each) for m, each in zip(messages(), inputs(), strict=True)]
 
-    return _pair(f"{call.peer} {call.title}".strip(), encode, decode)
+    return _pair(call.name, encode, decode)
 
 
 def _named(keywords: Mapping[str, Any], x: np.ndarray) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from reference import patch as reference_patch
 
 import gcodec
-from fuzz import files, oracle
+from fuzz import files, objects, oracle
 from fuzz.decoders import agree, mutant
 from fuzz.promises import LIMITS, promise, same_bits
 from fuzz.repair import crc, repair
@@ -376,7 +376,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     function.__name__: function
     for function in (
         *(frame, repaired, stream, payload, roundtrip, words, seek, patch, decoders, spec),
-        *(differential, files.gcf, files.message, files.command),
+        *(differential, files.gcf, files.message, files.command, objects.interop),
         *(files.npy, files.npz, files.safetensors, files.pt, files.distcp, files.tree),
     )
 }

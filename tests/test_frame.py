@@ -180,6 +180,13 @@ def test_inputs_that_are_not_bytes(data: Any) -> None:
         gcodec.decode(io.BytesIO())  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3)])
+def test_empty_arrays_of_bytes_are_truncated_frames(shape: tuple[int, ...]) -> None:
+    with pytest.raises(gcodec.Truncated):
+        gcodec.decode(np.empty(shape, np.uint8))
+    assert gcodec.decode_many(np.empty(shape, np.uint8)) == {}  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize("path", ["GCF", "grads.gcf", Path("grads.gcf")])
 def test_path_in_place_of_bytes(path: Any) -> None:
     with pytest.raises(

@@ -510,7 +510,8 @@ def byte_view(data: BytesLike, name: str) -> memoryview:
     """
     buffer = byte_buffer(data, name)
     try:
-        return memoryview(buffer).cast("B")
+        view = memoryview(buffer)
+        return view.cast("B") if view.nbytes else memoryview(b"")  # Python casts no (3, 0)
     except (TypeError, ValueError) as error:
         text = f"{name} is of type {type(data).__name__}: must be bytes-like, in one block"
         advice = f"; pass {name}.read()" if hasattr(data, "read") else ""
