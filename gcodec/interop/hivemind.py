@@ -38,6 +38,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.protocols import BytesLike, TensorLike
 from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codecs.blockwise import Blockwise
@@ -298,6 +299,8 @@ def _decoded(message: _Message) -> np.ndarray:
         bits = numbers_of(buffer, f"<u{ITEMSIZE[message.dtype]}")
         return bits.view(dtype)
     check_size("the buffer", buffer.size, 2 * n)
+    if dtype == np.float32:
+        return convert.from_16_bits(numbers_of(buffer, "<u2"), "float16")
     return _converted(numbers_of(buffer, "<f2"), dtype)
 
 
@@ -330,18 +333,18 @@ def _written(
     requires_grad: bool,
 ) -> bytes:
     sizes = b"".join(map(leb128, shape))
-    out = [_tagged(1, buffer.tobytes()), _tagged(2, sizes)]
+    parts = [*_tagged(1, buffer), *_tagged(2, sizes)]
     if requires_grad:
-        out.append(bytes([3 << 3, 1]))
-    out.append(_tagged(4, dtype.encode()))
+        parts.append(bytes([3 << 3, 1]))
+    parts += _tagged(4, dtype.encode())
     if number := COMPRESSIONS.index(compression):
-        out.append(bytes([5 << 3, number]))
-    return b"".join(out)
+        parts.append(bytes([5 << 3, number]))
+    return joined(parts)
 
 
-def _tagged(field: int, data: bytes) -> bytes:
-    """Return a field of bytes, or nothing for no bytes."""
-    return bytes([field << 3 | _BYTES]) + leb128(len(data)) + data if data else b""
+def _tagged(field: int, data: bytes | np.ndarray) -> list[bytes | np.ndarray]:
+    """Return the parts of a field of bytes; none for no bytes."""
+    return [bytes([field << 3 | _BYTES]) + leb128(len(data)), data] if len(data) else []
 
 
 def _read(message: BytesLike, limits: Limits | None) -> _Message:

@@ -161,7 +161,7 @@ def ascending_order(positions: np.ndarray, size: int, piece: str) -> np.ndarray:
 def numbers_of(data: np.ndarray, dtype: str) -> np.ndarray:
     """Return little-endian numbers, given their bytes, in native byte order."""
     kind = np.dtype(dtype)
-    return np.frombuffer(data.tobytes(), kind).astype(kind.newbyteorder("="))
+    return np.ascontiguousarray(data).reshape(-1).view(kind).astype(kind.newbyteorder("="))
 
 
 def size_error(message: str, size: int, expected: int, offset: int | None = None) -> FormatError:
