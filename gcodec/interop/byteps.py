@@ -70,7 +70,7 @@ from gcodec.kernels.bits import signs
 from gcodec.kernels.numeric.reduce import all_finite, float_of_bits, max_abs_bits
 from gcodec.kernels.quantize import byteps as kernels
 from gcodec.limits import Limits
-from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import check_choice, check_flag, check_integer, check_number
 
 Compressor = Literal["onebit", "topk", "randomk", "dithering"]
@@ -249,7 +249,7 @@ def decode(
     if compressor == "onebit":
         out = Sign().dequantize(_read_onebit(packed, n), n)
     elif compressor == "dithering":
-        out = empty_beside(n, np.float32, None)
+        out = result_beside(n, np.float32, None)
         _decode_dithering(packed, _levels(k, partition), partition == "natural", out)
     else:
         positions, values = _read_pairs(packed, n, compressor, k)

@@ -51,7 +51,7 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.interop.objects import host_tensor, object_bytes, size_error
 from gcodec.kernels.quantize import fused_rows
 from gcodec.limits import Limits
-from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import check_choice, check_integer
 
 ScaleDtype = Literal["float32", "float16"]
@@ -171,7 +171,7 @@ def decode(
     shape = (*array.shape[:-1], columns)
     n = math.prod(shape)
     limits.check("the matrix", n, 4 * n)
-    out = empty_beside(n, np.float32, None)
+    out = result_beside(n, np.float32, None)
     data = np.ascontiguousarray(array).reshape(-1)
     fused_rows.dequantize(data, columns, bits, half, out)
     return out.reshape(shape)

@@ -47,7 +47,7 @@ from gcodec.interop.objects import (
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.limits import Limits
-from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Sizes, check_integer
 
 _MAX_CHUNK = 2**24  # elements
@@ -189,7 +189,7 @@ def decode(
     levels = np.take_along_axis(levels, order, axis=1).astype(np.float32)
     with np.errstate(over="ignore", under="ignore"):
         coefficients = (levels + np.float32(128)) * scales[:, None] + lowest[:, None]
-    out = empty_beside(n, np.float32, None)
+    out = result_beside(n, np.float32, None)
     starts = np.arange(0, positions.size + 1, k) if k else np.zeros(count + 1, np.int64)
     flat = positions.reshape(-1).astype(np.int32)
     transform.restore(starts, flat, coefficients.reshape(-1), layout, out, _basis)

@@ -27,7 +27,7 @@ from gcodec.interop.objects import (
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.limits import Limits
-from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import check_integer
 from gcodec.wire.primitives import FLOATS, MAX_NDIM
 
@@ -163,7 +163,7 @@ def restored(coefficients: Coefficients, dtype: str, limits: Limits | None) -> n
     check_dtype(dtype)
     positions, values, shape = ascending(coefficients)
     layout = _layout(shape)
-    out = empty_beside(math.prod(shape), np.float32, None)
+    out = result_beside(math.prod(shape), np.float32, None)
     starts = np.arange(layout.count + 1, dtype=np.int64) * positions.shape[1]
     transform.restore(starts, positions.reshape(-1), values.reshape(-1), layout, out)
     if not all_finite(out):

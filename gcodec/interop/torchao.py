@@ -54,7 +54,7 @@ from gcodec.kernels.quantize import microscale
 from gcodec.kernels.quantize.block_format import FORMATS, RULES, BlockFormat
 from gcodec.limits import Limits
 from gcodec.payload import Payload
-from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import check_choice
 
 _FORMATS = tuple(name for name in FORMATS if name != "mxint8")
@@ -166,7 +166,7 @@ def decode(
     check_dtype(dtype)
     fmt = BlockFormat.of(_codec(format, scale, None).format)
     scales, data, shape, tensor_scale = _checked(arrays, fmt, limits)
-    values = empty_beside(math.prod(shape), np.float32, None)
+    values = result_beside(math.prod(shape), np.float32, None)
     microscale.dequantize(scales, data, fmt, tensor_scale, values)
     return result_of(values, dtype, shape, limits)
 
