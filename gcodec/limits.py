@@ -139,5 +139,8 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 """Limits where the caller passes none, and only the bytes state the size."""
 
+WORK_LIMITS = Limits(MOST, MOST)
+"""Limits where the caller's own arrays bound the memory, so that only the work needs a bound."""
+
 NO_LIMITS = Limits(MOST, MOST, max_products=1 << 62)
-"""Limits for frames of this process, and where the caller's own arrays bound the memory."""
+"""Limits for frames of this process and of its group of workers."""

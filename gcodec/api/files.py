@@ -17,7 +17,7 @@ from gcodec.errors import FormatError, ParameterError
 from gcodec.feedback import derive_seed
 from gcodec.frame import check_key
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.limits import MAX_TENSORS, NO_LIMITS, Limits
+from gcodec.limits import MAX_TENSORS, WORK_LIMITS, Limits
 from gcodec.payload import MissedTarget
 from gcodec.policy import Policy, policy_of
 from gcodec.tensorfiles import structure
@@ -175,7 +175,7 @@ def load_file(
     [array([ 1.25, -1.25], dtype=float32), 3]
     """
     if like is not None and limits is None:
-        limits = NO_LIMITS
+        limits = WORK_LIMITS
     with open(path, limits=limits, key=key) as file, _errors_naming(path):
         return file.load(like)
 

@@ -19,7 +19,7 @@ from gcodec.errors import ParameterError
 from gcodec.frame import Frame, FrameLike, FrameSum, check_key
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import max_abs_bits
-from gcodec.limits import NO_LIMITS, Limits
+from gcodec.limits import WORK_LIMITS, Limits
 from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
 from gcodec.runtime import jit, kernel_cache
@@ -224,8 +224,8 @@ def decode(
         Array of the frame's shape and dtype that receives the result. Arrays of JAX, TensorFlow
         and MLX cannot be written to. The contents are undefined after a `FormatError`.
     limits : Limits, optional
-        Bounds on the memory that the frame may make this call allocate. Default: ``Limits()``, or
-        none if `like` or `out` fixes the shape.
+        Bounds on the memory and the work that the frame may cost this call. Default: ``Limits()``,
+        of which only ``max_products`` applies if `like` or `out` fixes the shape.
     key : bytes, optional
         Key of the frame's tag. A frame without a tag of this key is refused.
 
@@ -363,7 +363,7 @@ def decode_add(
     scale : float
         Factor, rounded to float32. The product with each decoded value is rounded to float32, too.
     limits, key
-        See `decode`. Default limits: none.
+        See `decode`; `acc` fixes the shape.
 
     Raises
     ------
@@ -550,7 +550,7 @@ def _receive(data: FrameLike, limits: Limits | None, key: bytes | None, is_bound
         kind = type(data).__name__
         raise TypeError(f"frame is of type {kind}: must be bytes; gcodec.load_file reads a file")
     if limits is None and is_bounded:
-        limits = NO_LIMITS
+        limits = WORK_LIMITS
     return Frame.of(data, limits=limits, key=key)
 
 

@@ -28,7 +28,7 @@ from gcodec.frame import (
     shared_frames,
 )
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.limits import MAX_TENSORS, NO_LIMITS, Limits
+from gcodec.limits import MAX_TENSORS, WORK_LIMITS, Limits
 from gcodec.policy import Policy, policy_of
 from gcodec.runtime import pool
 from gcodec.tensorfiles.frame_list import read_frames, with_members
@@ -229,8 +229,8 @@ def decode_many(
         tensor of the message must have one, and other arrays remain as they are. After an error,
         some may be overwritten.
     limits : Limits, optional
-        Bounds on each tensor, and on the sum of all. Default: ``Limits()``; with `like` or `out`,
-        their arrays are the bounds.
+        Bounds on each tensor, and on the sum of all. Default: ``Limits()``, of which only
+        ``max_products`` applies with `like` or `out`, as their arrays are the other bounds.
     key : bytes, optional
         Key of the frames' tags. A frame without a tag of this key is refused.
 
@@ -258,7 +258,7 @@ def decode_many(
     {'a': (2,), 'b': (1, 2)}
     """
     places = _Places.of(like, out)
-    limits = NO_LIMITS if limits is None and places is not None else Limits.or_default(limits)
+    limits = WORK_LIMITS if limits is None and places is not None else Limits.or_default(limits)
     data = byte_view(message, "message")
     tensors: dict[str, Any] = {}
     elements = nbytes = 0

@@ -353,6 +353,25 @@ def test_frames_beyond_the_limit_of_products_are_refused() -> None:
         gcodec.Limits(max_products=0)
 
 
+@pytest.mark.parametrize("argument", ["out", "like", "acc", "sum", "many"])
+def test_work_is_bounded_where_arrays_of_the_caller_bound_the_memory(argument: str) -> None:
+    """The header alone states 2^37 products, which take tens of seconds."""
+    small = gcodec.Frame.from_bytes(gcodec.encode(matrix_of(40, 50), "lowrank:rank=3,step=0.5"))
+    codec = small.codec.replaced(rank=2048)
+    payload, shape = small.payload._replace(codec=codec), (1 << 13, 1 << 13)
+    data = gcodec.Frame(codec, "float32", shape, payload, "x").to_bytes()
+    array = np.empty(shape, np.float32)  # whose pages nothing touches
+    calls = {
+        "out": lambda: gcodec.decode(data, out=array),
+        "like": lambda: gcodec.decode(data, like=array),
+        "acc": lambda: gcodec.decode_add(data, array),
+        "sum": lambda: gcodec.decode_sum([data], out=array),
+        "many": lambda: gcodec.decode_many(data, out={"x": array}),
+    }
+    with pytest.raises(gcodec.LimitExceeded, match="needs 137438953472 products"):
+        calls[argument]()
+
+
 def test_ranges_and_sums_equal_the_decoded_tensor() -> None:
     for x, spec in (
         (matrix_of(30, 41), "lowrank"),
