@@ -532,8 +532,11 @@ class DiLoCo:
         largest = max((tensor.numel() for tensor in self._outer.values()), default=0)
         most = max(8 * largest, 1 << 24)  # bytes of a tensor
         limits = Limits(max_elements=most, max_bytes=most)
-        frames = iter_frames(message, limits=limits, key=key)
-        arrays = {frame.name: frame.decode() for frame in frames}
+        arrays = {}
+        for frame in iter_frames(message, limits=limits, key=key):
+            if frame.codec.name != "raw":  # other codecs may state any number of values
+                raise Corrupt(f"the state of another worker: {frame.name!r} is not sent raw")
+            arrays[frame.name] = frame.decode()
         try:
             header = json.loads(arrays["header"].tobytes())
             tensors = {

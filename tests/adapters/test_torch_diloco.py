@@ -439,6 +439,18 @@ def test_damaged_state_is_refused(damage: Callable[..., None], message: str) -> 
     assert message in run(2, worker)[1]
 
 
+def test_state_in_frames_of_other_codecs_is_refused() -> None:
+    """Such frames may have many more values than bytes."""
+
+    def worker(communicator: Any) -> None:
+        own = Worker(communicator)
+        frame = gcodec.encode(np.zeros(1 << 20, np.float32), "topk:k=1", name="header")
+        with pytest.raises(gcodec.Corrupt, match="another worker: 'header' is not sent raw"):
+            own.diloco._load_state_message(frame, None, "")
+
+    run(1, worker)
+
+
 def test_damaged_state_is_not_passed_on() -> None:
     """A worker that has received it is the lowest rank of the next group."""
     first, second = workers = run(2, Worker)
