@@ -615,7 +615,12 @@ def _arrays_of(content: RecordDict) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _to_numpy(record: ArrayRecord) -> dict[str, np.ndarray]:
-    return {name: array.numpy() for name, array in record.items()}
+    arrays = {name: array.numpy() for name, array in record.items()}
+    for name, array in arrays.items():
+        if array.dtype.kind == "V":  # NumPy's file format keeps no dtypes of other libraries
+            lost = f"{name!r} is of dtype {record[name].dtype}, which Flower does not keep"
+            raise TypeError(f"{lost}: convert it to float32")
+    return arrays
 
 
 def _to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from gcodec.errors import ParameterError
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch, fetch_later
 from gcodec.runtime.device import beside, device_of, host
@@ -136,6 +137,10 @@ class Payload(NamedTuple):
         `gcodec.runtime.deferred`.
         """
         if type(self.data) is np.ndarray and not self._deferred():
+            nbytes = -(-self.nbits // 8)
+            if self.data.dtype != np.uint8 or self.data.size != nbytes:
+                facts = f"{self.data.size} elements of {self.data.dtype} for {self.nbits} bits"
+                raise ParameterError(f"payload.data: has {facts}: must have {nbytes} of uint8")
             return self
         return Selection([self]).resolved(with_data=with_data)
 

@@ -426,17 +426,32 @@ def test_codecs_without_error_apply_the_policy_for_nonfinite_values(grouped: boo
             return gcodec.decode(one.compress("w", x))
         return gcodec.decode_many(one.compress_many({"v": fine, "w": x}))["w"]
 
-    refusing = Feedback("lossless")
-    step(refusing, fine)
-    before = state_of(refusing)
-    with pytest.raises(ParameterError, match="grad of 'w' holds 2 NaN or Inf"):
-        step(refusing, wrong)
-    assert state_of(refusing) == before
-    replacing, passing = (Feedback("lossless", nonfinite=n) for n in ("zero", "propagate"))
-    assert gs.same_bits(step(replacing, wrong), np.array([0, -0.0, 0], np.float32))
-    assert gs.same_bits(step(passing, wrong), wrong)
-    for one in (replacing, passing):
+    refusing, rest = Feedback("topk:ratio=1"), Feedback("sign")
+    for one, before in ((refusing, fine), (rest, np.array([3.0, 1.0, -1.0], np.float32))):
+        step(one, before)
+    rest.codec = gcodec.parse("lossless")  # which sends the residual of `sign` first
+    for one in (refusing, rest):
+        before = state_of(one)
+        with pytest.raises(ParameterError, match="grad of 'w' holds 2 NaN or Inf"):
+            step(one, wrong)
+        assert state_of(one) == before
+    for policy in ("zero", "propagate", "raise"):  # as `gcodec.encode` does
+        one = Feedback("lossless", nonfinite=policy)  # type: ignore[arg-type]
+        expected = np.array([0, -0.0, 0], np.float32) if policy == "zero" else wrong
+        assert gs.same_bits(step(one, wrong), expected)
         assert gs.same_bits(step(one, fine), fine)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_lossless_keeps_the_bits_of_nan(dtype: str) -> None:
+    kind = gs.DTYPES[dtype]
+    bits = np.arange(1 << 10).astype(f"u{np.dtype(kind).itemsize}")
+    bits |= np.array(np.inf, kind).view(bits.dtype)  # signaling NaN among them
+    feedback = Feedback("lossless")
+    for _ in range(2):
+        decoded = gcodec.decode(feedback.compress("w", bits.view(kind)))
+        assert np.array_equal(decoded.view(bits.dtype), bits)
+    assert not feedback.residual("w").any()
 
 
 def test_transaction_quantizes_no_tensor_of_a_codec_without_error(monkeypatch: Any) -> None:
@@ -626,8 +641,9 @@ def test_refused_step_changes_nothing(codec: gcodec.Codec) -> None:
         one.compress("w", G)
     bad = G.copy()
     bad[1, 3] = np.nan
-    refused_step(feedback, "w", bad, ParameterError, "NaN or Inf")
-    refused_step(feedback, "new", bad, ParameterError, "NaN or Inf")
+    if not codec.keeps_every_bit:
+        refused_step(feedback, "w", bad, ParameterError, "NaN or Inf")
+        refused_step(feedback, "new", bad, ParameterError, "NaN or Inf")
     refused_step(feedback, "w", G.reshape(-1), ParameterError, "shape")
     refused_step(feedback, "w", G[:2], ParameterError, "shape")
     refused_step(feedback, "w", G.astype(np.int32), TypeError, "grad has dtype")

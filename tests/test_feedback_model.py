@@ -59,6 +59,7 @@ class Model:
         if not is_exact:
             v = v + np.float32(self.decay) * before.residual
         passes = self.nonfinite == "propagate" and not codec.refuses_nonfinite
+        passes |= is_exact and is_lossless
         if not (passes or np.isfinite(v).all()):
             raise ParameterError("NaN or Inf")
         seed = derive_seed(5, name=title, step=before.step, rank=2)

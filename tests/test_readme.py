@@ -120,6 +120,7 @@ def run_python(page: str) -> None:
         "docs/patch.md",
         "docs/inspect.md",
         "docs/training.md",
+        "docs/dissect.md",
         "docs/codecs.md",
         "docs/federated.md",
         "docs/files.md",

@@ -106,9 +106,20 @@ def all_settings(budget: Budget | None = None) -> tuple[Codec, ...]:
 
 
 def try_all(sample: Sample, codecs: Sequence[Codec], budget: Budget) -> list[Trial]:
-    """Return the trials of ``raw``, and of all codecs within `Budget.most_error`, in order."""
-    trials = (attempt(sample, codec, _wanted(codec, budget)) for codec in codecs)
-    return [trial for trial in trials if isinstance(trial, Trial)]
+    """Return the trials of ``raw``, and of all codecs within `Budget.most_error`, in order.
+
+    If none of them is within the budget, as on a tensor of few values, whose header outweighs its
+    payload, then all settings are tried, and those within the budget follow.
+    """
+    attempts = [attempt(sample, codec, _wanted(codec, budget)) for codec in codecs]
+    trials = [trial for trial in attempts if isinstance(trial, Trial)]
+    if not any(budget.allows(trial.bits, trial.error) for trial in trials):
+        others = (
+            attempt(sample, codec, lambda error, bits: budget.allows(bits, error))
+            for codec in all_settings(budget)
+        )
+        trials += [t for t in others if isinstance(t, Trial) and budget.allows(t.bits, t.error)]
+    return trials
 
 
 def probe(

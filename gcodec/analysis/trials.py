@@ -6,15 +6,19 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import numpy as np
+
 from gcodec.analysis import stats
 from gcodec.analysis.bounds import least_bits, least_error
 from gcodec.analysis.samples import Sample
 from gcodec.arrays.nonfinite import with_policy
 from gcodec.arrays.source import inspect, outlet
-from gcodec.codec import Codec
+from gcodec.codec import Codec, Payload
+from gcodec.codecs.raw import Raw
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
 
+_NOTHING = Payload(Raw(), {}, np.empty(0, np.uint8), 0)  # the header of every frame is as large
 _UNWANTED = "other codecs have a smaller error or fewer bits"
 
 
@@ -100,6 +104,9 @@ def attempt(
                 tensor = with_policy(tensor, "raise")
             bound = codec._bound_to(tensor)
             bits = least_bits(bound, values.size)
+            if values.size:
+                empty = Frame(_NOTHING.codec, tensor.dtype, tensor.shape, _NOTHING, sample.name)
+                bits += 8 * empty.nbytes / values.size
             if not is_wanted(least_error(bound, tensor.values), bits):
                 return _UNWANTED
             flat, symbols = bound._try(tensor.values, sample.seed)

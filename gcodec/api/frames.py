@@ -479,7 +479,10 @@ def decode_sum(
     read = [added.apart(frame) for frame in read]
     for index, (frame, factor) in enumerate(zip(read, scales, strict=True)):
         with located(f"frame {index}", default=None):
-            added.add(frame, factor)
+            try:
+                added.add(frame, factor)
+            except ParameterError as error:  # such as another shape
+                raise ParameterError(f"frame {index}: {error}") from None
     added.finish()
     return total
 

@@ -424,7 +424,7 @@ def advice_for(x: object, name: str) -> str:
     if hasattr(type(x), "__members__"):  # an enumeration
         return f"; use its value, as in {name}.value"
     if hasattr(x, "state_dict"):
-        return f"; gcodec.save_file stores {name}.state_dict()"
+        return f"; its arrays are in {name}.state_dict()"
     for method in ("toarray", "todense"):  # sparse matrices
         if hasattr(x, method):
             return f"; convert it first, as in {name}.{method}()"

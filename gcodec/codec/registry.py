@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -103,7 +104,7 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     id : int
         Number in frames, from 192 to 255; the other numbers are those of public codecs.
     name : str
-        Lower-case name in specs.
+        Name in specs: lower-case letters, digits, ``-`` and ``_``; not ``auto``.
 
     Returns
     -------
@@ -113,7 +114,7 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     Raises
     ------
     ParameterError
-        If the id or the name is taken, or the id is not from 192 to 255.
+        If the id or the name is taken, the id is not from 192 to 255, or the name is invalid.
     TypeError
         If the class does not inherit from `Codec`.
 
@@ -131,6 +132,8 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     def decorate(cls: _C) -> _C:
         if not issubclass(cls, Codec):
             raise TypeError(f"{cls.__name__} is no subclass of gcodec.Codec: must be a codec")
+        if not re.fullmatch("(?!auto$)[a-z0-9][a-z0-9_-]*", name):
+            raise ParameterError.of("name", name, "lower-case letters, digits, - and _, not auto")
         importlib.import_module("gcodec.codecs")  # which provides those of gcodec
         for other in _registry.values():
             if (other.id == id or other.name == name) and not is_same(other, cls):

@@ -174,7 +174,8 @@ class Feedback:
         Rank of this worker.
     nonfinite : {"raise", "zero", "propagate"}
         Policy for NaN and Inf: raise `ParameterError` and change nothing, replace them by 0, or
-        pass them to the codec.
+        pass them to the codec. Under ``"raise"``, ``lossless`` accepts them as in `gcodec.encode`,
+        unless it also has to send the residual of another codec.
     track : bool
         Whether to record the norms that `l1_norms` returns, which takes a pass over each gradient.
 
@@ -524,7 +525,8 @@ class Feedback:
             if self.nonfinite == "zero":
                 patterns = step.patterns and with_policy(step.patterns, "zero")
                 return step._replace(tensor=with_policy(tensor, "zero"), patterns=patterns)
-            check_top(max_abs_bits(tensor.values), tensor.values, step.title)
+            if not step.codec.keeps_every_bit:
+                check_top(max_abs_bits(tensor.values), tensor.values, step.title)
             return step
         if self.nonfinite == "zero":
             on_host = device_of(residual) is None

@@ -47,7 +47,7 @@ def read_state(state: Mapping[str, object]) -> Tensors:
     priors: dict[str, np.ndarray] = {}
     allowed = "residual:NAME of float32, step:NAME of an integer, or prior:NAME of bytes"
     if not isinstance(state, Mapping) or not all(isinstance(key, str) for key in state):
-        raise ParameterError.of("state", repr(state), allowed)
+        raise ParameterError.of("state", state, allowed)
     for key, value in state.items():
         try:
             array = np.asarray(value)

@@ -472,6 +472,27 @@ def test_new_arrays_of_a_reply_are_finite(dtype: str) -> None:
     assert grid.dropped == [(1, "'new/x' contains NaN or Inf")]
 
 
+@pytest.mark.parametrize("by_server", [False, True])
+def test_dtypes_that_flower_does_not_keep_are_named(by_server: bool) -> None:
+    half = ArrayRecord({"weight": Array(np.ones((40, 30), ml_dtypes.bfloat16))})
+
+    def work(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"arrays": half}), reply_to=message)
+
+    app = ClientApp(mods=[gcodec.flower.FrameMod("sign")])
+    app.train()(work)
+    grid = gcodec.flower.FrameGrid(LocalGrid(app, 1))
+    sent = half if by_server else ArrayRecord({"weight": Array(START["weight"])})
+    message = Message(RecordDict({"arrays": sent, "config": ConfigRecord()}), 1, "train")
+    text = "'weight' is of dtype bfloat16, which Flower does not keep: convert it to float32"
+    if by_server:
+        with pytest.raises(TypeError, match=text):
+            grid.send_and_receive([message])
+        return
+    [reply] = grid.send_and_receive([message])
+    assert reply.error.reason == f"gcodec.flower: the client's reply: {text}"
+
+
 @pytest.mark.parametrize(("count", "is_dropped"), [(1, False), (2, True)])
 def test_new_arrays_of_a_reply_are_bounded_together(count: int, is_dropped: bool) -> None:
     """A short frame may contain a large array, and a reply to an evaluation may have many."""

@@ -12,7 +12,7 @@ from sweeps import LONG, in_turn, thinned
 import gcodec
 from gcodec.analysis import stats
 from gcodec.analysis.bounds import least_bits, least_error
-from gcodec.analysis.candidates import Budget, all_settings, probe, shortlist
+from gcodec.analysis.candidates import Budget, all_settings, probe, shortlist, try_all
 from gcodec.analysis.samples import Sample
 from gcodec.analysis.trials import Trial, attempt, joint_rms
 from gcodec.wire.seek import MIN_ELEMENTS
@@ -129,3 +129,21 @@ def test_joint_rms_is_that_of_all_values():
     assert joint_rms(parts) == pytest.approx(np.sqrt((3 * 4 + 5 * 0.25) / 8), rel=1e-15)
     assert joint_rms([(40, 1e308), (10, 1e308)]) == pytest.approx(1e308, rel=1e-15)
     assert joint_rms([(7, 0.1)]) == 0.1 and joint_rms([]) == 0
+
+
+def test_all_settings_are_tried_where_no_candidate_is_within_the_budget() -> None:
+    sample = sample_of(TENSORS["vector"])
+    candidates = [gcodec.parse(spec) for spec in ("raw", "minmax")]
+    trials = try_all(sample, candidates, Budget(max_bits=6))
+    assert {"sign", "terngrad"} <= {str(trial.codec) for trial in trials if trial.bits <= 6}
+    assert [trial.codec for trial in trials if trial.bits > 6] == candidates
+    for budget in (Budget(max_bits=14), Budget(max_bits=3)):  # minmax is; no header is
+        assert [trial.codec for trial in try_all(sample, candidates, budget)] == candidates
+
+
+def test_bits_that_are_known_before_a_trial_contain_the_header() -> None:
+    bits: list[float] = []
+    for codec in all_settings():
+        attempt(sample_of(TENSORS["one"]), codec, lambda error, least: bits.append(least))
+    header = 8 * (len(gcodec.encode(TENSORS["one"], "raw", name="name")) - 4)
+    assert len(bits) > 200 and min(bits) == header

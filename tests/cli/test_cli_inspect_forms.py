@@ -220,6 +220,15 @@ def test_large_file_of_frames_is_listed_by_headers(tmp_path):
     assert "frame 39: the bytes end too early" in run("inspect", path, code=1).stderr
 
 
+@pytest.mark.parametrize("option", ["--codec=sign", "--max-nmse=0.1", "--max-bits=2"])
+def test_note_that_no_codec_is_tried_on_frames(tmp_path, option):
+    path = tmp_path / "w.gcf"
+    path.write_bytes(gcodec.encode(np.ones(9, np.float32), "sign", name="w"))
+    note = "no codec was tried on frames; gcodec decode makes a dump"
+    assert note in run("inspect", path, option).stderr
+    assert note not in run("inspect", path, "--top=1").stderr
+
+
 def test_oversized_header_is_refused(tmp_path):
     path = tmp_path / "hostile.gcf"
     with open(path, "wb") as file:

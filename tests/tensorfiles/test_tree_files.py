@@ -482,9 +482,9 @@ def test_errors_name_the_way_for_other_objects(tmp_path: Path) -> None:
         gcodec.encode({"a": array(1)}, "raw")
     with pytest.raises(TypeError, match="save_file stores trees of arrays"):
         gcodec.encode([array(1)], "raw")
-    with pytest.raises(TypeError, match=r"save_file stores x\.state_dict\(\)"):
+    with pytest.raises(TypeError, match=r"; its arrays are in x\.state_dict\(\)"):
         gcodec.encode(torch.nn.Linear(2, 2), "raw")
-    with pytest.raises(TypeError, match=r"save_file stores tree\.state_dict\(\)"):
+    with pytest.raises(TypeError, match=r"; its arrays are in tree\.state_dict\(\)"):
         gcodec.save_file(torch.nn.Linear(2, 2), tmp_path / "x.gcf", "raw")
     with pytest.raises(TypeError, match="asarray"):
         gcodec.encode(1.5, "raw")

@@ -20,6 +20,7 @@ from gcodec import Codec, ParameterError
 from gcodec import codecs as codec_classes
 from gcodec.codec import register, registry
 from gcodec.errors import Corrupt, Unsupported, suggestion
+from gcodec.payload import Payload
 from gcodec.wire.kinds import Choice, Float32, Integer, Kind, Sizes, binary32
 from gcodec.wire.params import param
 from gcodec.wire.primitives import Reader
@@ -373,6 +374,46 @@ def test_ids_and_names_are_unique(number: Any, name: str) -> None:
             pass
 
     assert "new" not in gcodec.codecs()
+
+
+@pytest.mark.parametrize("name", ["", "auto", "a:b", "a,b", "a=b", "a b", "Mine", "-a", "ä"])
+def test_names_that_no_spec_can_have_are_refused(name: str) -> None:
+    with pytest.raises(ParameterError, match=r"^name="):
+        register(id=200, name=name)(type("Other", (Codec,), {}))
+    assert name not in gcodec.codecs()
+
+
+@pytest.mark.parametrize(
+    ("data", "nbits", "text"),
+    [
+        (np.zeros(5, np.uint8), 32, "5 elements of uint8 for 32 bits"),
+        (np.zeros(4, np.uint8), 33, "4 elements of uint8 for 33 bits"),
+        (np.zeros((2, 2), np.uint8), 33, "4 elements of uint8 for 33 bits"),
+        (np.zeros(4, np.float32), 32, "4 elements of float32 for 32 bits"),
+    ],
+)
+def test_bytes_of_a_user_defined_codec_fit_its_bits(
+    data: np.ndarray, nbits: int, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gcodec.codecs()
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+
+    @register(id=200, name="mine")
+    class Mine(Codec):
+        def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> tuple[()]:
+            return ()
+
+        def _pack(self, symbols: tuple[()]) -> Payload:
+            return Payload(self, {}, data, nbits)
+
+    x = np.ones(4, np.float32)
+    for call in (
+        lambda: gcodec.encode(x, "mine"),
+        lambda: Mine().encode(x),
+        lambda: Mine().pack(()),
+    ):
+        with pytest.raises(ParameterError, match=f"^payload.data: has {text}: must have . of"):
+            call()
 
 
 def test_a_user_defined_codec(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,12 +23,21 @@ class FrameView(View[dict[str, Any]]):
         Size of the file.
     frames : list of FrameHeader
         Headers of the frames.
+    tries_codecs : bool
+        Whether the options ask for trials of codecs, which need a dump.
     """
 
     all_columns = "--width N or --json"
 
-    def __init__(self, path: Path, title: str, nbytes: int, frames: list[FrameHeader]) -> None:
-        self.path, self.title = path, title
+    def __init__(
+        self,
+        path: Path,
+        title: str,
+        nbytes: int,
+        frames: list[FrameHeader],
+        tries_codecs: bool,
+    ) -> None:
+        self.path, self.title, self._tries_codecs = path, title, tries_codecs
         self.rows = [_frame_row(frame) for frame in frames]
         self._nbytes, self._total = nbytes, _frame_bytes(frames)
         self.orders = {
@@ -50,9 +59,12 @@ class FrameView(View[dict[str, Any]]):
         return Table(columns, self.rows, self._total, top=top)
 
     def notes(self) -> list[str]:
-        """Return the next step."""
+        """Return what was not done, and the next step."""
         command = text.command(["gcodec", "verify", text.argument(self.path)])
-        return [f"payloads were not read; next: {command}"]
+        notes = [f"payloads were not read; next: {command}"]
+        if self._tries_codecs:
+            notes.insert(0, "no codec was tried on frames; gcodec decode makes a dump")
+        return notes
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document of the file."""

@@ -316,4 +316,5 @@ def _view(
     frames = [header for header in headers if selects(layers, header.name or "")]
     if not frames:
         raise ParameterError(f"no frame matches --layers {' '.join(layers)}")
-    return FrameView(path, title, len(data), frames)
+    tries_codecs = bool(settings.codecs) or settings.budget is not None
+    return FrameView(path, title, len(data), frames, tries_codecs)
