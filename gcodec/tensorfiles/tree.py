@@ -16,6 +16,7 @@ import numpy as np
 from gcodec.arrays.frameworks import JAX
 from gcodec.arrays.source import advice_for, is_array
 from gcodec.errors import ParameterError, brief
+from gcodec.frame import Frame
 from gcodec.tensorfiles.structure import MAX_DEPTH, Leaf, check_scalar, is_flat, path_part
 
 _SCALARS = (bool, int, float, str)
@@ -228,7 +229,7 @@ def is_scalar(node: object) -> bool:
 
 
 def container_of(node: object) -> Container | None:
-    """Return a node as a container, or None for other objects."""
+    """Return a node as a container, or None for other objects, such as a frame."""
     if isinstance(node, dict):
         return _mapping_of(node, lambda children: _dict_like(node, children))
     if isinstance(node, tuple) and hasattr(node, "_fields"):
@@ -242,7 +243,7 @@ def container_of(node: object) -> Container | None:
         return Container(list if is_sequence else dict, keys, children, rebuild)
     if isinstance(node, Mapping):
         return _mapping_of(node, lambda children: dict(zip(node, children, strict=True)))
-    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+    if dataclasses.is_dataclass(node) and not isinstance(node, (type, Frame)):
         names = [field.name for field in dataclasses.fields(node)]
         return Container(
             dict,

@@ -486,6 +486,11 @@ def test_errors_name_the_way_for_other_objects(tmp_path: Path) -> None:
         gcodec.encode(torch.nn.Linear(2, 2), "raw")
     with pytest.raises(TypeError, match=r"; its arrays are in tree\.state_dict\(\)"):
         gcodec.save_file(torch.nn.Linear(2, 2), tmp_path / "x.gcf", "raw")
+    frame = gcodec.Frame.from_bytes(gcodec.encode(array(1), "raw"))
+    with pytest.raises(TypeError, match=r"^tree is of type Frame: must be an array"):
+        gcodec.inspect(frame)
+    with pytest.raises(TypeError, match=r"^tree: .a. is of type Frame: must be an array"):
+        gcodec.save_file({"a": frame}, tmp_path / "x.gcf", "raw")
     with pytest.raises(TypeError, match="asarray"):
         gcodec.encode(1.5, "raw")
     for wrong in ("text", None):
