@@ -88,7 +88,7 @@ def _table(n: int, other: Basis | None) -> np.ndarray:
 
 
 class Forward:
-    """The forward transform of chunks; a call overwrites the array that the last one returned."""
+    """The forward transform of chunks; a call may overwrite what the last one returned."""
 
     def __init__(self, sizes: Sizes, other: Basis | None = None, *, folded: bool = True) -> None:
         self.sizes = sizes
@@ -100,19 +100,17 @@ class Forward:
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Return the coefficients of (m, *sizes) float32 values, as (m, a·b·c)."""
-        m = len(x)
-        if x.size == m:
-            return x.reshape(m, 1)
-        if self._buffer.size < x.size:
-            self._buffer = aligned_empty(x.size, np.float32)
-        out = self._buffer[: x.size]
         for axis in self._by_scipy:
             from scipy import fft
 
-            out.reshape(x.shape)[:] = fft.dct(x, axis=axis, norm="ortho")
-            x = out.reshape(x.shape)
+            x = fft.dct(x, axis=axis, norm="ortho")
+        if max(self._folds) == SKIPPED:
+            return x.reshape(len(x), -1)
+        if self._buffer.size < x.size:
+            self._buffer = aligned_empty(x.size, np.float32)
+        out = self._buffer[: x.size]
         forward(x.reshape(-1), self.sizes, self._tables, self._folds, out)
-        return out.reshape(m, -1)
+        return out.reshape(len(x), -1)
 
 
 @functools.lru_cache(maxsize=32)

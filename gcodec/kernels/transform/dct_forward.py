@@ -285,8 +285,22 @@ def _move_columns(x, n, inner, column, count, panel, reads):
 
 
 @subroutine
+def _transform_rows(x, n, table, folds, panel, sums, out):
+    """Transform rows of n values; `out` may be x."""
+    rows = x.size // n
+    for row in range(0, rows, BLOCK):
+        count = min(BLOCK, rows - row)
+        _transpose(x, row * n, n, count, n, panel, 0, BLOCK)
+        _transform_panel(panel, 0, BLOCK, n, table, folds, panel, sums, 0, BLOCK)
+        _transpose(sums, 0, BLOCK, n, count, out, row * n, n)
+
+
+@subroutine
 def _transform_axis(x, n, inner, table, folds, panel, sums):
     """Transform the middle axis of (m, n, inner) values in place."""
+    if inner == 1:
+        _transform_rows(x, n, table, folds, panel, sums, x)
+        return
     columns = x.size // n
     for column in range(0, columns, BLOCK):
         count = min(BLOCK, columns - column)
@@ -294,15 +308,9 @@ def _transform_axis(x, n, inner, table, folds, panel, sums):
         if folds and run == BLOCK:
             _transform_panel(x, at, inner, n, table, folds, panel, x, at, inner)
             continue
-        if inner == 1:
-            _transpose(x, at, n, count, n, panel, 0, BLOCK)
-        else:
-            _move_columns(x, n, inner, column, count, panel, True)
+        _move_columns(x, n, inner, column, count, panel, True)
         _transform_panel(panel, 0, BLOCK, n, table, folds, panel, sums, 0, BLOCK)
-        if inner == 1:
-            _transpose(sums, 0, BLOCK, n, count, x, at, n)
-        else:
-            _move_columns(x, n, inner, column, count, sums, False)
+        _move_columns(x, n, inner, column, count, sums, False)
 
 
 @kernel(
@@ -315,13 +323,14 @@ def _forward(x, batch, a, b, c, first, middle, last, folds_a, folds_b, folds_c, 
     for start in range(0, x.size, batch):
         stop = min(start + batch, x.size)
         part = out[start:stop]
-        whole = stop - (stop - start) % BLOCK
-        for i in range(start, whole, BLOCK):
-            copy_block(x, i, out, i, False)
-        for i in range(whole, stop):
-            out[i] = x[i]
         if folds_c >= 0:
-            _transform_axis(part, c, 1, last, folds_c, panel, sums)
+            _transform_rows(x[start:stop], c, last, folds_c, panel, sums, part)
+        else:
+            whole = stop - (stop - start) % BLOCK
+            for i in range(start, whole, BLOCK):
+                copy_block(x, i, out, i, False)
+            for i in range(whole, stop):
+                out[i] = x[i]
         if folds_b >= 0:
             _transform_axis(part, b, c, middle, folds_b, panel, sums)
         if folds_a >= 0:
