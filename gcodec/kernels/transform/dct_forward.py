@@ -84,11 +84,20 @@ def forward(
     folds : three int
         Folds of each axis; `SKIPPED` for axes that are not transformed.
     """
-    size, longest = math.prod(sizes), max(sizes)
-    scratch = aligned_empty(2 * longest * BLOCK, np.float32).reshape(2, -1)
-    scratch[:] = 0  # a panel may have fewer columns
-    batch = max(_BATCH // size, 1) * size
-    _forward(x, batch, *sizes, *tables, *folds, *scratch, out)
+    transform(x, batch_of(sizes), *sizes, *tables, *folds, *panels_of(sizes), out)
+
+
+def batch_of(sizes: Sizes) -> int:
+    """Return the number of elements that all axes are transformed of at once."""
+    size = math.prod(sizes)
+    return max(_BATCH // size, 1) * size
+
+
+def panels_of(sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scratch memory of `transform`."""
+    panels = aligned_empty(2 * max(sizes) * BLOCK, np.float32).reshape(2, -1)
+    panels[:] = 0  # a panel may have fewer columns
+    return panels[0], panels[1]
 
 
 @block("source", "at", "pitch", "panel", "n")
@@ -314,12 +323,17 @@ def _transform_axis(x, n, inner, table, folds, panel, sums):
 
 
 @kernel(
-    "in float32[], int64, int64, int64, int64, in float32[], in float32[], in float32[], "
-    "int64, int64, int64, out float32[], out float32[], out float32[]"
+    "in float32[], int64, (int64, int64, int64), (in float32[], in float32[], in float32[]), "
+    "(int64, int64, int64), (out float32[], out float32[]), out float32[]"
 )
-def _forward(x, batch, a, b, c, first, middle, last, folds_a, folds_b, folds_c, panel, sums, out):
-    # x.size == out.size and `batch` are multiples of a * b * c; panel.size == sums.size is
-    # max(a, b, c) * BLOCK; the table of an axis that is not skipped has an entry for each product.
+def transform(x, batch, sizes, tables, folds, panels, out):
+    """Do what `forward` does, given what `batch_of` and `panels_of` return."""
+    # x.size == out.size and `batch` are multiples of a * b * c; a panel has max(a, b, c) * BLOCK
+    # elements; the table of an axis that is not skipped has an entry for each product.
+    a, b, c = sizes
+    first, middle, last = tables
+    folds_a, folds_b, folds_c = folds
+    panel, sums = panels
     for start in range(0, x.size, batch):
         stop = min(start + batch, x.size)
         part = out[start:stop]
