@@ -17,6 +17,7 @@ import gcodec
 from gcodec import Corrupt, FormatError, Limits, ParameterError, Truncated
 from gcodec.codecs.dct8 import chunks, levels, transform
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.prefix import dct_words
 from gcodec.kernels.transform import basis
 from gcodec.kernels.transform.dct_select import largest
@@ -201,6 +202,44 @@ def test_large_values_whose_sums_exceed_float32() -> None:
     np.testing.assert_allclose(selected[1] / scale, expected / scale, atol=1e-5)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "n"),
+    [((8, 8), 64), ((8, 8), 70), ((64, 64), 1 << 22), ((200,), 1999), ((3, 5, 7), 1000)]
+    + [((256, 256), 200_000)],
+)
+def test_selection_of_sums(sizes: tuple[int, ...], n: int, in_place: bool) -> None:
+    """It adds the residual and selects, as separate passes do; the last chunk may be padded."""
+    x, residual, decay = noise(n), noise(n, seed=1), F(0.9)
+    sums, k, cut = x + decay * residual, 5, chunks.flat(n, sizes)
+    update = ResidualUpdate(residual, decay, residual if in_place else np.empty(n, F))
+    update = update.saving() if in_place else update
+    actual = transform.select_of_sums(x, cut, k, update)
+    expected = transform.select(sums, cut, k)
+    assert actual is not None and expected is not None
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(update.new_residual, sums)
+    update.restore()
+    np.testing.assert_array_equal(residual, noise(n, seed=1))
+
+
+@pytest.mark.parametrize("at", [0, 63, 64, 69])
+def test_sums_that_are_not_finite_are_not_selected_from(at: int) -> None:
+    x, cut = noise(70), chunks.flat(70, (8, 8))
+    x[at] = np.inf
+    update = ResidualUpdate(noise(70), F(1), np.empty(70, F))
+    assert transform.select_of_sums(x, cut, 5, update) is None
+
+
+@pytest.mark.parametrize("cut", [chunks.flat(600, (300,)), chunks.tiles(600, 30, (4, 4), 9)])
+def test_sums_are_not_selected_from_other_chunks(cut: chunks.Chunks) -> None:
+    """SciPy's transform, and tiles, need the sums of whole parts."""
+    update = ResidualUpdate(noise(600), F(1), np.full(600, 7, F))
+    assert transform.select_of_sums(noise(600), cut, 5, update) is None
+    assert (update.new_residual == 7).all()
+
+
 def inverse_by_definition(y: np.ndarray, sizes: tuple[int, int, int]) -> np.ndarray:
     """Invert the transform of one chunk as defined: float32 products and sums, one by one."""
     for axis in (2, 1, 0):
@@ -215,15 +254,18 @@ def inverse_by_definition(y: np.ndarray, sizes: tuple[int, int, int]) -> np.ndar
 SIZES = [(1, 1, 50), (1, 64, 64), (1, 40, 33), (5, 6, 7), (1, 300, 4), (1, 63, 65), (3, 130, 32)]
 SIZES += [(1, 1, n) for n in (257, 320, 384, 1000, 4096)]
 SIZES += [(1, 300, 1), (40, 7, 1), (9, 1, 1), (130, 3, 2), (1, 90, 31)]  # narrow chunks
+SIZES += [(1, 3, 320), (2, 2, 384), (2, 1, 257)]  # several long rows
 
 
+@pytest.mark.parametrize("omitted", [0, 1])
 @pytest.mark.parametrize("sizes", SIZES)
-def test_inverse_sums_in_the_specified_order(sizes: tuple[int, int, int]) -> None:
+def test_inverse_sums_in_the_specified_order(sizes: tuple[int, int, int], omitted: int) -> None:
     size = math.prod(sizes)
     rng = np.random.default_rng(size)
     places = rng.choice(size, min(40, size), replace=False)
-    places = np.union1d(places, size // 128 * np.arange(128)).astype(np.int32)
+    places = np.union1d(places, size // 128 * np.arange(128)).astype(np.int32)[omitted:]
     values = rng.standard_normal(places.size).astype(F)
+    values[::5] *= F(0)  # ±0
     y = np.zeros(size, F)
     y[places] = values
     out = np.empty(size, F)

@@ -40,6 +40,7 @@ from gcodec.codecs.dct8.chunks import Chunks
 from gcodec.codecs.dct8.levels import Levels
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.numeric.scan import starts_of
 from gcodec.kernels.transform.basis import MOST_POINTS
@@ -105,7 +106,7 @@ class DCT8(Codec):
 
     symbols_type = DCT8Symbols
     refuses_nonfinite = True
-    takes_up_to = 0.0  # coefficients may exceed float32
+    takes_up_to = 2.0**100  # sums of the at most 2^16 elements of a chunk stay below 2^120
     uses_shape = True
     has_cuda_kernels = True
     symbols_on_host = True
@@ -179,13 +180,32 @@ class DCT8(Codec):
             if not all_finite(values):
                 raise nonfinite_error(values)
             raise ParameterError("x: must not exceed float32 when it is transformed")
-        positions, coefficients = selected
-        scales, codes = levels.quantize(coefficients, self.values)
-        coded = levels.coded_chunks(scales)
-        symbols = DCT8Symbols(values.size, cut.size, scales, codes, positions[coded])
+        symbols = self._symbols(cut, *selected)
         if not self._decodes_finite(symbols):
             raise ParameterError("x: must not exceed float32 when it is decoded")
         return symbols
+
+    def _symbols(
+        self, cut: Chunks, positions: np.ndarray, coefficients: np.ndarray
+    ) -> DCT8Symbols:
+        scales, codes = levels.quantize(coefficients, self.values)
+        coded = levels.coded_chunks(scales)
+        return DCT8Symbols(cut.n, cut.size, scales, codes, positions[coded])
+
+    def _quantize_sum(
+        self, x: np.ndarray, update: ResidualUpdate, seed: int
+    ) -> tuple[DCT8Symbols, int] | None:
+        cut = self._chunks(x.size)
+        selected = transform.select_of_sums(x, cut, min(self.k, cut.size), update)
+        if selected is not None:
+            symbols = self._symbols(cut, *selected)
+            # The transform is orthonormal: no sum exceeds 2^8 times the largest coefficient.
+            most = 2.0**9 * self._decoded_bound(symbols, math.inf)
+            if most <= self.takes_up_to:
+                self._dequantize_add(symbols, "float32", np.float32(-1), update.new_residual)
+                return symbols, int(np.float32(most).view(np.uint32))
+        update.restore()
+        return None
 
     def _decodes_finite(self, symbols: DCT8Symbols) -> bool:
         if self._decoded_bound(symbols, math.inf) < _SAFE:

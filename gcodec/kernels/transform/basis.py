@@ -16,6 +16,7 @@ import math
 import numpy as np
 
 from gcodec.kernels.transform.dct_inverse import SHORT, TABLED
+from gcodec.runtime.memory import aligned_empty
 
 MOST_POINTS = 4096
 
@@ -63,7 +64,8 @@ def _factors(n: int) -> np.ndarray:
         for shift in (0, n)
     ]
     parts[2][0] = _first(n)
-    return np.hstack(parts)
+    factors = aligned_empty(sum(part.size for part in parts), np.float32).reshape(n, -1)
+    return np.concatenate(parts, axis=1, out=factors)
 
 
 @functools.lru_cache(maxsize=32)

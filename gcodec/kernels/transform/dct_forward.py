@@ -84,11 +84,20 @@ def forward(
     folds : three int
         Folds of each axis; `SKIPPED` for axes that are not transformed.
     """
-    size, longest = math.prod(sizes), max(sizes)
-    scratch = aligned_empty(2 * longest * BLOCK, np.float32).reshape(2, -1)
-    scratch[:] = 0  # a panel may have fewer columns
-    batch = max(_BATCH // size, 1) * size
-    _forward(x, batch, *sizes, *tables, *folds, *scratch, out)
+    transform(x, batch_of(sizes), *sizes, *tables, *folds, *panels_of(sizes), out)
+
+
+def batch_of(sizes: Sizes) -> int:
+    """Return the number of elements that all axes are transformed of at once."""
+    size = math.prod(sizes)
+    return max(_BATCH // size, 1) * size
+
+
+def panels_of(sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scratch memory of `transform`."""
+    panels = aligned_empty(2 * max(sizes) * BLOCK, np.float32).reshape(2, -1)
+    panels[:] = 0  # a panel may have fewer columns
+    return panels[0], panels[1]
 
 
 @block("source", "at", "pitch", "panel", "n")
@@ -285,8 +294,22 @@ def _move_columns(x, n, inner, column, count, panel, reads):
 
 
 @subroutine
+def _transform_rows(x, n, table, folds, panel, sums, out):
+    """Transform rows of n values; `out` may be x."""
+    rows = x.size // n
+    for row in range(0, rows, BLOCK):
+        count = min(BLOCK, rows - row)
+        _transpose(x, row * n, n, count, n, panel, 0, BLOCK)
+        _transform_panel(panel, 0, BLOCK, n, table, folds, panel, sums, 0, BLOCK)
+        _transpose(sums, 0, BLOCK, n, count, out, row * n, n)
+
+
+@subroutine
 def _transform_axis(x, n, inner, table, folds, panel, sums):
     """Transform the middle axis of (m, n, inner) values in place."""
+    if inner == 1:
+        _transform_rows(x, n, table, folds, panel, sums, x)
+        return
     columns = x.size // n
     for column in range(0, columns, BLOCK):
         count = min(BLOCK, columns - column)
@@ -294,34 +317,34 @@ def _transform_axis(x, n, inner, table, folds, panel, sums):
         if folds and run == BLOCK:
             _transform_panel(x, at, inner, n, table, folds, panel, x, at, inner)
             continue
-        if inner == 1:
-            _transpose(x, at, n, count, n, panel, 0, BLOCK)
-        else:
-            _move_columns(x, n, inner, column, count, panel, True)
+        _move_columns(x, n, inner, column, count, panel, True)
         _transform_panel(panel, 0, BLOCK, n, table, folds, panel, sums, 0, BLOCK)
-        if inner == 1:
-            _transpose(sums, 0, BLOCK, n, count, x, at, n)
-        else:
-            _move_columns(x, n, inner, column, count, sums, False)
+        _move_columns(x, n, inner, column, count, sums, False)
 
 
 @kernel(
-    "in float32[], int64, int64, int64, int64, in float32[], in float32[], in float32[], "
-    "int64, int64, int64, out float32[], out float32[], out float32[]"
+    "in float32[], int64, (int64, int64, int64), (in float32[], in float32[], in float32[]), "
+    "(int64, int64, int64), (out float32[], out float32[]), out float32[]"
 )
-def _forward(x, batch, a, b, c, first, middle, last, folds_a, folds_b, folds_c, panel, sums, out):
-    # x.size == out.size and `batch` are multiples of a * b * c; panel.size == sums.size is
-    # max(a, b, c) * BLOCK; the table of an axis that is not skipped has an entry for each product.
+def transform(x, batch, sizes, tables, folds, panels, out):
+    """Do what `forward` does, given what `batch_of` and `panels_of` return."""
+    # x.size == out.size and `batch` are multiples of a * b * c; a panel has max(a, b, c) * BLOCK
+    # elements; the table of an axis that is not skipped has an entry for each product.
+    a, b, c = sizes
+    first, middle, last = tables
+    folds_a, folds_b, folds_c = folds
+    panel, sums = panels
     for start in range(0, x.size, batch):
         stop = min(start + batch, x.size)
         part = out[start:stop]
-        whole = stop - (stop - start) % BLOCK
-        for i in range(start, whole, BLOCK):
-            copy_block(x, i, out, i, False)
-        for i in range(whole, stop):
-            out[i] = x[i]
         if folds_c >= 0:
-            _transform_axis(part, c, 1, last, folds_c, panel, sums)
+            _transform_rows(x[start:stop], c, last, folds_c, panel, sums, part)
+        else:
+            whole = stop - (stop - start) % BLOCK
+            for i in range(start, whole, BLOCK):
+                copy_block(x, i, out, i, False)
+            for i in range(whole, stop):
+                out[i] = x[i]
         if folds_b >= 0:
             _transform_axis(part, b, c, middle, folds_b, panel, sums)
         if folds_a >= 0:

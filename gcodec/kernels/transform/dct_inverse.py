@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import fetch_block
 from gcodec.kernels.transform.chunk_layout import Layout, put_rows, rectangle
 from gcodec.runtime.cover import store_of
 from gcodec.runtime.jit import Intrinsic, kernel, subroutine
@@ -22,7 +23,6 @@ from gcodec.runtime.lanes import (
     BLOCK,
     Emitter,
     Value,
-    ValueType,
     block,
     compiles_for,
     floats,
@@ -76,7 +76,8 @@ def inverse(
     while mirrored and sizes[2] == 1 and sizes != (1, 1, 1):  # sums along rows are faster
         sizes, bases = (1, *sizes[:2]), (bases[2], *bases[:2])
     a, b, c = sizes
-    rows, chunk = aligned_empty(b * c, np.float32), aligned_empty(a * b * c, np.float32)
+    rows = aligned_empty(b * c, np.float32)
+    chunk = aligned_empty(a * b * c, np.float32) if a * b > 1 else rows
     planes = aligned_empty(a * b * c if a > 1 else 0, np.float32)
     factors = np.zeros(max(a, b) * _TOGETHER, np.float32)
     lines, layers = np.empty(b, np.int64), np.empty(a, np.int64)
@@ -136,70 +137,59 @@ def _adding(is_mirrored: bool) -> Intrinsic:
 _add_rows, _add_mirrored_rows = _adding(False), _adding(True)
 
 
-def _waving(is_mirrored: bool, is_periodic: bool) -> Intrinsic:
-    """Make the block that adds a coefficient to groups of elements.
+def _waving(is_mirrored: bool) -> Intrinsic:
+    """Make the block that adds two coefficients to groups of elements.
 
     Group q has the elements from `SHORT`·q on. An entry of the basis is the difference of two
-    products of its factors. That of the same element in group `period` − q is their sum, times ±1.
+    products of its factors. That of the same element in group `longs` − q is their sum, times ±1.
     """
-    row = "products", "near", "far", "longs"
+    names = "row", "value", "mirrored_value", "next_row", "next_value", "next_mirrored_value"
 
-    @block(*row, "value", "mirrored_value", "q", "stop", "period", "periods", "out", "at")
+    @block("factors", *names, "q", "stop", "longs", "out", "at")
     def add_waves(e: Emitter) -> None:
-        """Add a row of the basis, times a value, to the groups from q to `stop`.
+        """Add two rows of the basis, times values, to the groups from q to `stop`.
 
-        `near` and `far` are the places of the factors that depend on the element of a group, and
-        on the group. If mirrored, the row is added to the groups `period` − q, too. If periodic,
-        it is added to those of `periods`, an even number, whose entries alternate in sign.
+        If mirrored, they are added to groups `longs` − q, too, times other values.
         """
-        lanes = SHORT if compiles_for("avx512f") else BLOCK // 2
-        for j in range(0, SHORT, lanes):
-            _add_wave(e, j, floats(lanes), is_mirrored, is_periodic)
+        builder, word, target = e.builder, e.args["q"].type, e.address("out", "at")
+        kind = floats(BLOCK // 2 if compiles_for("avx512f") else BLOCK // 4)
+        rows = [e.address("factors", row) for row in names[::3]]
+        values = [[e.splat(e.args[name], kind.count) for name in names[k : k + 2]] for k in (1, 4)]
+
+        def add_to(q: Value) -> list[Value]:
+            groups = [q, builder.sub(e.args["longs"], q)] if is_mirrored else [q]
+            starts = [builder.gep(target, [builder.mul(group, word(SHORT))]) for group in groups]
+            far = []
+            for row in rows:
+                cosine = e.element(builder.gep(row, [q]), 2 * SHORT)
+                pair = cosine, builder.gep(cosine, [e.args["longs"]])
+                far.append([e.splat(builder.load(factor), kind.count) for factor in pair])
+
+            def add(j: Value) -> list[Value]:
+                places = [builder.gep(start, [j]) for start in starts]
+                sums = [e.load(place, kind) for place in places]
+                for row, own_far, own_values in zip(rows, far, values, strict=True):
+                    near = [e.element(builder.gep(row, [j]), first) for first in (0, SHORT)]
+                    cosines, sines = (
+                        builder.fmul(factor, e.load(place, kind))
+                        for factor, place in zip(own_far, near, strict=True)
+                    )
+                    entries = builder.fsub(cosines, sines), builder.fadd(cosines, sines)
+                    for k in range(len(sums)):
+                        sums[k] = builder.fadd(sums[k], builder.fmul(own_values[k], entries[k]))
+                for total, place in zip(sums, places, strict=True):
+                    e.store(total, place)
+                return []
+
+            e.count(word(0), word(SHORT), word(kind.count), [], add)
+            return []
+
+        e.count(e.args["q"], e.args["stop"], word(1), [], add_to)
 
     return add_waves
 
 
-def _add_wave(e: Emitter, j: int, kind: ValueType, is_mirrored: bool, is_periodic: bool) -> None:
-    """Emit `add_waves` for the elements from j on, as many as a vector has, of each group."""
-    builder, word = e.builder, e.args["q"].type
-    value, mirrored_value = (e.splat(e.args[k], kind.count) for k in ("value", "mirrored_value"))
-    near, target = (
-        e.element(e.address(*name), j) for name in (("products", "near"), ("out", "at"))
-    )
-    cosines, sines = (e.load(e.element(near, first), kind) for first in (0, SHORT))
-    length = builder.mul(e.args["period"], word(SHORT))
-
-    def add_group(group: Value) -> list[Value]:
-        far = builder.gep(e.address("products", "far"), [group])
-        factors = builder.load(far), builder.load(builder.gep(far, [e.args["longs"]]))
-        cosine, sine = (e.splat(factor, kind.count) for factor in factors)
-        first, second = builder.fmul(cosine, cosines), builder.fmul(sine, sines)
-        start = builder.mul(group, word(SHORT))
-        products = [builder.fmul(value, builder.fsub(first, second))]
-        places = [builder.gep(target, [start])]
-        if is_mirrored:
-            products.append(builder.fmul(mirrored_value, builder.fadd(first, second)))
-            places.append(builder.gep(target, [builder.sub(length, start)]))
-
-        def add(sign: Value, *places: Value) -> list[Value]:
-            for product, place in zip(products, places, strict=True):
-                e.store(sign(e.load(place, kind), product), place)
-            return [builder.gep(place, [length]) for place in places]
-
-        def add_pair(_: Value, *places: Value) -> list[Value]:
-            return add(builder.fsub, *add(builder.fadd, *places))
-
-        if is_periodic:
-            e.count(word(0), e.args["periods"], word(2), places, add_pair)
-        else:
-            add(builder.fadd, *places)
-        return []
-
-    e.count(e.args["q"], e.args["stop"], word(1), [], add_group)
-
-
-_add_waves, _add_mirrored_waves = _waving(False, False), _waving(True, False)
-_add_periods, _add_mirrored_periods = _waving(False, True), _waving(True, True)
+_add_waves, _add_mirrored_waves = _waving(False), _waving(True)
 
 
 @subroutine
@@ -213,41 +203,43 @@ def _entry(products, n, u, i):
 
 
 @subroutine
-def _add_row(entries, value, row):
-    """Add a multiple of a row of a basis to a row."""
-    for j in range(row.size):  # row.size == entries.size
-        row[j] += value * entries[j]
+def _add_row(entries, value, row, is_first):
+    """Add a multiple of a row of a basis to a row, or set the row to it."""
+    if is_first:
+        for j in range(row.size):  # row.size == entries.size
+            row[j] = np.float32(0) + value * entries[j]  # never −0
+    else:
+        for j in range(row.size):
+            row[j] += value * entries[j]
 
 
 @subroutine
 def _set_long_row(products, n, places, values, k, stop, u, rows, to):
     """Set n > TABLED elements from `to` on to the sum of the coefficients k to `stop` of row u."""
     longs, whole = (n + SHORT - 1) // SHORT, n - n % SHORT
+    length = 2 * (SHORT + longs)
     rows[to : to + n] = np.float32(0)
-    for t in range(k, stop):
+    for t in range(k, stop, 2):
         v, value = places[t] - u * n, values[t]
-        near = v * 2 * (SHORT + longs)
-        far = near + 2 * SHORT
-        row = products, near, far, longs, value
+        w, other = v, np.float32(0)  # if no coefficient follows, 0 is added
+        if t + 1 < stop:
+            w, other = places[t + 1] - u * n, values[t + 1]
+        for following in range(t + 2, min(t + 4, places.size)):
+            row = np.int64(np.uint32(places[following]) % np.uint32(n)) * length
+            for i in range(row, row + length, BLOCK):
+                fetch_block(products, i)
+        one = v * length, value, np.float32(value * (1 - 2 * (v % 2)))
+        two = w * length, other, np.float32(other * (1 - 2 * (w % 2)))
+        waves = products, *one, *two
         if n == whole:
-            # Entries of groups q and q + period differ in sign, if w = u·period/longs is odd.
-            period, periods, w = longs, 1, v
-            while period % 2 == 0 and w % 2 == 0:
-                period, periods, w = period // 2, periods * 2, w // 2
-            if w % 2 == 0 or periods == 1:
-                half, mirrored_value = (longs + 1) // 2, np.float32(value * (1 - 2 * (v % 2)))
-                _add_waves(*row, value, 0, 1, longs, 1, rows, to)
-                _add_mirrored_waves(*row, mirrored_value, 1, half, longs, 1, rows, to)
-                _add_waves(*row, value, half, longs // 2 + 1, longs, 1, rows, to)
-            else:
-                half = (period + 1) // 2
-                _add_periods(*row, value, 0, 1, period, periods, rows, to)
-                _add_mirrored_periods(*row, np.float32(-value), 1, half, period, periods, rows, to)
-                _add_periods(*row, value, half, period // 2 + 1, period, periods, rows, to)
+            _add_mirrored_waves(*waves, 1, (longs + 1) // 2, longs, rows, to)
+            for q in range(0, longs, longs // 2 if longs % 2 == 0 else longs):
+                _add_waves(*waves, q, q + 1, longs, rows, to)
         else:
-            _add_waves(*row, value, 0, n // SHORT, longs, 1, rows, to)
+            _add_waves(*waves, 0, n // SHORT, longs, rows, to)
             for i in range(whole, n):
                 rows[to + i] += np.float32(value * _entry(products, n, v, i))
+                rows[to + i] += np.float32(other * _entry(products, n, w, i))
 
 
 @subroutine
@@ -261,34 +253,33 @@ def _sum_rows(rows, length, used, count, basis, n, scratch, out, to, final, plac
     """
     mirrored, factors, signs = scratch
     if n == 1:  # the only entry is 1
-        for i in range(length):
-            out[to + i] = rows[i]
+        target = out[to : to + length]
+        for i in range(target.size):
+            target[i] = rows[i]
         return
     whole = length - length % BLOCK
-    half = (n + 1) // 2  # rows that are no mirrors of others
+    is_mirrored = mirrored and n <= TABLED
+    half = (n + 1) // 2 if is_mirrored else n  # rows from n - half on mirror those below half
     for r in range(0, count, _TOGETHER):
         together = min(_TOGETHER, count - r)
         for q in range(together):
-            u, own = used[r + q], factors[q * n : q * n + n]
+            u = used[r + q]
             signs[q] = np.float32(1 - 2 * (u % 2))
             if n <= TABLED:
-                entries = basis[u * n : u * n + n]
-                for i in range(n):
+                size = half if whole == length else n
+                entries, own = basis[u * n : u * n + size], factors[q * n : q * n + size]
+                for i in range(size):
                     own[i] = entries[i]
             else:
                 for i in range(n):
-                    own[i] = _entry(basis, n, u, i)
-        if mirrored and n <= TABLED:  # rows i < half and n - 1 - i >= n - half
-            for i in range(0, half, 2):
-                k = min(i + 1, half - 1)  # the last of an odd number is computed twice
-                for j in range(0, whole, BLOCK):
-                    added = rows, r * length + j, length, together, factors, signs, n
+                    factors[q * n + i] = _entry(basis, n, u, i)
+        for i in range(0, half, 2):
+            k = min(i + 1, half - 1)  # the last of an odd number is computed twice
+            for j in range(0, whole, BLOCK):
+                added = rows, r * length + j, length, together, factors, signs, n
+                if is_mirrored:
                     _add_mirrored_rows(*added, i, k, out, to + j, r == 0, final, place + j)
-        else:
-            for i in range(0, n, 2):
-                k = min(i + 1, n - 1)
-                for j in range(0, whole, BLOCK):
-                    added = rows, r * length + j, length, together, factors, signs, n
+                else:
                     _add_rows(*added, i, k, out, to + j, r == 0, final, place + j)
         for q in range(together if whole < length else 0):
             row = rows[(r + q) * length + whole : (r + q + 1) * length]
@@ -312,7 +303,7 @@ def _inverse(
     # The layout has height * width == a * b * c, and chunks up to number + starts.size - 2; starts
     # rises up to places.size == values.size, 0 <= places < a * b * c; lines.size == b,
     # rows.size == b * c, layers.size == a, planes.size == a * b * c if a > 1,
-    # chunk.size == a * b * c; the bases have a, b and c points.
+    # chunk.size == a * b * c, and chunk is rows if a * b == 1; the bases have a, b and c points.
     a, b, c = sizes
     first, middle, last = bases
     lines, rows, layers, planes, factors, signs, chunk = room
@@ -329,23 +320,22 @@ def _inverse(
             layer = places[k] // (b * c)
             used = 0
             while k < stop and places[k] < (layer + 1) * b * c:
-                u = places[k] // c
+                u = np.int64(np.uint32(places[k]) // np.uint32(c))
                 row = used * c  # used < b
                 begin = k
                 while k < stop and places[k] < (u + 1) * c:
                     k += 1
                 if c <= TABLED:
-                    rows[row : row + c] = np.float32(0)
                     for t in range(begin, k):
-                        v = places[t] - u * c
-                        _add_row(last[v * c : v * c + c], values[t], rows[row : row + c])
+                        v, own = places[t] - u * c, rows[row : row + c]
+                        _add_row(last[v * c : v * c + c], values[t], own, t == begin)
                 else:
                     _set_long_row(last, c, places, values, begin, k, u, rows, row)
                 lines[used] = u - layer * b
                 used += 1
-            if a == 1:
+            if a == 1 and b > 1:
                 _sum_rows(rows, c, lines, used, middle, b, scratch, chunk, 0, final, place)
-            else:
+            elif a > 1:
                 plane = planes, depth * b * c
                 _sum_rows(rows, c, lines, used, middle, b, scratch, *plane, *plane)
                 layers[depth] = layer

@@ -7,6 +7,7 @@ elements one by one.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import numpy as np
 from gcodec.kernels.numeric.arithmetic import NO_TERMS, TERMS, ResidualUpdate, add_tile
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.numeric.words import count_ones, trailing_zeros
+from gcodec.kernels.transform.dct_forward import panels_of, transform
+from gcodec.kernels.transform.dct_inverse import Sizes
 from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Intrinsic, kernel, subroutine
@@ -59,6 +62,34 @@ def largest_of_sums(
     return is_finite
 
 
+def largest_of_transforms(
+    x: np.ndarray,
+    sizes: Sizes,
+    tables: tuple[np.ndarray, np.ndarray, np.ndarray],
+    folds: tuple[int, int, int],
+    y: np.ndarray,
+    k: int,
+    places: np.ndarray,
+    values: np.ndarray,
+    update: ResidualUpdate | None = None,
+) -> bool:
+    """Do what `largest` does for the transforms of chunks; see `dct_forward.forward`.
+
+    `y` is scratch memory of `dct_forward.batch_of(sizes)` elements. With an update, the residual
+    is added first, and the sums become the new residual. An update in place saves the residual.
+    """
+    size = math.prod(sizes)
+    terms: tuple[Any, ...] = (x, *NO_TERMS[1:]) if update is None else update.terms(x)
+    streaming = update is not None and size % BLOCK == 0 and streams(update.separate_output)
+    transformed = y.size, *sizes, *tables, *folds, *panels_of(sizes)
+    out = places.reshape(-1), values.reshape(-1).view(np.int32)
+    chunks = *terms, streaming, *transformed, y, y.view(np.int32)
+    is_finite = _transform_and_select(*chunks, k, *_room(size, k), *out)
+    if update is not None:
+        update.mark_replaced()
+    return bool(is_finite)
+
+
 def _select(
     y: np.ndarray,
     size: int,
@@ -68,12 +99,15 @@ def _select(
     values: np.ndarray,
 ) -> bool:
     """Select from chunks of y, or of the sums of terms, which y contains one after the other."""
-    shift = next((shift for shift in _SHIFTS if 2 * k << shift <= size), 0)
-    tops, mask = np.empty(-(-size >> shift), np.int32), np.empty(1, np.uint32)
-    at, keys = np.empty((2, size), np.int32)
-    scratch = tops, mask, at, keys
     out = places.reshape(-1), values.reshape(-1).view(np.int32)
-    return bool(_select_largest(y.view(np.int32), *terms, size, k, shift, *scratch, *out))
+    return bool(_select_largest(y.view(np.int32), *terms, size, k, *_room(size, k), *out))
+
+
+def _room(size: int, k: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the shift of groups, and scratch memory, for k of `size` elements."""
+    shift = next((shift for shift in _SHIFTS if 2 * k << shift <= size), 0)
+    at, keys = np.empty((2, size), np.int32)
+    return shift, np.empty(-(-size >> shift), np.int32), np.empty(1, np.uint32), at, keys
 
 
 def _keys(e: Emitter) -> Value:
@@ -217,6 +251,37 @@ def _select_largest(
                 values[out] = x[base + at[j]]
                 out += 1
                 ties -= tie
+    if streaming:
+        fence()
+    return is_finite
+
+
+@kernel(
+    f"{TERMS}, boolean, int64, (int64, int64, int64), (in float32[], in float32[], in float32[]), "
+    "(int64, int64, int64), (out float32[], out float32[]), out float32[], in int32[], int64, "
+    "int64, (out int32[], out uint32[], out int32[], out int32[]), out int32[], out int32[]"
+)
+def _transform_and_select(
+    terms, streaming, batch, sizes, tables, folds, panels, y, bits, k, shift, room, places, values
+):
+    # y.size == bits.size == batch, and bits are those of y. Without a residual, the terms are x
+    # alone. For all others, see `dct_forward.transform` and `_select_largest`.
+    size = sizes[0] * sizes[1] * sizes[2]
+    x, residual, decay, new_residual, backup = terms
+    nothing = x[:0], residual[:0], decay, new_residual[:0], backup[:0]
+    transformed = batch, sizes, tables, folds, panels
+    is_finite = True
+    for start in range(0, x.size, batch):
+        count = min(batch, x.size - start)
+        part = y[:count]
+        if residual.size > 0:
+            add_tile(terms, start, count, part, streaming, batch)
+            transform(part, *transformed, part)
+        else:
+            transform(x[start : start + count], *transformed, part)
+        first, stop = start // size * k, (start + count) // size * k
+        selected = size, k, shift, *room, places[first:stop], values[first:stop]
+        is_finite &= _select_largest(bits[:count], part[:0], nothing, False, *selected)
     if streaming:
         fence()
     return is_finite
