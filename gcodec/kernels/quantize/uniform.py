@@ -294,7 +294,8 @@ def _quantize_block(stochastic: bool, leaves_errors: bool) -> Intrinsic:
     A code takes a byte. `numbers` has the low, the factor and the last code of each lane, and
     `ends` what `_decoded` needs.
     """
-    count = BLOCK // 4 if leaves_errors else BLOCK  # lanes whose numbers fit into the registers
+    # Lanes whose numbers fit into the registers, where random words do not fill them anyway.
+    count = BLOCK // 4 if leaves_errors and not stochastic else BLOCK
 
     @block("x", "i", "numbers", "ends", "rounded_to", "seed", "start", "codes", "at")
     def quantize_block(e: Emitter) -> None:
