@@ -448,7 +448,7 @@ def _variants() -> Iterator[tuple[MiniFloat, bool]]:
 
 @inline
 def _place(b, count):
-    """Return the first element of block b of `count`.
+    """Return the first element of block b of `count`, where no residual is added.
 
     The blocks alternate between two halves: two streams keep more of the memory busy than one.
     """
@@ -479,12 +479,12 @@ def _quantizer(fmt: MiniFloat, leaves_errors: bool) -> Kernel:
         numbers = delta, divisor, largest, a, b, c, d, f, g, h
         count = x.size // BLOCK
         for k in range(count):
-            i, slot = _place(k, count), (k & 1) * HALF
-            if leaves_errors and backup.size:
-                copy_block(residual, i, backup, i, streaming)
+            i, slot = BLOCK * k if leaves_errors else _place(k, count), (k & 1) * HALF
             modes = rounded_to, errors
             one_block(x, residual, i, decay, *modes, *numbers, tops, slot, out, i // pair)
             if leaves_errors:
+                if backup.size:
+                    copy_block(residual, i, backup, i, streaming)
                 store_errors(errors, 0, terms, i, streaming)
         if leaves_errors and streaming:
             fence()
