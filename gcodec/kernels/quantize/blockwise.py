@@ -44,7 +44,7 @@ from gcodec.runtime.lanes import (
     integer,
     lanes,
 )
-from gcodec.runtime.memory import bits_float
+from gcodec.runtime.memory import bits_float, tile_beside
 
 _CACHED = 1 << 16  # elements of the largest block whose sums stay in a cache
 _METHODS = ("tree", "cells", "int4", "int8", "offset8", "fp8")
@@ -185,7 +185,7 @@ def _run(
         terms, x = update.terms(x), update.new_residual
         flags = False, update.rounded_to
         if block_size <= _CACHED:
-            x = np.empty(min(block_size, x.size), np.float32)
+            x = tile_beside(min(block_size, x.size), update.separate_output)
             flags = block_size % BLOCK == 0 and streams(update.separate_output), update.rounded_to
     numbers = table.placed() if update is not None else NO_TERMS[0]
     loop = _quantizer(table.method, update is not None)

@@ -61,6 +61,7 @@ from gcodec.runtime.lanes import (
     floats,
     lanes,
 )
+from gcodec.runtime.memory import tile_beside
 
 _TILE = 2048  # elements whose scales are found together, while they stay in a cache
 
@@ -133,7 +134,8 @@ def quantize(
         update_part = ResidualUpdate(none, np.float32(0), none)
         sums = part[:whole]
         if update is not None:
-            update_part, sums = update.part(start, stop), np.empty(_TILE, np.float32)
+            update_part = update.part(start, stop)
+            sums = tile_beside(_TILE, update_part.separate_output)
         numbers = (
             *constants,
             np.zeros(GROUPS * _TILE // BLOCK, np.int32),

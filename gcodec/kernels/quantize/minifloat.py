@@ -182,7 +182,7 @@ def quantize(
     numbers = scale, *_numbers(scale, fmt), np.zeros(2 * HALF, np.uint32)
     terms: tuple[Any, ...] = (x[:whole], *NO_TERMS[1:], False, 0, NO_TERMS[0])
     if update is not None:
-        modes = update.rounded_to, np.empty(BLOCK, np.float32)
+        modes = update.rounded_to, aligned_empty(BLOCK, np.float32)
         terms = *update.part(0, whole).terms(x[:whole]), stream, *modes
     top = loop(*terms, *numbers, out[: codes_nbytes(whole, fmt)])
     if whole < x.size:
