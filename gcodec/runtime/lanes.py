@@ -148,11 +148,18 @@ class Emitter:
         Its pointer is a multiple of `STREAMED` bytes, in place of `align` bytes.
         """
         builder = self.builder
-        target = builder.bitcast(pointer, value.type.as_pointer())
-        instruction = builder.store(value, target, align=STREAMED if streaming else align)
-        if streaming:
-            one = builder.module.add_metadata([integer(32)(1)])
-            instruction.set_metadata("nontemporal", one)
+        if not streaming:
+            target = builder.bitcast(pointer, value.type.as_pointer())
+            builder.store(value, target, align=align)
+            return
+        # LLVM would alternate between cache lines, which a processor may then write in pieces.
+        count = min(8 * LINE // getattr(value.type.element, "width", 32), value.type.count)
+        one = builder.module.add_metadata([integer(32)(1)])
+        for k, line in enumerate(self.parts(value, count)):
+            place = builder.bitcast(pointer, line.type.as_pointer())
+            place = self.element(place, k)
+            builder.store(line, place, align=STREAMED).set_metadata("nontemporal", one)
+            self.in_order()
 
     def store_as(self, values: Value, pointer: Value) -> None:
         """Emit the store of decoded values, for which a kernel has the arguments "store", "scale".
