@@ -369,9 +369,9 @@ def _sum_block(e: Emitter) -> None:
 def add_block(terms, i, sums, j, streaming):
     """Save 32 elements of the residual from i on; write the sums of terms to `sums`, from j on."""
     x, residual, decay, _, backup = terms
-    _sum_block(x, residual, i, decay, sums, j)
     if backup.size:
-        copy_block(residual, i, backup, i, streaming)
+        copy_block(residual, i, backup, i, streaming)  # `sums` may be the residual
+    _sum_block(x, residual, i, decay, sums, j)
 
 
 @inline
