@@ -148,11 +148,18 @@ class Emitter:
         Its pointer is a multiple of `STREAMED` bytes, in place of `align` bytes.
         """
         builder = self.builder
-        target = builder.bitcast(pointer, value.type.as_pointer())
-        instruction = builder.store(value, target, align=STREAMED if streaming else align)
-        if streaming:
-            one = builder.module.add_metadata([integer(32)(1)])
-            instruction.set_metadata("nontemporal", one)
+        if not streaming:
+            target = builder.bitcast(pointer, value.type.as_pointer())
+            builder.store(value, target, align=align)
+            return
+        # LLVM would alternate between cache lines, which a processor may then write in pieces.
+        count = min(8 * LINE // getattr(value.type.element, "width", 32), value.type.count)
+        one = builder.module.add_metadata([integer(32)(1)])
+        for k, line in enumerate(self.parts(value, count)):
+            place = builder.bitcast(pointer, line.type.as_pointer())
+            place = self.element(place, k)
+            builder.store(line, place, align=STREAMED).set_metadata("nontemporal", one)
+            self.in_order()
 
     def store_as(self, values: Value, pointer: Value) -> None:
         """Emit the store of decoded values, for which a kernel has the arguments "store", "scale".
@@ -185,26 +192,29 @@ class Emitter:
         """
         from llvmlite import ir
 
-        builder, word = self.builder, lanes(32, values.type.count)
+        builder, word, index = self.builder, lanes(32, values.type.count), self.args["rounded_to"]
 
         def constant(number: int) -> Value:
             return word([number] * word.count)
 
         def is_index(name: str) -> Value:
-            index = self.args["rounded_to"]
             return builder.icmp_signed("==", index, index.type(ROUNDED.index(name)))
 
-        # Without a branch, the lanes of several loads remain interleaved.
-        mask = self.splat(builder.sext(is_index("bfloat16"), word.element), word.count)
-        bits = builder.bitcast(values, word)
-        odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
-        total = builder.add(bits, builder.and_(builder.add(odd, constant(0x7FFF)), mask))
-        kept = builder.or_(builder.not_(mask), constant(-0x10000))
-        nearest = builder.bitcast(builder.and_(total, kept), values.type)
-        if not can_round("float16"):
-            return nearest
-        half = builder.fptrunc(values, ir.VectorType(ir.HalfType(), word.count))
-        return builder.select(is_index("float16"), builder.fpext(half, values.type), nearest)
+        before = builder.block
+        with builder.if_then(builder.not_(is_index("float32")), likely=False):
+            bits = builder.bitcast(values, word)
+            odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
+            total = builder.add(bits, builder.add(odd, constant(0x7FFF)))
+            nearest = builder.bitcast(builder.and_(total, constant(-0x10000)), values.type)
+            if can_round("float16"):
+                half = builder.fptrunc(values, ir.VectorType(ir.HalfType(), word.count))
+                half = builder.fpext(half, values.type)
+                nearest = builder.select(is_index("float16"), half, nearest)
+            inside = builder.block
+        result = builder.phi(values.type)
+        result.add_incoming(values, before)
+        result.add_incoming(nearest, inside)
+        return result
 
     def rotated(self, words: Value, count: int) -> Value:
         """Emit the rotation of 64-bit lanes to the right by `count` bits."""

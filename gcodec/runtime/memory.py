@@ -18,6 +18,8 @@ from gcodec.runtime.jit import inline, intrinsic
 
 LINE = 64  # bytes in a cache line
 _SMALL = 1 << 16  # elements of the largest array whose alignment does not pay
+_PLACES = 1 << 12  # bytes of a small page, in which a processor compares places
+_LEAST_PLACED = 1 << 18  # bytes of the smallest array whose place in a small page matters
 _PAGE = 1 << 21  # bytes in a huge page, the unit of release
 # Size in bytes up to which the C library may keep the memory of a freed array, to use it again
 # without page faults. The memory of larger arrays always returns to the system.
@@ -31,11 +33,31 @@ np.empty(_LARGEST_REUSED - _PAGE, np.uint8)
 
 
 def aligned_empty(size: int, dtype: Any) -> np.ndarray:
-    """Return an uninitialized (size,) array that starts at a cache line, for vector stores."""
+    """Return an uninitialized (size,) array that starts at a cache line, for vector stores.
+
+    A large array starts in the middle of a small page, where arrays of others start near its
+    beginning. Otherwise many loads from those would wait for stores to this one: a processor first
+    compares the lowest 12 bits of addresses, and takes equal ones for the same place.
+    """
     nbytes = size * np.dtype(dtype).itemsize
-    block = np.empty(nbytes + LINE, np.uint8)
-    start = -ctypes.addressof(ctypes.c_char.from_buffer(block.data)) % LINE
-    return block[start : start + nbytes].view(dtype)
+    is_placed = nbytes >= _LEAST_PLACED
+    return _placed(nbytes, *((_PLACES // 2, _PLACES) if is_placed else (0, LINE))).view(dtype)
+
+
+def tile_beside(size: int, out: np.ndarray) -> np.ndarray:
+    """Return an uninitialized (size,) float32 array for a tile that is written to `out` later.
+
+    It starts at a cache line. Loads from it do not wait for stores to `out`; see `aligned_empty`.
+    """
+    line = out.ctypes.data // LINE * LINE
+    return _placed(4 * size, line - _PLACES // 4, _PLACES).view(np.float32)
+
+
+def _placed(nbytes: int, place: int, unit: int) -> np.ndarray:
+    """Return uninitialized bytes whose address exceeds a multiple of `unit` by `place`."""
+    block = np.empty(nbytes + unit, np.uint8)
+    start = (place - ctypes.addressof(ctypes.c_char.from_buffer(block.data))) % unit
+    return block[start : start + nbytes]
 
 
 def empty_beside(size: int, dtype: Any, array: Array) -> np.ndarray:

@@ -273,3 +273,24 @@ def test_freed_memory_is_kept_for_the_next_call(spec: str) -> None:
     command = [sys.executable, "-c", program, spec]
     output = subprocess.run(command, env=environment, text=True, capture_output=True, check=True)
     assert int(output.stdout) < 9 * 50  # without this, hundreds for each call
+
+
+@pytest.mark.parametrize("size", (1, 1000, 1 << 18, (1 << 20) + 3))
+def test_large_arrays_start_in_the_middle_of_a_small_page(size: int) -> None:
+    for _ in range(3):
+        array = memory.aligned_empty(size, np.float32)
+        assert array.size == size
+        assert array.ctypes.data % memory.LINE == 0
+        if size >= 1 << 18:
+            assert array.ctypes.data % 4096 == 2048
+
+
+@pytest.mark.parametrize("first", (0, 1, 4, 32, 1000))
+def test_tiles_keep_apart_from_what_they_are_written_to(first: int) -> None:
+    """Within a small page, a tile starts a quarter of it before its output."""
+    out = np.empty(5000, np.float32)[first:]
+    tile = memory.tile_beside(2048, out)
+    assert tile.size == 2048
+    assert tile.dtype == np.float32
+    assert tile.ctypes.data % memory.LINE == 0
+    assert 1024 <= (out.ctypes.data - tile.ctypes.data) % 4096 < 1024 + memory.LINE

@@ -26,7 +26,14 @@ from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Intrinsic, inline, kernel
 from gcodec.runtime.lanes import BLOCK, STREAMED, Emitter, Value, block, fence, floats
-from gcodec.runtime.memory import LINE, emit_prefetch, empty_beside, float_bits, magnitude_bits
+from gcodec.runtime.memory import (
+    LINE,
+    aligned_empty,
+    emit_prefetch,
+    empty_beside,
+    float_bits,
+    magnitude_bits,
+)
 from gcodec.runtime.reuse import scratch
 
 _NONE = np.empty(0, np.float32)
@@ -196,7 +203,7 @@ def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> ValueSta
 
     def task(i: int, j: int) -> int:
         part, own = slice(i // TILE, -(-j // TILE)), update.part(i, j)
-        scratch = np.empty(2 * LANES), np.zeros(COLUMN, np.uint32)
+        scratch = aligned_empty(2 * LANES, np.float64), np.zeros(COLUMN, np.uint32)
         terms = own.terms(x[i:j])
         top = int(_correct_with_moments(*terms, *scratch, sums[part], squares[part]))
         own.mark_replaced()
@@ -363,7 +370,7 @@ def add_block(terms, i, sums, j, streaming):
     """Save 32 elements of the residual from i on; write the sums of terms to `sums`, from j on."""
     x, residual, decay, _, backup = terms
     if backup.size:
-        copy_block(residual, i, backup, i, streaming)
+        copy_block(residual, i, backup, i, streaming)  # `sums` may be the residual
     _sum_block(x, residual, i, decay, sums, j)
 
 

@@ -17,7 +17,7 @@ from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.lanes import fence
-from gcodec.runtime.memory import magnitude_bits
+from gcodec.runtime.memory import magnitude_bits, tile_beside
 
 SHIFT = 17
 """Number of omitted mantissa bits of a float32."""
@@ -71,7 +71,7 @@ def add_residual_with_histogram(x: np.ndarray, update: ResidualUpdate) -> tuple[
 
     def task(start: int, stop: int) -> tuple[int, np.ndarray]:
         top, counts, tables = 0, np.zeros(BINS, np.int64), _tables(stop - start)
-        sums = np.empty(_TILE, np.float32)
+        sums = tile_beside(_TILE, update.separate_output[start:stop])
         for at in range(start, stop, step):
             end = min(at + step, stop)
             own = update.part(at, end)

@@ -18,7 +18,7 @@ from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Intrinsic, inline, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, Value, block, doubles, floats, lanes
-from gcodec.runtime.memory import emit_prefetch, magnitude_bits
+from gcodec.runtime.memory import aligned_empty, emit_prefetch, magnitude_bits
 
 TILE = 4096
 LANES = 256
@@ -50,7 +50,7 @@ def moments(x: np.ndarray) -> Moments:
 
     def task(start: int, stop: int) -> int:
         part = slice(start // TILE, -(-stop // TILE))
-        scratch = np.empty(2 * LANES), np.zeros(COLUMN, np.uint32)
+        scratch = aligned_empty(2 * LANES, np.float64), np.zeros(COLUMN, np.uint32)
         return int(_tile_moments(x[start:stop], *scratch, sums[part], squares[part]))
 
     largest = max(pool.run(task, x.size, TILE, x))

@@ -28,7 +28,7 @@ from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.lanes import fence
-from gcodec.runtime.memory import magnitude_bits
+from gcodec.runtime.memory import magnitude_bits, tile_beside
 
 _CUT = 9  # bits by which a histogram divides a bin
 _FEW = 4  # candidates are gathered if their number falls by at least this factor
@@ -95,7 +95,8 @@ def take_largest_of_sums(
     streaming = streams(update.separate_output)
 
     def take_part(start: int, stop: int, level: np.int32, room: _Room) -> int:
-        own, sums = update.part(start, stop), np.empty(_TILE, np.float32)
+        own = update.part(start, stop)
+        sums = tile_beside(_TILE, own.separate_output)
         count = _take_sums_above(*own.terms(x[start:stop]), streaming, sums, level, *room)
         own.mark_replaced()
         return int(count)

@@ -23,7 +23,7 @@ from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.numeric.reduce import largest_bits
 from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, pair_codes, store_sorted
-from gcodec.kernels.quantize.float_codes import emit_codes, emit_values
+from gcodec.kernels.quantize.float_codes import emit_codes, limit_bits
 from gcodec.kernels.quantize.value_table import CELL, Cells, ValueTable
 from gcodec.runtime import pool
 from gcodec.runtime.cover import store_of, streams
@@ -33,6 +33,7 @@ from gcodec.runtime.lanes import (
     ADD,
     AHEAD,
     BLOCK,
+    SIGN,
     STREAM,
     Emitter,
     Value,
@@ -43,7 +44,7 @@ from gcodec.runtime.lanes import (
     integer,
     lanes,
 )
-from gcodec.runtime.memory import bits_float
+from gcodec.runtime.memory import bits_float, tile_beside
 
 _CACHED = 1 << 16  # elements of the largest block whose sums stay in a cache
 _METHODS = ("tree", "cells", "int4", "int8", "offset8", "fp8")
@@ -184,7 +185,7 @@ def _run(
         terms, x = update.terms(x), update.new_residual
         flags = False, update.rounded_to
         if block_size <= _CACHED:
-            x = np.empty(min(block_size, x.size), np.float32)
+            x = tile_beside(min(block_size, x.size), update.separate_output)
             flags = block_size % BLOCK == 0 and streams(update.separate_output), update.rounded_to
     numbers = table.placed() if update is not None else NO_TERMS[0]
     loop = _quantizer(table.method, update is not None)
@@ -341,11 +342,11 @@ def _quantize_block(method: str, leaves_errors: bool) -> Intrinsic:
             x = e.load(e.element(source, first), floats(HALF))
             shifted = builder.fsub(x, e.splat(e.args["shift"], HALF))
             r = builder.fmul(shifted, e.splat(e.args["factor"], HALF))
-            codes = emit_half(e, r, highest)
+            codes, numbers = emit_half(e, r, highest)
             if leaves_errors:
                 combine = builder.fdiv if method == "fp8" else builder.fmul
                 block_scale = e.splat(e.args["block_scale"], HALF)
-                value = e.rounded(combine(_emit_number(e, method, codes), block_scale))
+                value = e.rounded(combine(numbers, block_scale))
                 e.store(builder.fsub(x, value), e.element(source, first))
             return builder.and_(codes, codes.type([2 * highest + 1] * HALF))
 
@@ -361,18 +362,10 @@ def _quantize_block(method: str, leaves_errors: bool) -> Intrinsic:
     return codes
 
 
-def _emit_number(e: Emitter, method: str, codes: Value) -> Value:
-    """Emit the numbers of 16 lanes, given what `emit_half` of `_quantize_block` emits."""
-    builder, kind = e.builder, codes.type
-    if method in ("int4", "int8"):
-        shift = kind([28 if method == "int4" else 24] * HALF)
-        return builder.sitofp(builder.ashr(builder.shl(codes, shift), shift), floats(HALF))
-    if method == "fp8":
-        return emit_values(e, BlockFormat.of("mxfp8e4m3"), codes)
-    return e.looked_up_floats(e.args["values"], codes)
+# Each of the following functions emits the codes of 16 lanes, and their numbers.
 
 
-def _emit_tree(e: Emitter, r: Value, highest: int) -> Value:
+def _emit_tree(e: Emitter, r: Value, highest: int) -> tuple[Value, Value]:
     """Emit the numbers of bounds below lanes, found by four comparisons; see `ValueTable`."""
     builder, kind = e.builder, lanes(32, r.type.count)
     table = builder.bitcast(e.args["entries"], floats(1).element.as_pointer())
@@ -381,7 +374,7 @@ def _emit_tree(e: Emitter, r: Value, highest: int) -> Value:
         bounds = e.one_of_eight_at(e.element(table, first), places, repeats=first > 0)
         is_above = builder.fcmp_ordered(">", r, bounds)
         places = builder.sub(builder.add(places, places), builder.sext(is_above, kind))
-    return places
+    return places, e.looked_up_floats(e.args["values"], places)
 
 
 def _emit_ordered(e: Emitter, places: Value) -> Value:
@@ -394,8 +387,11 @@ def _emit_ordered(e: Emitter, places: Value) -> Value:
     return e.gathered(bytes_of, indices, lanes(8))
 
 
-def _emit_cells(e: Emitter, r: Value, highest: int) -> Value:
-    """Emit the codes of lanes, whose lowest 8 bits matter, from cells; see `Cells.packed`."""
+def _emit_cells(e: Emitter, r: Value, highest: int) -> tuple[Value, None]:
+    """Emit the codes of lanes, whose lowest 8 bits matter, from cells; see `Cells.packed`.
+
+    A block of its own looks the numbers up.
+    """
     builder, kind = e.builder, lanes(32, r.type.count)
     first, count = (
         e.splat(builder.trunc(e.args[name], kind.element), kind.count)
@@ -412,10 +408,10 @@ def _emit_cells(e: Emitter, r: Value, highest: int) -> Value:
     is_above = builder.icmp_signed(">", builder.and_(magnitude, rest), builder.and_(entries, rest))
     difference = builder.ashr(entries, kind([CELL + 8] * kind.count))
     difference = builder.and_(difference, builder.sext(is_above, kind))
-    return builder.add(builder.lshr(entries, kind([CELL] * kind.count)), difference)
+    return builder.add(builder.lshr(entries, kind([CELL] * kind.count)), difference), None
 
 
-def _emit_integers(e: Emitter, r: Value, highest: int) -> Value:
+def _emit_integers(e: Emitter, r: Value, highest: int) -> tuple[Value, Value]:
     """Emit lanes rounded to integers of few bits, to nearest with ties to even.
 
     The lowest bits of the results have them in two's complement.
@@ -423,14 +419,17 @@ def _emit_integers(e: Emitter, r: Value, highest: int) -> Value:
     builder, kind = e.builder, r.type
     low, high, far = (kind([value] * kind.count) for value in (-highest - 1, highest, 1.5 * 2**23))
     r = e.smaller(e.larger(r, low), high)
-    return builder.bitcast(builder.fadd(r, far), lanes(32, kind.count))
+    moved = builder.fadd(r, far)
+    return builder.bitcast(moved, lanes(32, kind.count)), builder.fsub(moved, far)
 
 
-def _emit_fp8(e: Emitter, r: Value, highest: int) -> Value:
-    """Emit numbers whose lowest 8 bits are the codes of OCP's E4M3."""
-    codes = emit_codes(e, BlockFormat.of("mxfp8e4m3"), r, None, limited=True)
-    sign = e.builder.lshr(e.builder.bitcast(r, codes.type), codes.type([24] * HALF))
-    return e.builder.or_(codes, e.builder.and_(sign, codes.type([0x80] * HALF)))
+def _emit_fp8(e: Emitter, r: Value, highest: int) -> tuple[Value, Value]:
+    """Emit numbers whose lowest 8 bits are the codes of OCP's E4M3, and what they stand for."""
+    builder, fmt, word = e.builder, BlockFormat.of("mxfp8e4m3"), lanes(32, HALF)
+    codes, sizes = emit_codes(e, fmt, r, None, limit_bits(fmt, HALF))
+    sign = builder.and_(builder.bitcast(r, word), word([SIGN] * HALF))
+    numbers = builder.bitcast(builder.or_(builder.bitcast(sizes, word), sign), r.type)
+    return builder.or_(codes, builder.lshr(sign, word([24] * HALF))), numbers
 
 
 def _dequantize_block(per_byte: int, divides: bool, *, may_round: bool = False) -> Intrinsic:

@@ -19,18 +19,20 @@ from gcodec.runtime.lanes import SIGN, Emitter, Value, compiles_for, constants, 
 _ONE = 127 << MANTISSA  # bits of the number 1
 
 
-def emit_codes(e: Emitter, fmt: BlockFormat, r: Value, random: Value, *, limited: bool) -> Value:
-    """Emit numbers whose lowest 8 bits are the codes of magnitudes.
+def emit_codes(
+    e: Emitter, fmt: BlockFormat, r: Value, random: Value, largest: Value | None = None
+) -> tuple[Value, Value]:
+    """Emit numbers whose lowest 8 bits are the codes of magnitudes, and the rounded magnitudes.
 
-    `r` has the scaled elements, and `random` the random words, or None. Magnitudes are `limited`
-    to the largest one first, or must be below twice the largest power of two; their codes may then
-    be above the largest one.
+    `r` has the scaled elements, and `random` the random words, or None. Magnitudes are limited
+    first, if `largest` has the bits of a limit; see `limit_bits`. Otherwise they must be below
+    twice the largest power of two, and may be rounded to more than the largest magnitude.
     """
     builder, kind = e.builder, lanes(32, r.type.count)
     constant, cut = constants(kind), MANTISSA - fmt.mantissa
     size = e.magnitude_bits(r)
-    if limited:
-        size = e.smaller(size, constant(int(fmt.largest.view(np.uint32))))
+    if largest is not None:
+        size = e.smaller(size, largest)
     power = constant(_ONE if fmt.is_integer else _ONE + (1 - fmt.bias << MANTISSA))
     if not fmt.is_integer:
         power = e.larger(builder.and_(size, constant(INFINITY_BITS)), power)
@@ -43,8 +45,11 @@ def emit_codes(e: Emitter, fmt: BlockFormat, r: Value, random: Value, *, limited
         shift = r.type([2.0**cut + rest * 2.0**-fmt.mantissa] * kind.count)
         if compiles_for("fma"):
             moved = e.fused(real_power, shift, number)
+            rounded = e.fused(builder.fneg(real_power), shift, moved)
         else:
-            moved = builder.fadd(number, builder.fmul(real_power, shift))
+            product = builder.fmul(real_power, shift)
+            moved = builder.fadd(number, product)
+            rounded = builder.fsub(moved, product)
         code = builder.bitcast(moved, kind)
     else:
         unit = builder.sub(constant(2 * _ONE + (fmt.mantissa << MANTISSA)), power)
@@ -53,10 +58,18 @@ def emit_codes(e: Emitter, fmt: BlockFormat, r: Value, random: Value, *, limited
         fraction = builder.fsub(units, builder.sitofp(code, r.type))
         bound = builder.fmul(fraction, r.type([2.0**31] * kind.count))
         is_up = builder.icmp_signed("<", random, builder.fptosi(bound, kind))
-        code = builder.sub(builder.add(code, constant(rest)), builder.sext(is_up, kind))
+        code = builder.sub(code, builder.sext(is_up, kind))
+        one = builder.sub(power, constant(fmt.mantissa << MANTISSA))  # of the code, as float32
+        rounded = builder.fmul(builder.sitofp(code, r.type), builder.bitcast(one, r.type))
+        code = builder.add(code, constant(rest))
     if fmt.is_integer:
-        return code
-    return builder.add(code, builder.lshr(power, constant(cut)))
+        return code, rounded
+    return builder.add(code, builder.lshr(power, constant(cut))), rounded
+
+
+def limit_bits(fmt: BlockFormat, count: int) -> Value:
+    """Return lanes with the bits of the largest magnitude of a format."""
+    return constants(lanes(32, count))(int(fmt.largest.view(np.uint32)))
 
 
 def emit_values(e: Emitter, fmt: BlockFormat, codes: Value) -> Value:

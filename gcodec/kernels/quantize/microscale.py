@@ -40,7 +40,7 @@ from gcodec.kernels.quantize.byte_lanes import (
     pair_codes,
     store_sorted,
 )
-from gcodec.kernels.quantize.float_codes import emit_codes, emit_values
+from gcodec.kernels.quantize.float_codes import emit_codes, emit_values, limit_bits
 from gcodec.kernels.quantize.float_format import nearest_codes
 from gcodec.kernels.quantize.microscale_scales import GROUPS, ROOM, RULE, find_scales, scale_finder
 from gcodec.runtime import pool
@@ -52,6 +52,7 @@ from gcodec.runtime.lanes import (
     ADD,
     BLOCK,
     ROUNDED,
+    SIGN,
     STREAM,
     Emitter,
     Value,
@@ -60,6 +61,7 @@ from gcodec.runtime.lanes import (
     floats,
     lanes,
 )
+from gcodec.runtime.memory import tile_beside
 
 _TILE = 2048  # elements whose scales are found together, while they stay in a cache
 
@@ -132,7 +134,8 @@ def quantize(
         update_part = ResidualUpdate(none, np.float32(0), none)
         sums = part[:whole]
         if update is not None:
-            update_part, sums = update.part(start, stop), np.empty(_TILE, np.float32)
+            update_part = update.part(start, stop)
+            sums = tile_beside(_TILE, update_part.separate_output)
         numbers = (
             *constants,
             np.zeros(GROUPS * _TILE // BLOCK, np.int32),
@@ -396,20 +399,23 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leaves_errors: bool) -> Intr
             own = None if halves is None else e.picked(halves, range(first, first + HALF))
             r = builder.fmul(x, e.splat(number("factors", k), HALF))
             bits = builder.bitcast(x, word)
-            code = emit_codes(e, fmt, r, own, limited=fmt.is_two_level)
-            code = builder.and_(code, word([0xFF] * HALF))
+            largest = limit_bits(fmt, HALF)
+            code, rounded = emit_codes(e, fmt, r, own, largest if fmt.is_two_level else None)
+            code, rounded = builder.and_(code, word([0xFF] * HALF)), builder.bitcast(rounded, word)
             if not fmt.is_two_level:
                 code = e.smaller(code, word([fmt.top] * HALF))
+                rounded = e.smaller(rounded, largest)
             if fmt.is_integer:  # 0 has no sign
                 flips = builder.ashr(bits, word([31] * HALF))
                 code = builder.sub(builder.xor(code, flips), flips)
             else:
-                sign = builder.lshr(bits, word([32 - fmt.width] * HALF))
-                sign = builder.and_(sign, word([1 << fmt.width - 1] * HALF))
-                code = builder.or_(code, sign)
+                sign = builder.and_(bits, word([SIGN] * HALF))
+                code = builder.or_(code, builder.lshr(sign, word([32 - fmt.width] * HALF)))
+                rounded = builder.or_(rounded, sign)
             if leaves_errors:
                 size = e.splat(number("sizes", k), HALF)
-                value = e.rounded(builder.fmul(emit_values(e, fmt, code), size))
+                signed = emit_values(e, fmt, code) if fmt.is_integer else rounded
+                value = e.rounded(builder.fmul(builder.bitcast(signed, size.type), size))
                 error = builder.fsub(x, value)
                 is_finite = builder.icmp_signed(
                     "<", number("tops", k), word.element(INFINITY_BITS)

@@ -35,7 +35,7 @@ from gcodec.kernels.quantize.byte_lanes import (
     pair_codes,
     store_sorted,
 )
-from gcodec.kernels.quantize.float_codes import emit_codes, emit_magnitudes, emit_values
+from gcodec.kernels.quantize.float_codes import emit_codes, emit_values
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat, nearest_codes
 from gcodec.runtime import cover, pool
 from gcodec.runtime.device import dispatched
@@ -182,7 +182,7 @@ def quantize(
     numbers = scale, *_numbers(scale, fmt), np.zeros(2 * HALF, np.uint32)
     terms: tuple[Any, ...] = (x[:whole], *NO_TERMS[1:], False, 0, NO_TERMS[0])
     if update is not None:
-        modes = update.rounded_to, np.empty(BLOCK, np.float32)
+        modes = update.rounded_to, aligned_empty(BLOCK, np.float32)
         terms = *update.part(0, whole).terms(x[:whole]), stream, *modes
     top = loop(*terms, *numbers, out[: codes_nbytes(whole, fmt)])
     if whole < x.size:
@@ -307,7 +307,7 @@ def unpacked(data: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
 
 @functools.lru_cache(maxsize=256)
 def _numbers(scale: np.float32, fmt: MiniFloat) -> tuple[np.float32, int, np.ndarray]:
-    """Return the divisor, the last code, and the largest bits of |x| below each code.
+    """Return the divisor, the bits of the largest number, and those of |x| below each code.
 
     The bits are padded to MOST_STEPS.
     """
@@ -315,7 +315,8 @@ def _numbers(scale: np.float32, fmt: MiniFloat) -> tuple[np.float32, int, np.nda
     if fmt.top <= MOST_STEPS and scale > 0:
         steps[: fmt.top] = least_bits(scale, fmt)
     # Division by infinity turns all of x into 0.
-    return (scale if scale > 0 else np.float32(np.inf)), fmt.top, steps - np.int32(1)
+    divisor = scale if scale > 0 else np.float32(np.inf)
+    return divisor, int(fmt.magnitudes()[-1].view(np.int32)), steps - np.int32(1)
 
 
 def least_bits(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
@@ -356,7 +357,7 @@ def _quantize_block(fmt: MiniFloat, leaves_errors: bool) -> Intrinsic:
     """
     terms = "x", "residual", "i", "decay", "rounded_to", "errors"
 
-    @block(*terms, "delta", "divisor", "last", *_STEPS, "tops", "slot", "out", "at")
+    @block(*terms, "delta", "divisor", "largest", *_STEPS, "tops", "slot", "out", "at")
     def codes(e: Emitter) -> None:
         builder, word = e.builder, lanes(32, HALF)
         source, residual = (e.address(name, "i") for name in ("x", "residual"))
@@ -372,12 +373,10 @@ def _quantize_block(fmt: MiniFloat, leaves_errors: bool) -> Intrinsic:
                 x = builder.fadd(x, builder.fmul(e.splat(e.args["decay"], HALF), former))
             bits = e.magnitude_bits(x)
             largest.append(bits)
-            code, sent = _emit_code(e, fmt, bits)
+            code, sent, size = _emit_code(e, fmt, bits)
             sign = builder.and_(builder.bitcast(x, word), word([SIGN] * HALF))
             sign = builder.select(sent, sign, word([0] * HALF))
             if leaves_errors:
-                placed = builder.shl(code, word([23 - fmt.mantissa] * HALF))
-                size = emit_magnitudes(e, fmt.elements, placed)
                 size = builder.fmul(e.splat(e.args["delta"], HALF), size)
                 value = builder.or_(builder.bitcast(size, word), sign)
                 value = e.rounded(builder.bitcast(value, size.type))
@@ -394,27 +393,27 @@ def _quantize_block(fmt: MiniFloat, leaves_errors: bool) -> Intrinsic:
     return codes
 
 
-def _emit_code(e: Emitter, fmt: MiniFloat, bits: Value) -> tuple[Value, Value]:
-    """Emit the codes of magnitudes, given as bits, and whether they are not 0."""
+def _emit_code(e: Emitter, fmt: MiniFloat, bits: Value) -> tuple[Value, Value, Value]:
+    """Emit the codes of magnitudes, given as bits, whether they are not 0, and their numbers."""
     return _by_steps(e, fmt, bits) if fmt.top <= MOST_STEPS else _by_division(e, fmt, bits)
 
 
-def _by_steps(e: Emitter, fmt: MiniFloat, bits: Value) -> tuple[Value, Value]:
+def _by_steps(e: Emitter, fmt: MiniFloat, bits: Value) -> tuple[Value, Value, Value]:
     builder, kind = e.builder, bits.type
     steps = [e.splat(e.args[name], kind.count) for name in _STEPS[: fmt.top]]
     above = [builder.icmp_signed(">", bits, step) for step in steps]
     code = builder.zext(above[0], kind)
     for one in above[1:]:
         code = builder.sub(code, builder.sext(one, kind))  # minus −1
-    return code, above[0]
+    return code, above[0], e.one_of_eight(np.resize(fmt.magnitudes(), 8).tolist(), code)
 
 
-def _by_division(e: Emitter, fmt: MiniFloat, bits: Value) -> tuple[Value, Value]:
+def _by_division(e: Emitter, fmt: MiniFloat, bits: Value) -> tuple[Value, Value, Value]:
     builder, constant, count = e.builder, constants(bits.type), bits.type.count
     r = builder.fdiv(builder.bitcast(bits, floats(count)), e.splat(e.args["divisor"], count))
-    code = builder.and_(emit_codes(e, fmt.elements, r, None, limited=True), constant(0xFF))
-    code = e.smaller(code, e.splat(e.args["last"], count))
-    return code, builder.icmp_unsigned("!=", code, constant(0))
+    code, size = emit_codes(e, fmt.elements, r, None, e.splat(e.args["largest"], count))
+    code = builder.and_(code, constant(0xFF))
+    return code, builder.icmp_unsigned("!=", code, constant(0)), size
 
 
 # --- blocks from codes to values -----------------------------------------------------------------
@@ -449,7 +448,7 @@ def _variants() -> Iterator[tuple[MiniFloat, bool]]:
 
 @inline
 def _place(b, count):
-    """Return the first element of block b of `count`.
+    """Return the first element of block b of `count`, where no residual is added.
 
     The blocks alternate between two halves: two streams keep more of the memory busy than one.
     """
@@ -468,24 +467,24 @@ def _quantizer(fmt: MiniFloat, leaves_errors: bool) -> Kernel:
         vectorized=False,
     )
     def minifloat_codes(
-        terms, streaming, rounded_to, errors, delta, divisor, last, steps, tops, out
+        terms, streaming, rounded_to, errors, delta, divisor, largest, steps, tops, out
     ):
-        # x.size is a multiple of BLOCK, out.size == x.size // pair; `last` is the last code;
-        # steps.size == MOST_STEPS, tops is 2 * HALF zeros. With `leaves_errors`, residual and
-        # new_residual are as long as x, backup is or has no elements, and errors.size == BLOCK.
-        # Returns the largest magnitude's bits.
+        # x.size is a multiple of BLOCK, out.size == x.size // pair; `largest` has the bits of the
+        # largest number; steps.size == MOST_STEPS, tops is 2 * HALF zeros. With `leaves_errors`,
+        # residual and new_residual are as long as x, backup is or has no elements, and
+        # errors.size == BLOCK. Returns the largest magnitude's bits.
         x, residual, decay, _, backup = terms
         a, b, c, d = steps[0], steps[1], steps[2], steps[3]
         f, g, h = steps[4], steps[5], steps[6]
-        numbers = delta, divisor, last, a, b, c, d, f, g, h
+        numbers = delta, divisor, largest, a, b, c, d, f, g, h
         count = x.size // BLOCK
         for k in range(count):
-            i, slot = _place(k, count), (k & 1) * HALF
-            if leaves_errors and backup.size:
-                copy_block(residual, i, backup, i, streaming)
+            i, slot = BLOCK * k if leaves_errors else _place(k, count), (k & 1) * HALF
             modes = rounded_to, errors
             one_block(x, residual, i, decay, *modes, *numbers, tops, slot, out, i // pair)
             if leaves_errors:
+                if backup.size:
+                    copy_block(residual, i, backup, i, streaming)
                 store_errors(errors, 0, terms, i, streaming)
         if leaves_errors and streaming:
             fence()

@@ -32,7 +32,7 @@ from gcodec.runtime.lanes import (
     floats_in_registers,
     lanes,
 )
-from gcodec.runtime.memory import magnitude_bits
+from gcodec.runtime.memory import aligned_empty, magnitude_bits
 
 ESCAPE = 254  # the symbol of magnitudes that have none of their own
 MOST = 126  # the largest magnitude that has a symbol of its own
@@ -102,7 +102,7 @@ def add_residual_plainly(
     def task(start: int, stop: int) -> int:
         own = update.part(start, stop)
         terms = *own.terms(x[start:stop]), streaming
-        scratch = np.empty(BLOCK, np.float32), np.zeros(BLOCK, np.uint32)
+        scratch = aligned_empty(BLOCK, np.float32), np.zeros(BLOCK, np.uint32)
         top = _sum_plainly(*terms, *scratch, factor, out[start:stop])
         own.mark_replaced()
         return int(top)

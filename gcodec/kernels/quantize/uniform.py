@@ -43,7 +43,7 @@ from gcodec.runtime.lanes import (
     floats,
     lanes,
 )
-from gcodec.runtime.memory import bits_float, float_bits
+from gcodec.runtime.memory import aligned_empty, bits_float, float_bits, tile_beside
 
 _PART = 1 << 16  # elements that `rounded` has in memory as float64
 _TILE = 4096  # elements; a multiple of BLOCK, so that the codes of any width end on a byte
@@ -87,7 +87,7 @@ def quantize(
         part = x[start:stop]
         terms, keys = (part, part, *NO_TERMS[1:]), np.empty(0, np.int32)
         codes = out[start * bits // 8 : -(-stop * bits // 8)]
-        own = np.uint64(start), *numbers, *_scratch(), np.empty(3 * BLOCK)
+        own = np.uint64(start), *numbers, *_scratch(), aligned_empty(3 * BLOCK, np.float64)
         loop(*terms, False, rounded_to, keys, *own, codes)
 
     pool.run(task, x.size, _TILE, x)
@@ -124,10 +124,11 @@ def quantize_sum(
     streaming = streams(update.separate_output)
 
     def task(start: int, stop: int) -> int:
-        sums, own = np.empty(_TILE, np.float32), update.part(start, stop)
+        own = update.part(start, stop)
+        sums = tile_beside(_TILE, own.separate_output)
         terms = sums, *own.terms(x[start:stop])
         codes = out[start * bits // 8 : -(-stop * bits // 8)]
-        numbers = np.uint64(start), *buckets, *_scratch(), np.empty(3 * BLOCK)
+        numbers = np.uint64(start), *buckets, *_scratch(), aligned_empty(3 * BLOCK, np.float64)
         flags = streaming, update.rounded_to
         top = int(loop(*terms, *flags, np.empty(2, np.int32), *numbers, codes))
         own.mark_replaced()
@@ -214,7 +215,8 @@ def rounded(
 
 def _scratch() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the arrays `codes`, `padded` and `ends` of a task."""
-    return np.zeros(_TILE + BLOCK, np.uint8), np.zeros(BLOCK, np.float32), np.empty(3 * BLOCK)
+    codes, ends = aligned_empty(_TILE + BLOCK, np.uint8), aligned_empty(3 * BLOCK, np.float64)
+    return codes, np.zeros(BLOCK, np.float32), ends
 
 
 # --- the numbers of each lane --------------------------------------------------------------------
@@ -294,7 +296,8 @@ def _quantize_block(stochastic: bool, leaves_errors: bool) -> Intrinsic:
     A code takes a byte. `numbers` has the low, the factor and the last code of each lane, and
     `ends` what `_decoded` needs.
     """
-    count = BLOCK // 4 if leaves_errors else BLOCK  # lanes whose numbers fit into the registers
+    # Lanes whose numbers fit into the registers, where random words do not fill them anyway.
+    count = BLOCK // 4 if leaves_errors and not stochastic else BLOCK
 
     @block("x", "i", "numbers", "ends", "rounded_to", "seed", "start", "codes", "at")
     def quantize_block(e: Emitter) -> None:
