@@ -19,6 +19,7 @@ import pytest
 from sweeps import thinned
 
 import gcodec
+from gcodec.codecs.ecsq import codec as ecsq
 from gcodec.runtime import memory, pool
 
 N = 1 << 23
@@ -107,6 +108,31 @@ def test_memory_of_levels(
     most = payload.data.nbytes + 1.2 * x.nbytes + tables
     assert used <= most
     assert peak(lambda: codec.decode(payload, x.size))[1] <= most
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("qsgd:bucket=512", "qsgd:bucket=100,code=auto", "qsgd:bucket=700000,norm=max", "qsgd"),
+        *("minifloat", "minifloat:code=none,scale=gennorm", "minifloat:format=e4m3,block=32"),
+        *("ecsq", "ecsq:step=0.3,rounding=stochastic", "ecsq:bits=2"),
+        *("sparseloco", "dct8", "dct8:layout=tiles,chunk=30x40"),
+    ],
+)
+def test_tensors_of_16_bits_are_converted_in_parts(
+    spec: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An encoder needs less memory than a float32 copy, and writes what it writes for the copy."""
+    monkeypatch.setattr(ecsq, "_FEW", 0)
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    x, codec = shaped("normal").reshape(-1, 512).astype(kind), gcodec.parse(spec)
+    expected = codec.encode(x.astype(np.float32), seed=3)  # compiles most kernels
+    codec.encode(x, seed=3)
+    payload, used = peak(lambda: codec.encode(x, seed=3))
+    assert payload.tobytes() == expected.tobytes() and payload.scalars == expected.scalars
+    assert used < 4 * x.size
 
 
 # Limit of the growth of resident memory, relative to input and frame. Scratch of kernels accounts

@@ -108,6 +108,7 @@ class DCT8(Codec):
     takes_up_to = 0.0  # coefficients may exceed float32
     uses_shape = True
     has_cuda_kernels = True
+    reads_segments = True
     symbols_on_host = True
     bounds_decoded = True
     fused_dtypes = ("float32", "float64")
