@@ -340,6 +340,7 @@ class SparseLoCo(SparseCodec):
         "parameters": ("float32",),
     }
     refuses_nonfinite = True
+    reads_segments = True
     has_cuda_kernels = True
     symbols_on_host = True
     takes_up_to = 2.0**126

@@ -28,7 +28,7 @@ from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric.byte_counts import least_nbits
 from gcodec.kernels.prefix import elias_fano, gap_rice
 from gcodec.kernels.prefix.codewords import TRUNCATED
-from gcodec.kernels.prefix.value_classes import GAPS, AllPositions
+from gcodec.kernels.prefix.value_classes import GAPS, ComputedPositions
 from gcodec.runtime import pool
 from gcodec.runtime.memory import Drainable, contents, drop
 from gcodec.wire import seek as seek_tables
@@ -269,13 +269,13 @@ class IndexString(NamedTuple):
 
 _ROOM = 8  # bytes of a string beyond its bits, so that it need not grow
 
-Positions = np.ndarray | AllPositions
-"""Positions as an array, or those of all elements."""
+Positions = np.ndarray | ComputedPositions
+"""Positions as an array, or computed where they are read."""
 Front = tuple[np.ndarray | Drainable, int]
 """The bytes that precede the positions in a payload, and the number of valid bits in them."""
 
 
-class _Plan(NamedTuple):
+class Plan(NamedTuple):
     """A string that an encoder may write, and its price.
 
     Attributes
@@ -296,13 +296,17 @@ class _Plan(NamedTuple):
 
 
 def write(
-    positions: Positions | Drainable, n: int, code: str, front: Front
+    positions: Positions | Drainable,
+    n: int,
+    code: str,
+    front: Front,
+    plans: list[Plan] | None = None,
 ) -> tuple[str, Written]:
     """Write positions after the first bits of a payload.
 
     Parameters
     ----------
-    positions : (k,) int64 array, Drainable or AllPositions
+    positions : (k,) int64 array, Drainable or ComputedPositions
         Positions from 0 to n − 1, in increasing order; a `Drainable` may be released.
     n : int
         Number of elements of the tensor, up to 2^62.
@@ -310,6 +314,8 @@ def write(
         An index code, or "auto" for the one with the shortest string, the first of equals.
     front : (ceil(nbits / 8),) uint8 array or Drainable, and nbits
         The first bits of the payload; a `Drainable` is released.
+    plans : list of Plan, optional
+        The result of `plans_of` for these positions, if it is known.
 
     Returns
     -------
@@ -321,8 +327,7 @@ def write(
     array = contents(positions)
     if not array.size:
         return CODES[0] if code == "auto" else code, Written(contents(front[0]), front[1])
-    plans = _plans(array, n, code)
-    plans.sort(key=lambda plan: (plan.nbits, CODES.index(plan.code)))
+    plans = plans_of(array, n, code) if plans is None else plans
     # The length of a rANS string is only known after it is written.
     most = plans[1].nbits if plans[0].code == "rans" and len(plans) > 1 else math.inf
     for plan in plans:
@@ -348,8 +353,13 @@ def _joined(front: Front, data: np.ndarray, nbits: int, seek: SeekTable | None) 
     return Written(string.trimmed(), string.nbits, seek)
 
 
-def _plans(positions: Positions, n: int, code: str) -> list[_Plan]:
-    """Return a plan for each candidate code, except for one that is too long in any case."""
+def plans_of(positions: Positions, n: int, code: str) -> list[Plan]:
+    """Return a plan for each candidate code, the best first, without those that are too long.
+
+    There is no plan if there are no positions. See `write` for the parameters.
+    """
+    if not positions.size:
+        return []
     planners = {"rice": _rice, "eliasfano": _elias_fano, "bitmap": _bitmap}
     plans = [plan(positions, n) for name, plan in planners.items() if code in (name, "auto")]
     if kinds := [kind for kind in TABLED if code in (kind, "auto")]:
@@ -357,16 +367,17 @@ def _plans(positions: Positions, n: int, code: str) -> list[_Plan]:
         for kind in reversed(kinds):  # the price of Huffman words may rule out rANS
             if kind != "rans" or not plans or _may_be_shortest(counts, plans):
                 plans.append(_classes(positions, n, counts, kind))
+    plans.sort(key=lambda plan: (plan.nbits, CODES.index(plan.code)))
     return plans
 
 
-def _may_be_shortest(counts: np.ndarray, plans: list[_Plan]) -> bool:
+def _may_be_shortest(counts: np.ndarray, plans: list[Plan]) -> bool:
     """Return whether rANS of classes with these counts may be as short as the best plan."""
     least = least_nbits(counts, rans.log2_table()) + rans.least_overhead(int(counts.sum()))
     return least + GAPS.raw_nbits(counts) <= min(plan.nbits for plan in plans)
 
 
-def _rice(positions: Positions, n: int) -> _Plan:
+def _rice(positions: Positions, n: int) -> Plan:
     parameters, offsets = gap_rice.plan(positions)
     nbits = int(offsets[-1])
 
@@ -379,10 +390,10 @@ def _rice(positions: Positions, n: int) -> _Plan:
         drop(positions)
         return _joined(front, words, nbits, table)
 
-    return _Plan("rice", nbits, write)
+    return Plan("rice", nbits, write)
 
 
-def _elias_fano(positions: Positions, n: int) -> _Plan:
+def _elias_fano(positions: Positions, n: int) -> Plan:
     nbits = elias_fano.nbits(positions, n)
 
     def write(front: Front, positions: Positions | Drainable, most: float) -> Written:
@@ -395,19 +406,19 @@ def _elias_fano(positions: Positions, n: int) -> _Plan:
         drop(positions)
         return _joined(front, words.trimmed(), nbits, table)
 
-    return _Plan("eliasfano", nbits, write)
+    return Plan("eliasfano", nbits, write)
 
 
-def _bitmap(positions: Positions, n: int) -> _Plan:
+def _bitmap(positions: Positions, n: int) -> Plan:
     def write(front: Front, positions: Positions | Drainable, most: float) -> Written:
         bits = bitmap.write(contents(positions)[:], n)
         drop(positions)
         return _joined(front, bits, n, None)
 
-    return _Plan("bitmap", n, write)
+    return Plan("bitmap", n, write)
 
 
-def _classes(positions: Positions, n: int, counts: np.ndarray, kind: tabled.Kind) -> _Plan:
+def _classes(positions: Positions, n: int, counts: np.ndarray, kind: tabled.Kind) -> Plan:
     table = Table.own(kind, counts, alphabet(n))
     raw = GAPS.raw_nbits(counts)
 
@@ -431,4 +442,4 @@ def _classes(positions: Positions, n: int, counts: np.ndarray, kind: tabled.Kind
         string.extend(within.trimmed(), raw)
         return Written(string.trimmed(), string.nbits, seek)
 
-    return _Plan(kind, table.nbits(counts) + raw, write)
+    return Plan(kind, table.nbits(counts) + raw, write)

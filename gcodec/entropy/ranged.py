@@ -23,6 +23,7 @@ from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.prefix.table_code import TableCode, put_lengths
 from gcodec.payload import Candidate
+from gcodec.runtime.memory import Drainable, contents
 from gcodec.wire.seek import MIN_ELEMENTS
 
 RANGE_NBITS = 16
@@ -68,7 +69,7 @@ class Plan(NamedTuple):
         return TableCode.of(self.table.numbers)
 
     def write(
-        self, symbols: SymbolsOf | np.ndarray, count: int, front: BitString, n: int
+        self, symbols: SymbolsOf | np.ndarray | Drainable, count: int, front: BitString, n: int
     ) -> Written:
         """Write range, table and string of `count` bytes after `front`, which has whole bytes.
 
@@ -79,7 +80,7 @@ class Plan(NamedTuple):
 
 
 def candidates(
-    code: str, plain: Written, front: np.ndarray, symbols: np.ndarray, n: int
+    code: str, plain: Written, front: np.ndarray, symbols: np.ndarray | Drainable, n: int
 ) -> list[Candidate[CodedBytes]]:
     """Return the payloads among which an encoder selects, which end with a string of bytes.
 
@@ -91,12 +92,13 @@ def candidates(
         The payload with the bytes as they are.
     front : uint8 array
         Bytes before the string.
-    symbols : uint8 array
-        The bytes.
+    symbols : uint8 array or Drainable
+        The bytes; a `Drainable` is released.
     n : int
         Number of elements of the tensor.
     """
-    counts = byte_counts(symbols)
+    array = contents(symbols)
+    counts = byte_counts(array)
 
     def candidate(kind: Kind) -> Candidate[CodedBytes]:
         plan = Plan.of(kind, counts)
@@ -105,7 +107,7 @@ def candidates(
         empty = (lambda: (kind, blank(nbits))) if is_exact else None
 
         def write(gate: object) -> CodedBytes:
-            return kind, plan.write(symbols, symbols.size, BitString.of(front), n)
+            return kind, plan.write(symbols, array.size, BitString.of(front), n)
 
         return Candidate(nbits, write, blank=empty)
 

@@ -183,14 +183,14 @@ def contents(array: Any) -> Any:
 
 
 def release(array: Any, start: int, stop: int) -> None:
-    """Release a range of elements if the array is a `Drainable`; see `Drainable.done`."""
-    if type(array) is Drainable:
+    """Release a range of elements of a `Drainable`, or of symbols computed from one."""
+    if hasattr(array, "done"):
         array.done(start, stop)
 
 
 def drop(array: Any) -> None:
-    """Release all elements if the array is a `Drainable`."""
-    if type(array) is Drainable:
+    """Release all elements of a `Drainable`, or of symbols computed from one."""
+    if hasattr(array, "drop"):
         array.drop()
 
 

@@ -75,7 +75,9 @@ def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Array = N
     return _Segments(task, n, length).run()
 
 
-def run_added(task: Callable[[int, int], np.ndarray], n: int, unit: int = 1) -> np.ndarray:
+def run_added(
+    task: Callable[[int, int], np.ndarray], n: int, unit: int = 1, beside: Array = None
+) -> np.ndarray:
     """Return the sum of the arrays of integers that ``task(start, stop)`` returns; see `run`.
 
     Each array is added when its task ends, so the memory is one array for each thread.
@@ -91,7 +93,7 @@ def run_added(task: Callable[[int, int], np.ndarray], n: int, unit: int = 1) -> 
             else:
                 total.append(part)
 
-    run(add, n, unit)
+    run(add, n, unit, beside)
     return total[0]
 
 

@@ -18,6 +18,8 @@ from reference.positions import CODES
 from sweeps import LONG, examples
 
 import gcodec
+from gcodec.codecs.mxnet import two_bit
+from gcodec.kernels.bits import sent_codes
 from gcodec.payload import Payload
 
 MXNET_2BIT = 3
@@ -51,6 +53,35 @@ def gcodec_outcome(text: str, count: int, n: int, index: str) -> Any:
 def oracle_outcome(text: str, count: int, n: int, index: str) -> Any:
     """Return the positions and signs that the oracle decodes, or the matching type of error."""
     return reference.read(text, count, n, index)
+
+
+@pytest.mark.parametrize("density", [0.0, 1e-4, 0.02, 0.4, 1.0])
+def test_positions_are_computed_as_they_are_listed(density: float) -> None:
+    """Ranges begin and end inside of parts of 2^18 codes, and between them."""
+    codes = DENSE.quantize(gradient(600_011, density, 1)).codes
+    listed, _ = sent_codes.sent(codes)
+    computed, k = sent_codes.SentPositions(codes), listed.size
+    assert computed.size == sent_codes.count(codes) == k
+    assert np.array_equal(computed[:], listed)
+    borders = np.searchsorted(listed, [1 << 18, 2 << 18]).tolist()
+    for start, stop in itertools.combinations(sorted({0, k // 3, *borders, k // 2 + 1, k}), 2):
+        assert np.array_equal(computed[start:stop], listed[start:stop])
+    for at in (0, -1, *borders) if k else ():
+        assert int(computed[at % k]) == listed[at % k]
+
+
+@pytest.mark.parametrize("index", [*CODES, "auto"])
+@pytest.mark.parametrize("density", [0.0, 1e-3, 0.05, 0.5])
+def test_the_shortest_form_is_the_same_with_computed_positions(
+    density: float, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, codec = gradient(300_001, density, 2), gcodec.parse(f"mxnet-2bit:form=auto,index={index}")
+    expected = gcodec.encode(x, codec)
+    forms = [gcodec.parse(f"mxnet-2bit:form={form}") for form in ("dense", "context")]
+    shortest = min(codec.encode(x).nbits for codec in (*forms, SPARSE.get(index, SHORTEST)))
+    assert gcodec.Frame.from_bytes(expected).payload.nbits == shortest
+    monkeypatch.setattr(two_bit, "_FEW", 0)
+    assert gcodec.encode(x, codec) == expected
 
 
 SIZES = (0, 1, 2, 15, 16, 17, 31, 32, 33, 64, 100, 1000, 3000)

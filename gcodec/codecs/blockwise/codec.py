@@ -51,7 +51,7 @@ from gcodec.kernels.quantize import blockwise, standard_scores
 from gcodec.payload import Payload, Selection
 from gcodec.runtime.device import beside, device_of, host
 from gcodec.runtime.lanes import BLOCK
-from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.memory import Drainable, empty_beside
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import param
 from gcodec.wire.seek import Blocks
@@ -291,10 +291,22 @@ class Blockwise(Codec):
 
     # --- pack
 
-    def _pack(self, symbols: BlockwiseSymbols) -> Selection[Payload]:
+    def _encode(
+        self, values: np.ndarray, seed: int, prior: BlockwiseSymbols | None
+    ) -> Selection[Payload]:
+        symbols = self._quantize(values, seed, prior)
+        if device_of(values) is not None:
+            return self._pack(symbols)
+        # No one else uses the codes.
+        return self._pack(symbols, Drainable(symbols.data[self._layout(symbols.n).front_nbytes :]))
+
+    def _pack(
+        self, symbols: BlockwiseSymbols, held: Drainable | None = None
+    ) -> Selection[Payload]:
+        """Return the payload of symbols, whose codes are released if a `Drainable` has them."""
         layout = self._checked_layout(symbols, symbols.n)
         data = host(symbols.data) if self.symbols_on_host else symbols.data
-        written = payload_coding.write(data, layout, self.code, sized=self._is_sizing)
+        written = payload_coding.write(data, layout, self.code, held, sized=self._is_sizing)
         return written.map(self._message)
 
     def _message(self, written_code: CodedBytes) -> Payload:

@@ -15,6 +15,7 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.quantize.standard_scores import first_nonfinite
 from gcodec.payload import Payload, Selection, write_shortest
 from gcodec.runtime.device import host
+from gcodec.runtime.memory import Drainable
 
 CODES = ("none", *ranged.KINDS)
 
@@ -27,16 +28,22 @@ def longest_nbits(layout: Layout, code: str) -> int:
 
 
 def write(
-    data: np.ndarray, layout: Layout, code: str, *, sized: bool = False
+    data: np.ndarray,
+    layout: Layout,
+    code: str,
+    held: Drainable | None = None,
+    *,
+    sized: bool = False,
 ) -> Selection[ranged.CodedBytes]:
     """Write a payload with a code, or "auto" for the shortest one.
 
-    `data` is the payload with ``code=none``; for `sized` see `gcodec.payload.write_shortest`.
+    `data` is the payload with ``code=none``. If its codes are in a `Drainable`, they are released
+    where another payload is written. For `sized` see `gcodec.payload.write_shortest`.
     """
     plain = Written(data, 8 * layout.nbytes)
     if code == "none" or not layout.n or layout.width > 8:
         return Selection([("none" if code == "auto" else code, plain)])
-    front, codes = data[: layout.front_nbytes], data[layout.front_nbytes :]
+    front, codes = data[: layout.front_nbytes], held or data[layout.front_nbytes :]
     candidates = ranged.candidates(code, plain, front, codes, layout.n)
     return write_shortest(candidates, sized=sized)
 

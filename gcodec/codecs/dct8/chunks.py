@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gcodec.kernels.numeric.convert import ConvertedArray, selected
 from gcodec.kernels.transform.chunk_layout import Layout, gather
 from gcodec.kernels.transform.dct_inverse import Sizes
 
@@ -82,15 +83,38 @@ class Chunks:
         ]
 
 
-def take(chunks: Chunks, values: np.ndarray, first: int, stop: int) -> np.ndarray:
+def take(chunks: Chunks, values: np.ndarray | ConvertedArray, first: int, stop: int) -> np.ndarray:
     """Return chunks of (n,) values as (stop - first, *sizes); a view of whole runs."""
     start, end = first * chunks.size, stop * chunks.size
     if chunks.are_runs and end <= values.size:
         part = values[start:end]
     else:
         part = np.empty(end - start, np.float32)
-        gather(values, chunks.layout, first, part)
+        if isinstance(values, ConvertedArray):
+            _gather_converted(chunks, values, first, stop, part)
+        else:
+            gather(values, chunks.layout, first, part)
     return part.reshape(-1, *chunks.sizes)
+
+
+def _gather_converted(
+    chunks: Chunks, values: ConvertedArray, first: int, stop: int, out: np.ndarray
+) -> None:
+    """Write the chunks of a part to `out`, and convert no other elements than theirs."""
+    columns, height, width, edge = chunks.layout
+    across = -(-columns // width)
+    above, left = divmod(first, across)
+    band = slice(above * height * columns, -(-stop // across) * height * columns)
+    if left == 0 and stop % across == 0:
+        gather(values[band], chunks.layout, 0, out)
+        return
+    end = min((left + stop - first) * width, columns)
+
+    def rectangle(array: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(array[band].reshape(-1, columns)[:, left * width : end])
+
+    part = selected(values, lambda array: rectangle(array).reshape(-1))
+    gather(part, Layout(end - left * width, height, width, edge), 0, out)
 
 
 def flat(n: int, chunk: tuple[int, ...]) -> Chunks:

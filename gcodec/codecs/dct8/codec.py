@@ -109,6 +109,7 @@ class DCT8(Codec):
     takes_up_to = 2.0**100  # sums of the at most 2^16 elements of a chunk stay below 2^120
     uses_shape = True
     has_cuda_kernels = True
+    reads_segments = True
     symbols_on_host = True
     bounds_decoded = True
     fused_dtypes = ("float32", "float64")

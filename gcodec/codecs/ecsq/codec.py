@@ -73,6 +73,7 @@ from gcodec.kernels.numeric.arithmetic import (
     ValueStatistics,
     add_residual_with_moments,
 )
+from gcodec.kernels.numeric.convert import whole
 from gcodec.kernels.numeric.reduce import float_of_bits, moments
 from gcodec.kernels.numeric.scatter import replace
 from gcodec.kernels.quantize.scalar_quantize import (
@@ -92,6 +93,9 @@ from gcodec.wire.params import Field, Scalars, param
 from gcodec.wire.seek import Blocks, SeekTable
 
 _NMSE = 0.02
+# Elements of 16 bits up to which converting all at once takes less time than converting them in
+# each pass over them.
+_FEW = 1 << 25
 _TINY, _LIFT = 2.0**-60, 2.0**64  # values below _TINY are multiplied by _LIFT
 _HUGE, _LOWER = 2.0**120, 2.0**-8  # values from _HUGE on by _LOWER, with stochastic rounding
 _MOST = 2.0**126  # a step far above all lifted values
@@ -130,6 +134,7 @@ class ECSQ(Codec):
     symbols_type = QuantizedLevels
     symbols_dtypes: ClassVar = {"symbols": ("uint8",), "outliers": ("int64",)}
     refuses_nonfinite = True
+    reads_segments = True
     has_cuda_kernels = True
     takes_up_to = 0.0  # a point may exceed float32
     bounds_decoded = True
@@ -197,6 +202,8 @@ class ECSQ(Codec):
         self, values: np.ndarray, seed: int, prior: QuantizedLevels | None
     ) -> QuantizedLevels:
         statistics = None
+        if values.size <= _FEW:
+            values = whole(values)
         if self._begins_plainly and values.size and device_of(values) is None:
             plain = np.empty(values.size, np.uint8)
             top_bits = plain_levels_and_top(values, np.float32(self.step), plain)
@@ -254,6 +261,8 @@ class ECSQ(Codec):
             raise nonfinite_error(values)
         if self.transform == "dct" and transform is None:
             raise ParameterError.of("transform", "dct", f"none for the shape {self._shape}")
+        if transform is not None:
+            values = whole(values)
         if not largest:
             name = "none" if self.transform == "auto" else self.transform
             return reconstruction.all_zeros(values.size, values)._replace(transform=name)

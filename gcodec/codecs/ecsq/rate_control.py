@@ -24,6 +24,7 @@ from gcodec.entropy.context.scale_model import RowLayout, row_layouts
 from gcodec.entropy.context.table_choice import best_layout
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.numeric.convert import selected
 from gcodec.kernels.numeric.reduce import sum_squares
 from gcodec.kernels.quantize import scalar_quantize
 from gcodec.payload import MissedTarget
@@ -103,7 +104,7 @@ class Spread(NamedTuple):
     def of(cls, x: np.ndarray, top: float, width: int, period: int = 1) -> Spread:
         """Measure a sample of (n,) values up to `top` that covers all positions of a row."""
         stride = scale_model.coprime_stride(max(x.size // _EXPONENTS, 1), width * period)
-        sample = host(flattened(x[::stride]))
+        sample = host(selected(x, lambda values: flattened(values[::stride])))
         _, exponents = np.frexp(sample[sample != 0])
         if not exponents.size:
             return cls(math.log2(top), 1.0)

@@ -287,14 +287,10 @@ class _Writer:
         if self._lowered is not None:
             methods.append(_Method.tabled(LOWERED_RANS, *self._lowered))
         if self._layout.is_float and n >= _LEAST_LOWERED:
-            plan = byte_coder.plan(self._symbols, self._shape, self._sample)
+            # The writer needs no array of the plane.
+            plan = byte_coder.plan(self._plane.symbols(), self._shape, self._sample)
             methods.append(_Method(CLASSES, plan.nbits, plan=plan))
         return min(methods, key=lambda method: method.nbits)
-
-    @functools.cached_property
-    def _symbols(self) -> np.ndarray:
-        """The first plane."""
-        return self._plane.symbols()
 
     @functools.cached_property
     def _sample(self) -> Sample:
@@ -357,7 +353,7 @@ class _Writer:
     def _scales_of(self, layout: RowLayout) -> Scales:
         """Return the scales of the whole plane."""
         if self._is_on_device:
-            return scales_of_symbols(self._symbols, layout, self._layout.unit)
+            return scales_of_symbols(self._plane.symbols(), layout, self._layout.unit)
 
         def parts(start: int, stop: int) -> np.ndarray:
             return self._plane.take(start, stop, np.empty(stop - start, np.uint8))
@@ -379,7 +375,7 @@ class _Writer:
         head, symbols = self._head_bytes(method), np.empty(0, np.uint8)
         lead = len(head) + self._others_nbytes
         if method == STORED:
-            symbols = self._symbols
+            symbols = self._plane.symbols()
         data = empty_beside(lead + symbols.size, np.uint8, self._bits)
         data[lead:] = beside(symbols, data)
         self._put_lead(data, head)

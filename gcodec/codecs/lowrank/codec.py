@@ -40,6 +40,7 @@ from gcodec.entropy.coder import no_blocks
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import arithmetic, low_rank
+from gcodec.kernels.numeric.convert import whole
 from gcodec.kernels.numeric.products import product_range
 from gcodec.kernels.numeric.reduce import all_finite, moments
 from gcodec.payload import Payload
@@ -86,6 +87,7 @@ class LowRank(Codec):
     symbols_dtypes: ClassVar = {"exponents": ("int64",)}
     refuses_nonfinite = True
     has_cuda_kernels = True
+    reads_segments = True
     takes_up_to = 0.0  # a point may exceed float32
     uses_shape = True
     uses_prior = True
@@ -150,6 +152,8 @@ class LowRank(Codec):
         statistics = resolved(moments(values))
         check_top(statistics.largest, values)
         shape = self._bound_shape(values.size)
+        if len(shape) > 1:  # factors are products of the whole matrix
+            values = whole(values)
         inner = self.trellis, self.transform
         encoder = Encoder(
             values, statistics, shape, *inner, seed, prior, keeps_levels=keeps_levels

@@ -57,9 +57,9 @@ from gcodec.kernels.quantize.block_format import (
 from gcodec.kernels.quantize.microscale import Quantization
 from gcodec.payload import Payload, Selection
 from gcodec.runtime.deferred import Deferred, as_float32, prefetch
-from gcodec.runtime.device import beside, host
+from gcodec.runtime.device import beside, device_of, host
 from gcodec.runtime.lanes import BLOCK
-from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.memory import Drainable, empty_beside
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Param, param
 from gcodec.wire.seek import Blocks
@@ -251,14 +251,28 @@ class Microscale(Codec):
         """
         n, fmt = values.size, self._format
         data = empty_beside(fmt.blocks(n) + fmt.data_nbytes(n), np.uint8, values)
-        scales, elements = data[: fmt.blocks(n)], data[fmt.blocks(n) :]
-        quantization = Quantization(fmt, self.scale, as_float32(tensor_scale))
-        key = seed if self.rounding == "stochastic" else None
         modes = update, leaves_errors, rounded_to
-        top = microscale.quantize(values, quantization, key, scales, elements, *modes)
+        top = self._put(values, tensor_scale, seed, data, *modes)
         if (check := self._check_of(values)) is not None:
             check(top)
         return MicroscaleSymbols(data, n, tensor_scale, self._bound_shape(n)), top
+
+    def _put(
+        self,
+        values: np.ndarray,
+        tensor_scale: Any,
+        seed: int,
+        data: np.ndarray,
+        update: ResidualUpdate | None = None,
+        leaves_errors: bool = False,
+        rounded_to: int = 0,
+    ) -> Any:
+        """Write the bytes of scales and elements; see `_quantized`."""
+        fmt, count = self._format, self._format.blocks(values.size)
+        quantization = Quantization(fmt, self.scale, as_float32(tensor_scale))
+        key = seed if self.rounding == "stochastic" else None
+        modes = update, leaves_errors, rounded_to
+        return microscale.quantize(values, quantization, key, data[:count], data[count:], *modes)
 
     def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, MicroscaleSymbols]:
         if max_abs_bits(values) >= INFINITY_BITS:
@@ -305,14 +319,31 @@ class Microscale(Codec):
 
     # --- pack
 
-    def _pack(self, symbols: MicroscaleSymbols) -> Selection[Payload]:
+    def _encode(
+        self, values: np.ndarray, seed: int, prior: MicroscaleSymbols | None
+    ) -> Selection[Payload]:
+        symbols = self._quantize(values, seed, prior)
+        data, n, tensor_scale, _ = symbols
+        if device_of(values) is not None:
+            return self._pack(symbols)
+
+        def refill(nbytes: int) -> None:
+            self._put(values, tensor_scale, seed, data)
+
+        # Only the coder reads the elements, so it may release their memory.
+        return self._pack(symbols, Drainable(data[self._format.blocks(n) :], refill))
+
+    def _pack(
+        self, symbols: MicroscaleSymbols, held: Drainable | None = None
+    ) -> Selection[Payload]:
+        """Return the payload of symbols, whose elements are released if a `Drainable` has them."""
         data, n, _, shape = symbols
         self._require(8 * data.size == plain_nbits(n, self._format), n, shape)
         if self.symbols_on_host:
             prefetch(symbols.tensor_scale)
             data = host(data)
         strings = payload_coding.write(
-            data, n, self._format, self.code, shape or (n,), sized=self._is_sizing
+            data, n, self._format, self.code, shape or (n,), held, sized=self._is_sizing
         )
         return strings.map(functools.partial(self._message, symbols))
 

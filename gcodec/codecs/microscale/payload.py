@@ -34,6 +34,7 @@ from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.kernels.quantize.microscale import check_at_most
 from gcodec.payload import EstimatedCandidate, Payload, Selection, write_shortest
+from gcodec.runtime.memory import Drainable, limited, release, restored
 
 CODES = ("none", *ranged.KINDS, "context")
 STORED, WORDS = 0, 1  # methods for scales
@@ -66,6 +67,7 @@ def write(
     fmt: BlockFormat,
     code: str,
     shape: tuple[int, ...],
+    held: Drainable | None = None,
     *,
     sized: bool = False,
 ) -> Selection[ranged.CodedBytes]:
@@ -81,6 +83,9 @@ def write(
         One of `CODES`, or "auto".
     shape : tuple of int
         Shape of the tensor.
+    held : Drainable, optional
+        The bytes of the elements in `data`; they are released where another payload is written,
+        and written again for another one if that is not the shortest.
     sized : bool
         See `gcodec.payload.write_shortest`.
     """
@@ -91,7 +96,9 @@ def write(
     front = _front(scales)
 
     def write_context_below(nbits: float) -> ranged.CodedBytes | None:
-        symbols = symbols_of(elements, n, fmt)
+        # Released bytes make room for the string.
+        part = held if nbits == math.inf else limited(held, int(nbits) // 8)
+        symbols = symbols_of(part or elements, n, fmt)
         sample = sampled_rows(symbols, row_layouts(shape)[0].width, _SAMPLE)
         unit = _LINEAR_UNIT if fmt.is_integer else 2 << fmt.mantissa
         plan = byte_coder.plan(symbols, shape, Sample(sample, n / sample.size, unit))
@@ -99,17 +106,22 @@ def write(
             return None
 
         def symbols_in(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-            return symbols[start:stop]
+            symbols_in_range = symbols[start:stop]
+            release(symbols, start, stop)
+            return symbols_in_range
 
         written = byte_coder.write(plan, symbols_in, n, BitString.of(front))
-        return ("context", written) if written.nbits < nbits else None
+        if written.nbits < nbits:
+            return "context", written
+        restored(part)
+        return None
 
     if code == "context":
         string = write_context_below(math.inf)
         assert string is not None
         return Selection([string])
 
-    candidates = ranged.candidates(code, plain, front, elements, n)
+    candidates = ranged.candidates(code, plain, front, held or elements, n)
     if code != "auto":
         return write_shortest(candidates, sized=sized)
     context = EstimatedCandidate(write_context_below)
@@ -127,7 +139,7 @@ def _front(scales: np.ndarray) -> np.ndarray:
 # --- symbols of the context code -----------------------------------------------------------------
 
 
-def symbols_of(elements: np.ndarray, n: int, fmt: BlockFormat) -> Symbols:
+def symbols_of(elements: np.ndarray | Drainable, n: int, fmt: BlockFormat) -> Symbols:
     """Return the (n,) symbols of the bytes of elements: the sign of a code is its lowest bit."""
     return symbols_in(elements, fmt.per_byte, partial(_read_symbols, fmt), n)
 

@@ -126,6 +126,7 @@ class MiniFloatCodec(Codec):
     symbols_type = MiniFloatSymbols
     symbols_dtypes: ClassVar = {"codes": ("uint8",), "factors": ("uint8",)}
     refuses_nonfinite = True
+    reads_segments = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")
     leaves_rounded = True
@@ -227,7 +228,6 @@ class MiniFloatCodec(Codec):
         residual, decay = update.residual, update.decay
         if device_of(values) is not None:
             check_corrected(values, residual, decay)
-        values = convert.whole(values)
         n, scale = values.size, self._scale_of(values, residual, decay, judges_sum=is_rounded)
         one = Scales.of(scale, 0, NO_FACTORS).one
         update = update._replace(rounded_to=convert.rounding(tensor.dtype))
@@ -310,7 +310,8 @@ class MiniFloatCodec(Codec):
         def refill(nbytes: int) -> None:
             stop = min(nbytes * per_byte(self._format), values.size)
             scales = Scales.of(symbols.scale, self.block, symbols.factors)
-            scales.quantize_first(values[:stop], self._format, symbols.codes)
+            first = convert.part(values, 0, stop)
+            scales.quantize_first(first, self._format, symbols.codes)
 
         # Only the coder reads the codes, so it may release their memory.
         return self._pack(symbols, drainable(symbols.codes, refill))

@@ -27,6 +27,7 @@ import numpy as np
 from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.arrays.sampling import sample
 from gcodec.errors import ParameterError
+from gcodec.kernels.numeric.convert import whole
 from gcodec.kernels.numeric.log_histogram import FINITE, SHIFT, log_histogram
 from gcodec.kernels.numeric.select import take_at_least
 from gcodec.kernels.quantize import scale_errors
@@ -101,7 +102,7 @@ def scale_of(
 
     Parameters
     ----------
-    values : (n,) float32 array
+    values : (n,) float32 array or ConvertedArray
     fmt : MiniFloat
     rule : "histogram", "gennorm" or "co3"
         "histogram" searches for the least squared error. "gennorm" takes the scale of the GenNorm
@@ -132,7 +133,7 @@ def scale_of(
         raise nonfinite_error(values)
     if overview.last < _place(1 / _LIFT):  # in this unit, all values are normal numbers
         unit = 1 / _LIFT
-        values = values * np.float32(_LIFT)
+        values = whole(values) * np.float32(_LIFT)
         counts = log_histogram(values)
         overview = Overview.of(counts)
         if overview.last < 1:
@@ -144,7 +145,7 @@ def scale_of(
         scale = model.alpha / (2 * max(_polynomial(model.beta), 0.0009))
     else:
         log = _at_beta(f"scales {fmt.format} {fmt.style}", model.beta)
-        binned = Binned(counts, sample(values, *SMALL_SAMPLE), overview)
+        binned = Binned(counts, whole(sample(values, *SMALL_SAMPLE)), overview)
         scale = binned.improved(model.sigma * power_of_two(log), ladder)
         if rule == "histogram" or values.size < _MOMENTS:
             scale = _searched(values, counts, overview, binned, ladder, rounding, scale)
@@ -194,7 +195,7 @@ def _measured(
     """Return the best candidates for a small tensor, and the one to choose, with exact errors."""
     best = np.argsort(errors, kind="stable")[: max(_FEW // values.size, 1)]
     tried = np.concatenate([[tried[0], _largest(tried, errors)], tried[best]])
-    return tried, scale_errors.squared_errors(values, tried, ladder)
+    return tried, scale_errors.squared_errors(whole(values), tried, ladder)
 
 
 def _with_largest(

@@ -34,7 +34,7 @@ from gcodec.payload import (
 )
 from gcodec.runtime.deferred import Deferred, when_known
 from gcodec.runtime.device import beside, device_of, host
-from gcodec.runtime.memory import Drainable, contents, drainable, empty_beside, limited, restored
+from gcodec.runtime.memory import Drainable, contents, empty_beside, limited, restored
 from gcodec.wire.seek import MIN_ELEMENTS, SeekTable
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ def write(
         return limited(codes, array.nbytes // 2 + 4 * lead.size)
 
     def symbols_of(part: Any) -> Any:
-        if per_byte(fmt) == 2 and device_of(array) is None:
-            return symbols_in(array, 2, functools.partial(_read_symbols, fmt), n)
-        return drainable(parts_of(part, n, fmt, "signs last"))
+        if device_of(array) is not None:
+            return parts_of(part, n, fmt, "signs last")
+        return symbols_in(part, per_byte(fmt), functools.partial(_read_symbols, fmt), n)
 
     def write_context_below(nbits: int) -> WrittenCodes | None:
         nonlocal context_plan, context_nbits
@@ -153,8 +153,8 @@ def write(
 
 
 def _read_symbols(fmt: MiniFloat, codes: np.ndarray) -> np.ndarray:
-    """Return the symbols of pairs of codes."""
-    symbols = np.empty(2 * codes.size, np.uint8)
+    """Return the symbols of bytes of codes."""
+    symbols = np.empty(per_byte(fmt) * codes.size, np.uint8)
     take_parts(codes, fmt, "signs last", symbols)
     return symbols
 

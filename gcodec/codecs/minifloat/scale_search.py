@@ -90,7 +90,7 @@ class Scales(NamedTuple):
             part = minifloat.part_of(out, start, stop, fmt)
             return self.quantize(x[start:stop], start, fmt, part)
 
-        return all(pool.run(task, x.size, BLOCK))
+        return all(pool.run(task, x.size, BLOCK, x))
 
     def dequantize_all(
         self, codes: np.ndarray, fmt: MiniFloat, out: np.ndarray, add: np.float32 | None = None

@@ -69,6 +69,8 @@ _SMALLEST_TEXT = 1e-6  # the smallest number above zero with six decimals
 _AUTO_RMS = 1.25
 _NBITS = attrgetter("nbits")
 _COUNT = Field("count", Integer(0, position_coding.MOST), "number of sent elements")
+# Sent elements up to which an array of positions takes less time than computing them when read.
+_FEW = 1 << 22
 
 
 class TwoBitSymbols(NamedTuple):
@@ -357,13 +359,17 @@ def _check_finite(squares: float) -> None:
 
 
 def _sparse_payload(
-    dense: Payload, sent: tuple[np.ndarray, np.ndarray], n: int, index: str
+    dense: Payload,
+    sent: tuple[np.ndarray, np.ndarray],
+    n: int,
+    index: str,
+    plans: list[position_coding.Plan] | None = None,
 ) -> Payload:
     """Return the sparse form of a dense payload, given what `sent_codes.sent` returns."""
     positions, signs = sent
     # Those of codes on the host are in memory that nobody else uses.
     held = Drainable(positions) if device_of(dense.data) is None else positions
-    index, written = position_coding.write(held, n, index, (signs, positions.size))
+    index, written = position_coding.write(held, n, index, (signs, positions.size), plans)
     codec = dense.codec.replaced(form="sparse", index=index)
     return Payload(codec, {**dense.scalars, "count": positions.size}, *written)
 
@@ -396,10 +402,7 @@ def _shortest(
     writes the sparse form, and can compare the three only when the device is done.
     """
     if device_of(codes) is None:
-        sparse = _sparse_payload(dense, sent_codes.sent(codes), n, index)
-        exact = min(dense, sparse, key=_NBITS)
-        string = symbol_coder.write_shorter(_symbols_of(codes, n), shape, BitString(), exact.nbits)
-        return exact if isinstance(string, int) else _context_payload(dense, string)
+        return _shortest_on_host(codes, dense, n, shape, index)
     if not n:
         return dense
     from gcodec.kernels.bits.sent_codes_cuda import listed
@@ -418,3 +421,30 @@ def _shortest(
         return min(exact, payload(1), key=_NBITS)
 
     return Selection([dense, context], select, (estimate,))
+
+
+def _shortest_on_host(
+    codes: np.ndarray, dense: Payload, n: int, shape: tuple[int, ...], index: str
+) -> Payload:
+    """Return the payload of the shortest form; see `_shortest`.
+
+    The sparse form is written only if it is the shortest, unless just that tells its size.
+    """
+    k = sent_codes.count(codes)
+    sent = sent_codes.sent(codes) if k <= _FEW else None
+    positions = sent_codes.SentPositions(codes) if sent is None else sent[0]
+    plans = position_coding.plans_of(positions, n, index)
+    del positions
+
+    def sparse() -> Payload:
+        return _sparse_payload(dense, sent or sent_codes.sent(codes), n, index, plans)
+
+    best, nbits = dense, k + plans[0].nbits if plans else 0
+    if plans and plans[0].code == "rans":
+        best, sent = min(dense, sparse(), key=_NBITS), None  # frees memory for the next string
+        nbits = best.nbits
+    least = min(nbits, dense.nbits)
+    string = symbol_coder.write_shorter(_symbols_of(codes, n), shape, BitString(), least)
+    if not isinstance(string, int):
+        return _context_payload(dense, string)
+    return sparse() if nbits < best.nbits else best

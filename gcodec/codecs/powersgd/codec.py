@@ -34,6 +34,7 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import low_rank
+from gcodec.kernels.numeric.convert import whole
 from gcodec.kernels.numeric.products import product_range, put_product
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.payload import Payload
@@ -77,6 +78,7 @@ class PowerSGD(Codec):
     refuses_nonfinite = True
     has_cuda_kernels = True
     symbols_on_host = True
+    reads_segments = True
     takes_up_to = 0.0  # the norm of a column may pass float32
     uses_prior = True
     uses_shape = True
@@ -95,7 +97,7 @@ class PowerSGD(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: PowerSGDSymbols | None
     ) -> PowerSGDSymbols:
-        sizes = self._sizes(values.size)
+        sizes, values = self._sizes(values.size), whole(values)
         if sizes is None:
             check_finite(values)
             bits = empty_beside(values.size, np.uint32, values)
@@ -115,7 +117,8 @@ class PowerSGD(Codec):
         if device_of(values) is not None or self._sizes(values.size) is not None:
             return self._pack(self._quantize(values, seed, prior))
         check_finite(values)
-        return self._pack(PowerSGDSymbols(0, values.view(np.uint32)))  # without a copy
+        # The values of a float32 tensor are not copied.
+        return self._pack(PowerSGDSymbols(0, whole(values).view(np.uint32)))
 
     def _dequantize(self, symbols: PowerSGDSymbols, out: np.ndarray) -> None:
         sizes, symbols = self._checked_sizes(symbols, out.size), _beside(symbols, out)

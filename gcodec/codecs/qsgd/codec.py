@@ -110,6 +110,7 @@ class QSGD(Codec):
     symbols_type = QSGDSymbols
     symbols_dtypes: ClassVar = {"norms": ("float32",), "levels": ("uint8", "uint16", "uint32")}
     refuses_nonfinite = True
+    reads_segments = True
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")
     leaves_rounded = True

@@ -34,8 +34,9 @@ def write(scales: np.ndarray, string: BitString, least_saving: int = 0) -> None:
     parameters = lists.list_parameters(scales) if scales.size >= MANY else None
     if parameters is not None and _may_pay(scales, parameters, least_saving):
         least, shift = parameters.least, parameters.shift
-        wide = scales.astype(np.int64)
-        coded = RANS().encode(np.where(wide > 0, (wide - least >> shift) + 1, 0))
+        # Up to 128; a difference that wraps around belongs to a scale of 0.
+        u = (scales - np.uint8(least) >> np.uint8(shift)) + np.uint8(1)
+        coded = RANS().encode(np.where(scales > 0, u, np.uint8(0)))
         if coded.nbits + least_saving < min(parameters.rice_nbits, parameters.words_nbits):
             head = (_RANS << SHIFT | shift) << SCALE | least
             string.extend(np.array([head << 16 - HEAD], ">u2").view(np.uint8), HEAD)

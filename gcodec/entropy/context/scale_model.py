@@ -37,6 +37,7 @@ from gcodec.kernels.context import class_map, scale_fit, scale_logs
 from gcodec.kernels.context.class_map import CENTER, CLASSES
 from gcodec.kernels.context.scale_fit import SHIFTS
 from gcodec.kernels.context.scale_lists import MOST
+from gcodec.kernels.numeric.convert import selected
 from gcodec.runtime.memory import flattened
 
 ONE = 40  # the class that expects a magnitude of 1
@@ -216,7 +217,12 @@ def sampled_rows(
         return values.whole() if stride < sparse else values.rows(width, stride)
     if stride < sparse:
         return values
-    return flattened(values[: rows * width].reshape(rows, width)[::stride])
+
+    def every_row(array: np.ndarray) -> np.ndarray:
+        return flattened(array[: rows * width].reshape(rows, width)[::stride])
+
+    sampled: np.ndarray = selected(values, every_row)
+    return sampled
 
 
 def sampled_matrix(
@@ -242,8 +248,11 @@ def sampled_matrix(
         return values, width
     down = rows // min(rows, max(math.isqrt(sample), sample // width))
     across = coprime_stride(max(width * -(-rows // down) // sample, 1), period)
-    matrix = values[: rows * width].reshape(rows, width)[::down, ::across]
-    return flattened(matrix), matrix.shape[1]
+
+    def some_columns(array: np.ndarray) -> np.ndarray:
+        return flattened(array[: rows * width].reshape(rows, width)[::down, ::across])
+
+    return selected(values, some_columns), -(-width // across)
 
 
 def coprime_stride(stride: int, period: int) -> int:

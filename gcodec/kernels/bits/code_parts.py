@@ -17,7 +17,6 @@ from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
-from gcodec.runtime.memory import Drainable, contents, release
 
 # Move the sign to the lowest bit, or back; extract the exponent, or the sign and the mantissa.
 Change = Literal["signs last", "signs first", "exponents", "planes"]
@@ -26,18 +25,13 @@ _CHUNK = 1 << 18  # codes that fit into a cache
 
 
 @dispatched("gcodec.kernels.bits.code_parts_cuda")
-def parts_of(codes: np.ndarray | Drainable, n: int, fmt: MiniFloat, change: Change) -> np.ndarray:
-    """Return parts of n codes, which are packed as in memory, as (n,) uint8.
-
-    A `Drainable` of codes is released.
-    """
-    out, array, pair = np.empty(n, np.uint8), contents(codes), per_byte(fmt)
+def parts_of(codes: np.ndarray, n: int, fmt: MiniFloat, change: Change) -> np.ndarray:
+    """Return parts of n codes, which are packed as in memory, as (n,) uint8."""
+    out, pair = np.empty(n, np.uint8), per_byte(fmt)
 
     def task(start: int, stop: int) -> None:
         for at in range(start, stop, _CHUNK):
-            part = out[at : min(at + _CHUNK, stop)]
-            take_parts(array[at // pair :], fmt, change, part)
-            release(codes, at // pair, -(-(at + part.size) // pair))
+            take_parts(codes[at // pair :], fmt, change, out[at : min(at + _CHUNK, stop)])
 
     pool.run(task, n, _CHUNK)
     return out

@@ -13,6 +13,7 @@ import numpy as np
 from gcodec.kernels.numeric.words import store_word
 from gcodec.runtime import pool
 from gcodec.runtime.jit import kernel
+from gcodec.runtime.memory import Drainable, contents, drop, release
 
 # Symbols up to which an array of all takes less time, as the C library reuses its memory.
 _FEW = 1 << 25
@@ -28,8 +29,8 @@ class ComputedSymbols:
 
     Parameters
     ----------
-    packed : uint8 array
-        Codes of the symbols.
+    packed : uint8 array or Drainable
+        Codes of the symbols; a `Drainable` is released together with its symbols.
     each : int
         Number of symbols of a byte of `packed`.
     read : callable
@@ -38,9 +39,10 @@ class ComputedSymbols:
         Number of symbols.
     """
 
-    def __init__(self, packed: np.ndarray, each: int, read: Read, size: int) -> None:
+    def __init__(self, packed: np.ndarray | Drainable, each: int, read: Read, size: int) -> None:
         self.size = size
-        self._packed, self._each, self._read = packed, each, read
+        self._packed, self._each, self._read = contents(packed), each, read
+        self._held = packed
 
     def __getitem__(self, places: slice) -> np.ndarray:
         """Return the symbols of a contiguous slice."""
@@ -48,6 +50,14 @@ class ComputedSymbols:
         first, last = start // self._each, -(-stop // self._each)
         at = first * self._each
         return self._read(self._packed[first:last])[start - at : stop - at]
+
+    def done(self, start: int, stop: int) -> None:
+        """Release a range of symbols, which begins with a byte; see `Drainable.done`."""
+        release(self._held, start // self._each, -(-stop // self._each))
+
+    def drop(self) -> None:
+        """Release all symbols; see `Drainable.drop`."""
+        drop(self._held)
 
     def whole(self) -> np.ndarray:
         """Return an array of all symbols."""
@@ -79,7 +89,7 @@ class ComputedSymbols:
 Symbols = np.ndarray | ComputedSymbols
 
 
-def symbols_in(packed: np.ndarray, each: int, read: Read, size: int) -> Symbols:
+def symbols_in(packed: np.ndarray | Drainable, each: int, read: Read, size: int) -> Symbols:
     """Return the symbols of packed codes; few of them as an array. See `ComputedSymbols`."""
     symbols = ComputedSymbols(packed, each, read, size)
     return symbols if size > _FEW else symbols.whole()

@@ -15,6 +15,7 @@ from gcodec.runtime.jit import inline, kernel
 _SENT = 0xAAAAAAAA  # upper bits of the 16 codes of a word
 _WORD = 16  # codes in a word
 _CHUNK = 1 << 18  # codes that fit into a cache
+_PART = 1 << 14  # words whose codes are counted together
 
 
 @dispatched("gcodec.kernels.bits.sent_codes_cuda")
@@ -32,11 +33,56 @@ def sent(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     signs : (ceil(k / 8),) uint8 array
         One bit for each code, the first highest: 1 if it is negative; on the host.
     """
-    words = np.require(codes, requirements=["C", "A"]).view(np.uint32)
+    words = _words_of(codes)
     positions = np.empty(int(_count(words)), np.int64)
     signs = np.zeros(-(-positions.size // 8), np.uint8)
     _find(words, positions, signs)
     return positions, signs
+
+
+def count(codes: np.ndarray) -> int:
+    """Return the number of transmitted codes, on the host; see `sent`."""
+    return int(_count(_words_of(codes)))
+
+
+def _words_of(codes: np.ndarray) -> np.ndarray:
+    return np.require(codes, requirements=["C", "A"]).view(np.uint32)
+
+
+class SentPositions:
+    """The positions that `sent` returns, computed from the codes where they are read.
+
+    Parameters
+    ----------
+    codes : (4·ceil(n / 16),) uint8 array
+        On the host.
+
+    Attributes
+    ----------
+    size : int
+        Number of transmitted codes.
+    """
+
+    def __init__(self, codes: np.ndarray) -> None:
+        self._words = _words_of(codes)
+        counts = [_count(self._words[at : at + _PART]) for at in range(0, self._words.size, _PART)]
+        self._before = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self.size = int(self._before[-1])
+
+    def __getitem__(self, places: int | slice) -> np.ndarray:
+        """Return an array of the positions of a slice, or of one position."""
+        if isinstance(places, int):
+            at = places % self.size
+            return self[at : at + 1][0]
+        start, stop, _ = places.indices(self.size)
+        first = int(np.searchsorted(self._before, start, "right")) - 1
+        last = max(int(np.searchsorted(self._before, stop)), first)
+        before = int(self._before[first])
+        positions = np.empty(int(self._before[last]) - before, np.int64)
+        words = self._words[first * _PART : last * _PART]
+        _find(words, positions, np.zeros(-(-positions.size // 8), np.uint8))
+        positions += first * _PART * _WORD
+        return positions[start - before : stop - before]
 
 
 def codes_of(positions: np.ndarray, signs: np.ndarray, n: int) -> np.ndarray:

@@ -240,7 +240,7 @@ def _past_cache(x: np.ndarray, update: ResidualUpdate, bucket: int) -> np.ndarra
 @dispatched("gcodec.kernels.numeric.arithmetic_cuda")
 def add_scaled(decoded: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
     """Add scale·decoded to `out`, both (n,) float32; each step is rounded once."""
-    pool.run(lambda i, j: _add_scaled(decoded[i:j], scale, out[i:j]), out.size)
+    pool.run(lambda i, j: _add_scaled(decoded[i:j], scale, out[i:j]), out.size, 1, decoded)
 
 
 # All arrays of a call have the same size.

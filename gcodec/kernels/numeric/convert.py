@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,17 @@ def part(values: Any, start: int, stop: int) -> Any:
     if type(values) is ConvertedArray:
         return values.part(start, stop)
     return values[start:stop]
+
+
+def selected(values: Any, select: Callable[[Any], Any]) -> Any:
+    """Return what a function selects from (n,) values, which may be a `ConvertedArray`.
+
+    The function gets an (n,) array and returns a flat one, of which the result has the float32
+    values.
+    """
+    if type(values) is ConvertedArray:
+        return ConvertedArray(select(values.source), values.dtype, finite=values.finite).whole()
+    return select(values)
 
 
 def whole(values: Any) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from gcodec.errors import Corrupt
+from gcodec.kernels.numeric.convert import part
 from gcodec.kernels.numeric.reduce import (
     INFINITY_BITS,
     LANES,
@@ -32,7 +33,7 @@ def norms(x: np.ndarray, bucket: int, kind: Norm) -> np.ndarray:
 
     Parameters
     ----------
-    x : (n,) float32 array
+    x : (n,) float32 array or ConvertedArray
     bucket : int
         Number of elements in a bucket; the last bucket may be shorter.
     kind : {"l2", "max"}
@@ -45,14 +46,14 @@ def norms(x: np.ndarray, bucket: int, kind: Norm) -> np.ndarray:
     out = np.empty(-(-x.size // bucket), np.float32)
     if bucket >= pool.SEGMENT:
         for b in range(out.size):
-            out[b] = _norm(x[b * bucket : (b + 1) * bucket], kind)
+            out[b] = _norm(part(x, b * bucket, (b + 1) * bucket), kind)
         return out
 
     def task(start: int, stop: int) -> None:
         step = max(_PART // bucket, 1) * bucket
         for at in range(start, stop, step):
-            part = x[at : min(at + step, stop)]
-            _fill(part, bucket, kind, out[at // bucket : -(-(at + part.size) // bucket)])
+            values = x[at : min(at + step, stop)]
+            _fill(values, bucket, kind, out[at // bucket : -(-(at + values.size) // bucket)])
 
     pool.run(task, x.size, bucket)
     return out

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gcodec.errors import ParameterError
-from gcodec.kernels.numeric.convert import is_converted
+from gcodec.kernels.numeric.convert import is_converted, selected
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
@@ -48,7 +48,7 @@ def take_runs(values: np.ndarray, chosen: np.ndarray, length: int) -> np.ndarray
 
     Parameters
     ----------
-    values : (n,) array
+    values : (n,) array or ConvertedArray
         Runs begin at multiples of their length.
     chosen : (m,) int64 array
         Numbers of runs.
@@ -60,7 +60,11 @@ def take_runs(values: np.ndarray, chosen: np.ndarray, length: int) -> np.ndarray
     (m * length,) array
     """
     whole = values.size // length
-    return values[: whole * length].reshape(whole, length).take(chosen, axis=0).ravel()
+
+    def take_rows(array: np.ndarray) -> np.ndarray:
+        return array[: whole * length].reshape(whole, length).take(chosen, axis=0).ravel()
+
+    return selected(values, take_rows)
 
 
 @dispatched("gcodec.kernels.numeric.scatter_cuda")

@@ -16,7 +16,7 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.fields import read_fields, write_fields
 from gcodec.kernels.numeric.words import leading_zeros, peek
 from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
-from gcodec.kernels.prefix.value_classes import AllPositions
+from gcodec.kernels.prefix.value_classes import ComputedPositions
 from gcodec.runtime.jit import kernel
 
 
@@ -25,7 +25,7 @@ def low_width(n: int, k: int) -> int:
     return (n // k).bit_length() - 1
 
 
-def nbits(positions: np.ndarray | AllPositions, n: int) -> int:
+def nbits(positions: np.ndarray | ComputedPositions, n: int) -> int:
     """Return the length in bits of the string of (k,) int64 positions, rising and below n."""
     k = positions.size
     width = low_width(n, k)

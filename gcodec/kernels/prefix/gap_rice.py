@@ -21,7 +21,7 @@ from gcodec.kernels.numeric.words import (
     put_zeros,
 )
 from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
-from gcodec.kernels.prefix.value_classes import AllPositions
+from gcodec.kernels.prefix.value_classes import ComputedPositions
 from gcodec.runtime import pool
 from gcodec.runtime.jit import inline, kernel, subroutine
 
@@ -34,7 +34,7 @@ _MOST_RICE = 61  # largest parameter: gaps are below 2^62
 MOST_HEADER_NBITS = 2 * _MOST_RICE + 1
 
 
-def plan(positions: np.ndarray | AllPositions) -> tuple[np.ndarray, np.ndarray]:
+def plan(positions: np.ndarray | ComputedPositions) -> tuple[np.ndarray, np.ndarray]:
     """Choose the Rice parameters.
 
     Parameters

@@ -10,7 +10,7 @@ from −1 for the first. No gap is 0, so that the class of a gap is 1 less.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,6 +24,17 @@ from gcodec.runtime.jit import Kernel, factory, inline, kernel
 _RAW_NBITS = [np.maximum((np.arange(least, least + 256) - 4) >> 2, 0) for least in (0, 1)]
 _PART = 1 << 18  # values whose classes stay in a cache
 _TABLES = [nbits.astype(np.uint8) for nbits in _RAW_NBITS]
+
+
+class ComputedPositions(Protocol):
+    """Rising positions that are computed where they are read, in place of an int64 array."""
+
+    @property
+    def size(self) -> int:
+        """Number of positions."""
+
+    def __getitem__(self, places: int | slice) -> np.ndarray:
+        """Return an array of the positions of a slice, or of one position."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +82,14 @@ class Classes(NamedTuple):
         return out
 
     def classify(
-        self, values: np.ndarray | AllPositions, start: int, stop: int, out: np.ndarray
+        self, values: np.ndarray | ComputedPositions, start: int, stop: int, out: np.ndarray
     ) -> np.ndarray:
         """Write the classes of a range of values to a (stop - start,) uint8 array; return it."""
         part = values[start:stop].view(np.uint64)
         _classifier(self.least)(part, self._before(values, start), out)
         return out
 
-    def counts(self, values: np.ndarray | AllPositions) -> np.ndarray:
+    def counts(self, values: np.ndarray | ComputedPositions) -> np.ndarray:
         """Count the classes of values, as a (256,) int64 array."""
 
         def task(start: int, stop: int) -> np.ndarray:
@@ -94,7 +105,9 @@ class Classes(NamedTuple):
         """Return the number of raw bits, by the (256,) counts of the classes."""
         return int(counts @ _RAW_NBITS[self.least])
 
-    def write_raw(self, values: np.ndarray | AllPositions, nbits: int, string: BitString) -> None:
+    def write_raw(
+        self, values: np.ndarray | ComputedPositions, nbits: int, string: BitString
+    ) -> None:
         """Append the `nbits` raw bits of values within their classes to a string."""
         if not nbits:
             return
@@ -155,7 +168,7 @@ class Classes(NamedTuple):
             base += last
         return positions
 
-    def _before(self, values: np.ndarray | AllPositions, start: int) -> np.uint64:
+    def _before(self, values: np.ndarray | ComputedPositions, start: int) -> np.uint64:
         """Return what precedes a value, from which a gap is counted."""
         before = int(values[start - 1]) if start else -1
         return np.uint64(before % 2**64 if self.least else 0)

@@ -91,7 +91,7 @@ def choose_factors(
         part = factors[start // length : -(-stop // length)]
         _choose(values[start:stop], length, scale, top, mantissa, np.empty(_LANES), part)
 
-    pool.run(task, values.size, length)
+    pool.run(task, values.size, length, values)
     return factors
 
 

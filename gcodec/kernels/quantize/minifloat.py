@@ -95,7 +95,7 @@ def quantize_tensor(
         own, part = update and update.part(start, stop), part_of(out, start, stop, fmt)
         return quantize(x[start:stop], scale, fmt, part, own, stream=stream)
 
-    return out, all(pool.run(task, x.size, BLOCK))
+    return out, all(pool.run(task, x.size, BLOCK, x))
 
 
 @dispatched("gcodec.kernels.quantize.minifloat_cuda")

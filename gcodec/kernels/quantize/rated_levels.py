@@ -17,6 +17,7 @@ import numpy as np
 from gcodec.kernels.context.class_map import SCALES, ScaleArrays, fill_classes, magnitude_sums
 from gcodec.kernels.context.scale_logs import find_scales, scales_of_sums
 from gcodec.kernels.numeric.arithmetic import fetch_block
+from gcodec.kernels.numeric.convert import is_converted
 from gcodec.kernels.numeric.magnitudes import add_magnitudes
 from gcodec.kernels.quantize.scalar_quantize import (
     ESCAPE,
@@ -90,7 +91,7 @@ def rated_levels(x: np.ndarray, step: np.float32, scales: ScaleArrays, out: np.n
         _rate(x[start:stop], factor, *scales, start, wide, out[start:stop], sums)
         return sums
 
-    return Errors.of(pool.run_added(task, x.size))
+    return Errors.of(pool.run_added(task, x.size, beside=x))
 
 
 def scaled_levels(
@@ -123,7 +124,7 @@ def scaled_levels(
     errors : Errors
     """
     width, group, _ = matrix
-    if device_of(x) is not None or not pool.is_one(x.size):
+    if device_of(x) is not None or is_converted(x) or not pool.is_one(x.size):
         sums: tuple[np.ndarray, np.ndarray]
         if is_plain:
             (sums,) = magnitude_sums(out, [(width, group > 0)])

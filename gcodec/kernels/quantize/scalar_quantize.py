@@ -66,7 +66,7 @@ def plain_levels(x: np.ndarray, step: np.float32, out: np.ndarray) -> None:
     def task(start: int, stop: int) -> None:
         quantize_plainly(x[start:stop], factor, out[start:stop])
 
-    pool.run(task, x.size)
+    pool.run(task, x.size, beside=x)
 
 
 def plain_levels_and_top(x: np.ndarray, step: np.float32, out: np.ndarray) -> int:
@@ -84,7 +84,7 @@ def plain_levels_and_top(x: np.ndarray, step: np.float32, out: np.ndarray) -> in
         tops = np.zeros(BLOCK, np.uint32)
         return int(_quantize_and_find_top(x[start:stop], factor, tops, out[start:stop]))
 
-    return max(pool.run(task, x.size, BLOCK))
+    return max(pool.run(task, x.size, BLOCK, x))
 
 
 def add_residual_plainly(
@@ -154,7 +154,7 @@ def random_squares(x: np.ndarray, step: np.float32) -> int:
     In squares of the step, the sum is the expectation of ‖x − x̂‖² for stochastic rounding.
     """
     factor = inverse(step)
-    return sum(pool.run(lambda i, j: int(_random_squares(x[i:j], factor)), x.size))
+    return sum(pool.run(lambda i, j: int(_random_squares(x[i:j], factor)), x.size, 1, x))
 
 
 def inverse(step: np.float32) -> np.float32:

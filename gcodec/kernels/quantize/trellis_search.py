@@ -93,14 +93,15 @@ def best_levels(
             end = min(at + RUN, stop)
             last = (end - at - 1) // lanes * pitch
             used, count = slice(last + pitch), end - at - last // pitch * lanes
-            _spread(x[at:end], lanes, turned)
+            part = x[at:end]
+            _spread(part, lanes, turned)
             _spread(classes_of(at, end, classes[: end - at]), lanes, models)
             _search_run(
                 *(turned[used], factor, models[used], costs, moved, pitch, count),
                 *(metrics, totals, levels, decisions, ends),
             )
             from_turns(_joined(decisions, lanes, end - at), lanes, out[at:end])
-            _add_signs(x[at:end], out[at:end])
+            _add_signs(part, out[at:end])
 
     pool.run(task, x.size, RUN)
 
