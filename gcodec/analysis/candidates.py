@@ -109,7 +109,7 @@ def try_all(sample: Sample, codecs: Sequence[Codec], budget: Budget) -> list[Tri
     """Return the trials of ``raw``, and of all codecs within `Budget.most_error`, in order.
 
     If none of them is within the budget, as on a tensor of few values, whose header outweighs its
-    payload, then all settings are tried, and those within the budget follow.
+    payload, then all other settings are tried, and those within the budget follow.
     """
     attempts = [attempt(sample, codec, _wanted(codec, budget)) for codec in codecs]
     trials = [trial for trial in attempts if isinstance(trial, Trial)]
@@ -117,6 +117,7 @@ def try_all(sample: Sample, codecs: Sequence[Codec], budget: Budget) -> list[Tri
         others = (
             attempt(sample, codec, lambda error, bits: budget.allows(bits, error))
             for codec in all_settings(budget)
+            if codec not in codecs
         )
         trials += [t for t in others if isinstance(t, Trial) and budget.allows(t.bits, t.error)]
     return trials

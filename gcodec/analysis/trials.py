@@ -18,7 +18,7 @@ from gcodec.codecs.raw import Raw
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame
 
-_NOTHING = Payload(Raw(), {}, np.empty(0, np.uint8), 0)  # the header of every frame is as large
+_NOTHING = Payload(Raw(), {}, np.empty(0, np.uint8), 0)  # no codec has a smaller frame
 _UNWANTED = "other codecs have a smaller error or fewer bits"
 
 

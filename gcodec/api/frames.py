@@ -224,8 +224,8 @@ def decode(
         Array of the frame's shape and dtype that receives the result. Arrays of JAX, TensorFlow
         and MLX cannot be written to. The contents are undefined after a `FormatError`.
     limits : Limits, optional
-        Bounds on the memory and the work that the frame may cost this call. Default: ``Limits()``,
-        of which only ``max_products`` applies if `like` or `out` fixes the shape.
+        Bounds on the memory and the work that the frame may cost this call. Default: ``Limits()``.
+        If `like` or `out` fixes the shape, only the default ``max_products`` applies.
     key : bytes, optional
         Key of the frame's tag. A frame without a tag of this key is refused.
 

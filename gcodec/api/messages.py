@@ -229,8 +229,8 @@ def decode_many(
         tensor of the message must have one, and other arrays remain as they are. After an error,
         some may be overwritten.
     limits : Limits, optional
-        Bounds on each tensor, and on the sum of all. Default: ``Limits()``, of which only
-        ``max_products`` applies with `like` or `out`, as their arrays are the other bounds.
+        Bounds on each tensor, and on the sum of all. Default: ``Limits()``. With `like` or `out`,
+        whose arrays bound the memory, only the default ``max_products`` applies.
     key : bytes, optional
         Key of the frames' tags. A frame without a tag of this key is refused.
 

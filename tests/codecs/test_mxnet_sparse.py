@@ -61,7 +61,7 @@ def test_positions_are_computed_as_they_are_listed(density: float) -> None:
     codes = DENSE.quantize(gradient(600_011, density, 1)).codes
     listed, _ = sent_codes.sent(codes)
     computed, k = sent_codes.SentPositions(codes), listed.size
-    assert computed.size == sent_codes.count(codes) == k
+    assert computed.size == k
     assert np.array_equal(computed[:], listed)
     borders = np.searchsorted(listed, [1 << 18, 2 << 18]).tolist()
     for start, stop in itertools.combinations(sorted({0, k // 3, *borders, k // 2 + 1, k}), 2):

@@ -44,9 +44,13 @@ def select(
         Positions in the chunk, in ascending order.
     coefficients : (count, k) float32 array
     """
-    selected, parts = _room(chunks, k), chunks.parts()
+    selected = _room(chunks, k)
 
     def selects(folded: bool) -> bool:
+        if _are_direct(chunks, other):
+            return _select_runs(values, chunks, selected, other, folded)
+        parts = chunks.parts()
+
         def task(start: int, stop: int) -> bool:
             forward = Forward(chunks.sizes, other, folded=folded)
             return all(
@@ -54,8 +58,6 @@ def select(
                 for part in parts[start // PART : -(-stop // PART)]
             )
 
-        if _are_direct(chunks, other):
-            return _select_runs(values, chunks, selected, other, folded)
         return all(pool.run(task, PART * len(parts), PART))
 
     # Sums of two values may exceed float32 where no coefficient does.

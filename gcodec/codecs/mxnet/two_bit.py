@@ -428,13 +428,13 @@ def _shortest_on_host(
 ) -> Payload:
     """Return the payload of the shortest form; see `_shortest`.
 
-    The sparse form is written only if it is the shortest, unless just that tells its size.
+    The sparse form is written only if it is the shortest. Only rANS is written before its size is
+    known.
     """
-    k = sent_codes.count(codes)
+    computed = sent_codes.SentPositions(codes)
+    k = computed.size
     sent = sent_codes.sent(codes) if k <= _FEW else None
-    positions = sent_codes.SentPositions(codes) if sent is None else sent[0]
-    plans = position_coding.plans_of(positions, n, index)
-    del positions
+    plans = position_coding.plans_of(computed if sent is None else sent[0], n, index)
 
     def sparse() -> Payload:
         return _sparse_payload(dense, sent or sent_codes.sent(codes), n, index, plans)

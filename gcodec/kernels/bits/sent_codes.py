@@ -40,11 +40,6 @@ def sent(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return positions, signs
 
 
-def count(codes: np.ndarray) -> int:
-    """Return the number of transmitted codes, on the host; see `sent`."""
-    return int(_count(_words_of(codes)))
-
-
 def _words_of(codes: np.ndarray) -> np.ndarray:
     return np.require(codes, requirements=["C", "A"]).view(np.uint32)
 

@@ -113,8 +113,8 @@ def part(values: Any, start: int, stop: int) -> Any:
 def selected(values: Any, select: Callable[[Any], Any]) -> Any:
     """Return what a function selects from (n,) values, which may be a `ConvertedArray`.
 
-    The function gets an (n,) array and returns a flat one, of which the result has the float32
-    values.
+    The function gets an (n,) array and returns some of its elements as a flat array. The result
+    contains their float32 values.
     """
     if type(values) is ConvertedArray:
         return ConvertedArray(select(values.source), values.dtype, finite=values.finite).whole()
