@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.kernels.numeric.reduce import (
-    COLUMN,
     LANES,
     TILE,
     Moments,
     add_lanes,
-    emit_moments,
     emit_range,
     finish_moments,
     fold,
@@ -25,11 +23,9 @@ from gcodec.runtime.cover import streams
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Intrinsic, inline, kernel
-from gcodec.runtime.lanes import BLOCK, STREAMED, Emitter, Value, block, fence, floats
+from gcodec.runtime.lanes import BLOCK, STREAMED, Emitter, Value, block, doubles, fence, floats
 from gcodec.runtime.memory import (
-    LINE,
     aligned_empty,
-    emit_prefetch,
     empty_beside,
     float_bits,
     magnitude_bits,
@@ -196,14 +192,13 @@ def add_residual(x: np.ndarray, update: ResidualUpdate, bucket: int = 0) -> Valu
 
 def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> ValueStatistics:
     """Do what `add_residual` does, and find the moments where this costs no pass."""
-    in_lines = update.saves or update.new_residual.ctypes.data % LINE == 0  # as columns are stored
-    if not (in_lines and _bypasses_cache(update)):
+    if not _bypasses_cache(update):
         return add_residual(x, update)
     sums, squares = np.empty((2, -(-x.size // TILE)), np.float64)
 
     def task(i: int, j: int) -> int:
         part, own = slice(i // TILE, -(-j // TILE)), update.part(i, j)
-        scratch = aligned_empty(2 * LANES, np.float64), np.zeros(COLUMN, np.uint32)
+        scratch = aligned_empty(2 * LANES, np.float64), np.zeros(BLOCK, np.uint32)
         terms = own.terms(x[i:j])
         top = int(_correct_with_moments(*terms, *scratch, sums[part], squares[part]))
         own.mark_replaced()
@@ -416,32 +411,41 @@ def fetch_block(e: Emitter) -> None:
     e.fetch(e.address("x", "i"), 0)
 
 
-_COLUMN_TERMS = "x", "residual", "i", "next", "decay", "new_residual", "backup", "saves"
+def _row_block(is_first: bool) -> Intrinsic:
+    """Make the block that adds the residual to 32 elements from i on, in a row of a tile.
 
+    It writes the sums and their squares to lanes from t on, or adds them there if the row is not
+    the first one, and raises `largest`, 32 bit patterns of magnitudes. The lanes of all rows stay
+    in the cache, so that the block reads and writes memory in order: stores past the cache that
+    jump from row to row would take longer than the sums.
+    """
+    terms = "x", "residual", "i", "decay", "new_residual", "backup", "saves"
 
-@block(*_COLUMN_TERMS, "sums", "squares", "t", "largest")
-def _column_sums(e: Emitter) -> None:
-    """Add the residual to a column; `emit_moments` sums it."""
-    builder, decay = e.builder, e.splat(e.args["decay"], COLUMN)
-    source, target, kept = (
-        e.address(name, "i") for name in ("residual", "new_residual", "backup")
-    )
-    ahead = e.address("residual", "next")
-
-    def total(x: Value, row: int) -> Value:
-        emit_prefetch(builder, e.element(ahead, row * COLUMN))
-        former = e.load(e.element(source, row * LANES), floats(COLUMN))
-        total = builder.fadd(x, builder.fmul(decay, former))
-        place, backup = (e.element(array, row * LANES) for array in (target, kept))
+    @block(*terms, "sums", "squares", "t", "largest")
+    def add_row(e: Emitter) -> None:
+        builder, largest = e.builder, e.args["largest"]
+        x, former = (e.load(e.address(name, "i"), floats()) for name in ("x", "residual"))
+        total = builder.fadd(x, builder.fmul(e.splat(e.args["decay"]), former))
+        place, backup = (e.address(name, "i") for name in ("new_residual", "backup"))
         _emit_stores(e, total, place, former, backup)
-        return total
+        bits = e.magnitude_bits(total)
+        e.store(e.larger(bits, e.load(largest, bits.type)), largest)
+        wide = builder.fpext(total, doubles())
+        for name, term in (("sums", wide), ("squares", builder.fmul(wide, wide))):
+            lanes = e.address(name, "t")
+            if not is_first:
+                term = builder.fadd(e.load(lanes, term.type, 8), term)
+            e.store(term, lanes, 8)
 
-    emit_moments(e, total)
+    return add_row
+
+
+_first_row, _next_row = _row_block(True), _row_block(False)
 
 
 @kernel(f"{TERMS}, out float64[], out uint32[], out float64[], out float64[]", variant="stream")
 def _correct_with_moments(terms, scratch, top, sums, squares):
-    # See reduce._tile_moments for the arguments after `terms`.
+    # See reduce._tile_moments for the arguments after `terms`; top.size == BLOCK.
     x, residual, decay, new_residual, backup = terms
     saves = backup.size > 0
     lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
@@ -451,10 +455,13 @@ def _correct_with_moments(terms, scratch, top, sums, squares):
             backup[i] = residual[i]
         new_residual[i] = total
     for tile in range(x.size // TILE):
-        for t in range(0, LANES, COLUMN):  # a column ends inside its tile
-            at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
-            column = x, residual, at, ahead, decay, new_residual, backup, saves
-            _column_sums(*column, lanes_1, lanes_2, t, top)
+        start = tile * TILE
+        for t in range(0, LANES, BLOCK):  # BLOCK divides LANES, and LANES divides TILE
+            block_terms = x, residual, start + t, decay, new_residual, backup, saves
+            _first_row(*block_terms, lanes_1, lanes_2, t, top)
+        for j in range(LANES, TILE, BLOCK):
+            block_terms = x, residual, start + j, decay, new_residual, backup, saves
+            _next_row(*block_terms, lanes_1, lanes_2, j % LANES, top)
         sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
     fence()
     return finish_moments(new_residual, scratch, top, sums, squares)

@@ -210,19 +210,15 @@ def emit_column(e: Emitter, terms: Callable[[Value, int], list[Value]]) -> list[
     return totals
 
 
-def emit_moments(e: Emitter, value: Callable[[Value, int], Value]) -> None:
-    """Emit the sums of a column of values and their squares, to lanes from t; raise `largest`.
-
-    `value` gets the float32 vector of x and the number of a row, and returns the vector of values.
-    """
+@block("x", "i", "next", "sums", "squares", "t", "largest")
+def _moments_column(e: Emitter) -> None:
+    """Sum a column of a tile of x from i, and its squares, to lanes from t; raise `largest`."""
     builder = e.builder
     at = e.args["largest"]
     top = [e.load(at, lanes(32, COLUMN))]
 
     def terms(x: Value, row: int) -> list[Value]:
-        x = value(x, row)
-        bits = e.magnitude_bits(x)
-        top[0] = e.larger(bits, top[0])
+        top[0] = e.larger(e.magnitude_bits(x), top[0])
         wide = builder.fpext(x, doubles(COLUMN))
         return [wide, builder.fmul(wide, wide)]
 
@@ -230,12 +226,6 @@ def emit_moments(e: Emitter, value: Callable[[Value, int], Value]) -> None:
     e.store(total, e.address("sums", "t"), 8)
     e.store(square, e.address("squares", "t"), 8)
     e.store(top[0], at)
-
-
-@block("x", "i", "next", "sums", "squares", "t", "largest")
-def _moments_column(e: Emitter) -> None:
-    """Sum a column of a tile of x from i, and its squares, to lanes from t; raise `largest`."""
-    emit_moments(e, lambda x, row: x)
 
 
 @inline
@@ -255,7 +245,7 @@ def finish_moments(x, scratch, top, sums, squares):
             top[0] = max(top[0], magnitude_bits(tail[i]))
         sums[sums.size - 1], squares[sums.size - 1] = add_lanes(lanes_1), add_lanes(lanes_2)
     largest = np.uint32(0)
-    for k in range(COLUMN):  # top.size == COLUMN
+    for k in range(top.size):
         largest = max(largest, top[k])
     return largest
 
