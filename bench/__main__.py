@@ -4,9 +4,10 @@ Every round times each row once, together with a memcpy and the row's stream twi
 in the speed of the host affects all of them; the ratios are those of the least times over rounds,
 which other programs on the host disturb least. A ratio above 1 is faster than the memcpy. The
 column "× base" is the row's time divided by that of the call that it extends: `encode` of gradient
-and residual together for error feedback, ``decode(out=)`` for the other ways to decode, and for
-sums `decode_add` of as many values in the cache. The stream twin of `Feedback.compress` reads and
-writes the bytes that error feedback must move.
+and residual together for error feedback, and ``decode(out=)`` for the other ways to decode. The
+column "× cached" is that divided by the time of as many values in arrays that stay in the cache:
+where both take as long, arithmetic takes the time, and not memory. The stream twin of
+`Feedback.compress` reads and writes the bytes that error feedback must move.
 
 With ``--page``, the rows of codecs and sums also replace the tables of a page.
 """
@@ -46,7 +47,7 @@ def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> dict
 
     for row in table:  # compile kernels, and fault pages in
         row.run()
-        for other in (row.twin, row.base):
+        for other in (row.twin, row.base, row.cached):
             if other is not None:
                 other()
     least: dict[str, list[float]] = {}
@@ -54,7 +55,7 @@ def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> dict
         for row in table:
             times = [
                 math.inf if call is None else seconds(call)
-                for call in (row.run, memcpy, row.twin, row.base)
+                for call in (row.run, memcpy, row.twin, row.base, row.cached)
             ]
             least[row.name] = list(map(min, times, least.get(row.name, times)))
     return {name: Times(*times) for name, times in least.items()}
@@ -62,7 +63,8 @@ def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> dict
 
 def shown(table: list[Row], measured: Mapping[str, Times]) -> Table:
     """Return the rows as lines of a table."""
-    lines = Table("what", "ms", "÷ memcpy", "÷ twin", "goal", "× base", box=None, header_style="")
+    heads = "what", "ms", "÷ memcpy", "÷ twin", "goal", "× base", "× cached"
+    lines = Table(*heads, box=None, header_style="")
     for column in lines.columns[1:]:
         column.justify = "right"
     for row in table:
@@ -74,6 +76,7 @@ def shown(table: list[Row], measured: Mapping[str, Times]) -> Table:
             "" if row.twin is None else f"{1 / times.twins:.2f}",
             "" if row.goal is None else f"{row.goal:.3g}",
             "" if row.base is None else f"{times.bases:.2f}",
+            "" if row.cached is None else f"{times.parts:.2f}",
         )
     return lines
 

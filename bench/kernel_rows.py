@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+CACHED = 1 << 20  # elements of a call whose arrays stay in a cache shared by few cores
+
 
 class Row(NamedTuple):
     """A row of the benchmark: a call to time.
@@ -21,6 +23,8 @@ class Row(NamedTuple):
         Speed goal, relative to memcpy.
     base : callable, optional
         Call whose time the row's time is divided by: the encode or decode that it extends.
+    cached : callable, optional
+        The same call for `CACHED` elements, as often as makes as many elements.
     """
 
     name: str
@@ -28,6 +32,7 @@ class Row(NamedTuple):
     twin: Callable[[], object] | None = None
     goal: float | None = None
     base: Callable[[], object] | None = None
+    cached: Callable[[], object] | None = None
 
 
 class Times(NamedTuple):
@@ -36,14 +41,15 @@ class Times(NamedTuple):
     Attributes
     ----------
     own, memcpy : float
-    twin, base : float
-        Those of the stream twin, and of the call that the row extends; infinite if there is none.
+    twin, base, cached : float
+        Those of the other calls of the row; infinite if there is none.
     """
 
     own: float
     memcpy: float
     twin: float
     base: float
+    cached: float
 
     @property
     def copies(self) -> float:
@@ -59,6 +65,11 @@ class Times(NamedTuple):
     def bases(self) -> float:
         """Time in those of the call that the row extends."""
         return self.own / self.base
+
+    @property
+    def parts(self) -> float:
+        """Time in those of as many elements in the cache."""
+        return self.own / self.cached
 
 
 def kernel_rows(x: np.ndarray) -> list[Row]:

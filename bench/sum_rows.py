@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.kernel_rows import Row
+from bench.kernel_rows import CACHED, Row
 
 COUNT = 8  # frames
-_PART = 1 << 20  # elements of a frame in the cache
 SPECS = (
     *("sign", "mxnet-1bit", "mxnet-2bit", "mxnet-2bit:threshold=3,form=sparse", "terngrad"),
     *("terngrad:pack=base3", "terngrad:pack=rans", "raw", "minmax", "minmax:bits=4,bucket=512"),
@@ -28,17 +27,17 @@ def sum_rows(x: np.ndarray) -> list[Row]:
 
     def row(spec: str) -> Row:
         frames = [gcodec.encode(np.roll(x, seed), spec, seed=seed) for seed in range(COUNT)]
-        part = gcodec.encode(x[:_PART], spec)
+        part = gcodec.encode(x[:CACHED], spec)
 
         def add_parts() -> None:
-            for _ in range(COUNT * x.size // _PART):
-                gcodec.decode_add(part, total[:_PART])
+            for _ in range(COUNT * x.size // CACHED):
+                gcodec.decode_add(part, total[:CACHED])
 
         return Row(
             f"{spec}: decode_sum of {COUNT}",
             lambda: gcodec.decode_sum(frames, out=total),
             lambda: gcodec.decode_add(frames[0], total),
-            base=add_parts,
+            cached=add_parts,
         )
 
     return [row(spec) for spec in SPECS]

@@ -24,6 +24,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.fields.packed import signs as signs_in
 from gcodec.fields.walker import FieldSpan, FieldWalker
@@ -31,14 +32,19 @@ from gcodec.kernels.bits import signs
 from gcodec.kernels.bits.dequantize import LEVELS_1BIT, LevelString, dequantize
 from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.numeric import convert
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.scalar_rules import mean_of, negative
+from gcodec.kernels.quantize import threshold
+from gcodec.kernels.quantize.threshold import ONE_BIT
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import when_known
+from gcodec.runtime.device import device_of
 from gcodec.runtime.lanes import BLOCK
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Field, param
 from gcodec.wire.primitives import FLOATS
 
+_NEGATIVE = np.float32(-(2.0**-149))  # the largest float32 below 0
 _SCALE = Field(
     "scale",
     Float32("a number from 0 on, finite", lambda s: 0 <= s < math.inf),
@@ -110,6 +116,20 @@ class Sign(Codec):
             return SignSymbols(bits, values.size, 1.0)
         scale = mean_of(total, values.size, root=self.scale == "l2")
         return SignSymbols(bits, values.size, scale)
+
+    def _quantize_residual(
+        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: SignSymbols | None
+    ) -> SignSymbols:
+        """Quantize the sum in one pass if its scale is 1, and an error needs no saved residual."""
+        x = tensor.values
+        if self.scale != "none" or update.is_in_place or device_of(x) is not None:
+            return super()._quantize_residual(tensor, update, seed, prior)
+        # The codes of elements that are not negative are 1.
+        codes = threshold.quantize(x, ONE_BIT, _NEGATIVE, update=update, check=self._check_of(x))
+        bits = np.invert(codes[: signs.SIGNS.nbytes(x.size)])
+        if x.size % 8:
+            bits[-1] &= 0xFF << 8 - x.size % 8 & 0xFF
+        return SignSymbols(bits, x.size, 1.0)
 
     def _dequantize_into(
         self, symbols: SignSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
