@@ -5,8 +5,8 @@ With ``code=context`` the symbol of a code is twice the code of its magnitude, p
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -76,160 +76,199 @@ def write(
     sized : bool
         See `gcodec.payload.write_shortest`.
     """
+    writer = _Writer(codes, n, fmt, lead)
+    context = _ContextWriter(writer, shape)
+    if code == "context":
+        return context.only()
     array = contents(codes)
-    context_plan: ContextPlan | None = None
-    context_nbits = symbol_coder.SHORTEST  # estimated, or exact once the string has been written
+    candidates: Sequence[Plan]
+    bounded: list[tuple[int, Callable[[], Candidate[WrittenCodes]]]] = []
+    if code == "auto" and n and device_of(array) is None:
+        histogram = coding_choice.Histogram.of(array, n, fmt)
+        candidates = [Plan("none", None, None, n * fmt.width)]
 
-    # Codes that are released for a context string are quantized again if the string is not the
-    # shortest. The limit is half of the codes, plus the bytes of float32 scales of blocks.
-    def released() -> Any:
-        return limited(codes, array.nbytes // 2 + 4 * lead.size)
+        def priced(name: str) -> Candidate[WrittenCodes]:
+            return writer.candidate(histogram.plan(name, book), sized)
 
-    def symbols_of(part: Any) -> Any:
-        if device_of(array) is not None:
-            return parts_of(part, n, fmt, "signs last")
-        return symbols_in(part, per_byte(fmt), functools.partial(_read_symbols, fmt), n)
+        bounded = [(floor, partial(priced, name)) for name, floor in histogram.floors().items()]
+    else:
+        candidates = coding_choice.plans(array, n, fmt, code, book)
+    allows_context = code == "auto" and book in ("auto", "empirical") and n
+    return write_shortest(
+        [writer.candidate(plan, sized) for plan in candidates],
+        context.candidate() if allows_context else None,
+        bounded=bounded,
+        sized=sized,
+    )
 
-    def write_context_below(nbits: int) -> WrittenCodes | None:
-        nonlocal context_plan, context_nbits
-        if nbits <= context_nbits:
+
+class _Writer(NamedTuple):
+    """Writes codes by a plan; see `write` for the attributes."""
+
+    codes: np.ndarray | Drainable
+    n: int
+    fmt: MiniFloat
+    lead: np.ndarray
+
+    @property
+    def array(self) -> np.ndarray:
+        """The codes, whether or not they are released."""
+        array: np.ndarray = contents(self.codes)
+        return array
+
+    def candidate(self, plan: Plan, sized: bool) -> Candidate[WrittenCodes]:
+        """Return the payload of a plan as a candidate; `sized` as for `write`."""
+        n, fmt = self.n, self.fmt
+        raw = plane_nbits(n, fmt) if plan.code == "planes" else 0
+        count = coded_nbytes(n, fmt, plan.code) if plan.table else n * fmt.width
+        blank_string = self._blank(plan, raw) if sized else None
+        return Candidate(plan.nbits, partial(self._write, plan), raw, count, blank_string)
+
+    def _blank(self, plan: Plan, raw: int) -> Callable[[], WrittenCodes] | None:
+        """Return a function that makes a blank string of a plan, if the plan has an exact size."""
+        if not plan.nbits or plan.code == "rans" or self.n >= MIN_ELEMENTS:
             return None
-        part = released()
-        symbols = symbols_of(part)
-        context_plan = context_plan or symbol_coder.plan(contents(symbols), shape)
-        front = BitString.of(lead)
-        string = symbol_coder.write_shorter(symbols, shape, front, nbits, context_plan)
+        return lambda: (plan.code, plan.book, blank(int(plan.nbits) + raw, self.lead.size))
+
+    def _write(self, plan: Plan, gate: Gate | None) -> WrittenCodes:
+        if plan.table is None:
+            return self._write_plain(plan.code, gate)
+        elements = coded(self.n, self.fmt, plan.code)
+        if gate is not None:
+            is_rans = plan.table.kind == "rans"
+            elements = gate.counted() if is_rans else gate.mask(elements)
+        return plan.code, plan.book, self._write_tabled(plan, elements)
+
+    def _write_plain(self, code: str, gate: Gate | None) -> WrittenCodes:
+        """Return the payload in fixed width; the host fetches it if the gate is open."""
+        lead = self.lead
+        data = minifloat.packed(self.array, self.n, self.fmt)
+        nbits = 8 * lead.size + self.n * self.fmt.width
+        if gate is None:
+            data = _with_lead(lead, data, lead.size + data.size) if lead.size else data
+            return code, None, Written(data, nbits)
+        words = gate.count.words
+        fetched: Any = Deferred(gate.device, words, lambda _: nbits, (words, 1, 8 * lead.size))
+        return code, None, Written(_with_lead(lead, data, -(-nbits // 32) * 4), fetched)
+
+    def _write_tabled(self, plan: Plan, mask: CodedMask) -> Written:
+        """Write the payload of a plan that has a table."""
+        n, fmt, lead = self.n, self.fmt, self.lead
+        if plan.code != "planes":
+            return tabled.write(plan.table, self._symbols(plan), mask, BitString.of(lead), n)
+        plane, layout = parts_of(self.array, n, fmt, "planes"), FieldLayout(1 + fmt.mantissa)
+        # The plane of the first `whole` elements ends on a byte; the remainder precedes the table.
+        whole = n - n % 8
+        packed, remainder = (pack_fields(part, layout) for part in (plane[:whole], plane[whole:]))
+        del plane
+        head: Any = remainder, plane_nbits(n - whole, fmt)
+        if plan.symbols is None:
+            head = BitString()
+            head.extend(host(remainder), plane_nbits(n - whole, fmt))
+        before = lead.size + packed.size
+        written = tabled.write(plan.table, self._symbols(plan), mask, head, n, before)
+        data = written.data
+        data[: lead.size], data[lead.size : before] = beside(lead, data), packed
+        return written
+
+    def _symbols(self, plan: Plan) -> SymbolsOf | np.ndarray | Drainable:
+        """Return the coded bytes, or on the host a function that returns those of a range."""
+        array, fmt = self.array, self.fmt
+
+        def exponents_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+            take_parts(array[start // per_byte(fmt) :], fmt, "exponents", room)
+            return room
+
+        def halves_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+            unpacker(4, True)(array[start // 2 : -(-stop // 2)], room)
+            return room
+
+        symbols: SymbolsOf | np.ndarray | Drainable = self.codes
+        if plan.symbols is not None:
+            symbols = plan.symbols
+        elif device_of(array) is not None:  # a device has memory for all symbols at once
+            symbols = coding_choice.coded_bytes(array, self.n, fmt, plan.code)
+        elif plan.code == "planes":
+            symbols = exponents_of
+        elif per_byte(fmt) == 2 and not is_paired(fmt, plan.code):
+            symbols = halves_of
+        return symbols
+
+
+class _ContextWriter:
+    """Writes codes with contexts.
+
+    Attributes
+    ----------
+    writer : _Writer
+    shape : tuple of int
+        Shape of the tensor.
+    plan : ContextPlan or None
+        Plan of the string, once it is known.
+    nbits : int
+        Bits of the string, estimated, or exact once it has been written.
+    """
+
+    def __init__(self, writer: _Writer, shape: tuple[int, ...]) -> None:
+        self.writer = writer
+        self.shape = shape
+        self.plan: ContextPlan | None = None
+        self.nbits = symbol_coder.SHORTEST
+
+    def only(self) -> Selection[WrittenCodes]:
+        """Write the string, which is the only candidate."""
+        symbols, front = self._symbols(self._released()), BitString.of(self.writer.lead)
+        return Selection([("context", None, symbol_coder.write(symbols, self.shape, front))])
+
+    def candidate(self) -> EstimatedCandidate:
+        """Return the string as a candidate whose size is estimated before it is written."""
+        least, lead = symbol_coder.SHORTEST, self.writer.lead
+        return EstimatedCandidate(self._write_below, self._planned, least, 8 * lead.size)
+
+    def _write_below(self, nbits: int) -> WrittenCodes | None:
+        """Write the string if it has fewer than `nbits` bits."""
+        if nbits <= self.nbits:
+            return None
+        part = self._released()
+        symbols = self._symbols(part)
+        self.plan = self.plan or symbol_coder.plan(contents(symbols), self.shape)
+        front = BitString.of(self.writer.lead)
+        string = symbol_coder.write_shorter(symbols, self.shape, front, nbits, self.plan)
         if isinstance(string, int):
-            context_nbits = string
+            self.nbits = string
             del symbols  # frees memory before codes are written again
             restored(part)
             return None
         return "context", None, string
 
-    def plan_context() -> Candidate[WrittenCodes]:
-        symbols, front = symbols_of(released()), BitString.of(lead)
+    def _planned(self) -> Candidate[WrittenCodes]:
+        """Return the string as a candidate whose size is estimated on a device."""
+        symbols, front = self._symbols(self._released()), BitString.of(self.writer.lead)
         return symbol_coder.estimated_candidate(
-            symbols, shape, front, lambda string: ("context", None, string)
+            symbols, self.shape, front, lambda string: ("context", None, string)
         )
 
-    def write_plan(plan: Plan, gate: Gate | None) -> WrittenCodes:
-        if plan.table is None:
-            return _plain(array, n, fmt, plan.code, lead, gate)
-        elements = coded(n, fmt, plan.code)
-        if gate is not None:
-            is_rans = plan.table.kind == "rans"
-            elements = gate.counted() if is_rans else gate.mask(elements)
-        return plan.code, plan.book, _write_tabled(codes, n, fmt, plan, lead, elements)
+    def _released(self) -> Any:
+        """Return the codes, of which a part is released while the string is written.
 
-    def candidate(plan: Plan) -> Candidate[WrittenCodes]:
-        raw = plane_nbits(n, fmt) if plan.code == "planes" else 0
-        count = coded_nbytes(n, fmt, plan.code) if plan.table else n * fmt.width
-        writer = functools.partial(write_plan, plan)
-        return Candidate(
-            plan.nbits, writer, raw, count, _blank(plan, n, raw, lead) if sized else None
+        They are quantized again if the string is not the shortest. The limit is half of the codes,
+        plus the bytes of float32 scales of blocks.
+        """
+        return limited(
+            self.writer.codes, self.writer.array.nbytes // 2 + 4 * self.writer.lead.size
         )
 
-    if code == "context":
-        string = symbol_coder.write(symbols_of(released()), shape, BitString.of(lead))
-        return Selection([("context", None, string)])
-    bounded: list[tuple[int, Callable[[], Candidate[WrittenCodes]]]] = []
-    if code == "auto" and n and device_of(array) is None:
-        histogram = coding_choice.Histogram.of(array, n, fmt)
-
-        def priced(code: str) -> Candidate[WrittenCodes]:
-            return candidate(histogram.plan(code, book))
-
-        candidates = [candidate(Plan("none", None, None, n * fmt.width))]
-        for name, floor in histogram.floors().items():
-            bounded.append((floor, functools.partial(priced, name)))
-    else:
-        candidates = [candidate(plan) for plan in coding_choice.plans(array, n, fmt, code, book)]
-    if code != "auto" or book not in ("auto", "empirical") or not n:
-        return write_shortest(candidates, bounded=bounded, sized=sized)
-    context = EstimatedCandidate(
-        write_context_below, plan_context, symbol_coder.SHORTEST, 8 * lead.size
-    )
-    return write_shortest(candidates, context, bounded=bounded, sized=sized)
+    def _symbols(self, part: Any) -> Any:
+        n, fmt = self.writer.n, self.writer.fmt
+        if device_of(self.writer.array) is not None:
+            return parts_of(part, n, fmt, "signs last")
+        return symbols_in(part, per_byte(fmt), partial(_read_symbols, fmt), n)
 
 
 def _read_symbols(fmt: MiniFloat, codes: np.ndarray) -> np.ndarray:
     """Return the symbols of bytes of codes."""
     symbols = np.empty(per_byte(fmt) * codes.size, np.uint8)
     take_parts(codes, fmt, "signs last", symbols)
-    return symbols
-
-
-def _blank(plan: Plan, n: int, raw: int, lead: np.ndarray) -> Callable[[], WrittenCodes] | None:
-    """Return a function that makes a blank string of a plan, if the plan has an exact size."""
-    if not plan.nbits or plan.code == "rans" or n >= MIN_ELEMENTS:
-        return None
-    return lambda: (plan.code, plan.book, blank(int(plan.nbits) + raw, lead.size))
-
-
-def _plain(
-    codes: np.ndarray, n: int, fmt: MiniFloat, code: str, lead: np.ndarray, gate: Gate | None
-) -> WrittenCodes:
-    """Return the payload of codes in fixed width; the host fetches it if the gate is open."""
-    data, nbits = minifloat.packed(codes, n, fmt), 8 * lead.size + n * fmt.width
-    if gate is None:
-        data = _with_lead(lead, data, lead.size + data.size) if lead.size else data
-        return code, None, Written(data, nbits)
-    words = gate.count.words
-    fetched: Any = Deferred(gate.device, words, lambda _: nbits, (words, 1, 8 * lead.size))
-    return code, None, Written(_with_lead(lead, data, -(-nbits // 32) * 4), fetched)
-
-
-def _write_tabled(
-    codes: np.ndarray | Drainable,
-    n: int,
-    fmt: MiniFloat,
-    plan: Plan,
-    lead: np.ndarray,
-    mask: CodedMask,
-) -> Written:
-    """Write the payload of a plan that has a table; see `write`."""
-    if plan.code != "planes":
-        symbols = _symbols(codes, n, fmt, plan)
-        return tabled.write(plan.table, symbols, mask, BitString.of(lead), n)
-    plane, layout = parts_of(contents(codes), n, fmt, "planes"), FieldLayout(1 + fmt.mantissa)
-    # The plane of the first `whole` elements ends on a byte; the remainder precedes the table.
-    whole = n - n % 8
-    packed, remainder = (pack_fields(part, layout) for part in (plane[:whole], plane[whole:]))
-    del plane
-    head: Any = remainder, plane_nbits(n - whole, fmt)
-    if plan.symbols is None:
-        head = BitString()
-        head.extend(host(remainder), plane_nbits(n - whole, fmt))
-    before = lead.size + packed.size
-    written = tabled.write(plan.table, _symbols(codes, n, fmt, plan), mask, head, n, before)
-    data = written.data
-    data[: lead.size], data[lead.size : before] = beside(lead, data), packed
-    return written
-
-
-def _symbols(
-    codes: np.ndarray | Drainable, n: int, fmt: MiniFloat, plan: Plan
-) -> SymbolsOf | np.ndarray | Drainable:
-    """Return the coded bytes, or on the host a function that returns those of a range."""
-    array = contents(codes)
-
-    def exponents_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        take_parts(array[start // per_byte(fmt) :], fmt, "exponents", room)
-        return room
-
-    def halves_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        unpacker(4, True)(array[start // 2 : -(-stop // 2)], room)
-        return room
-
-    symbols: SymbolsOf | np.ndarray | Drainable = codes
-    if plan.symbols is not None:
-        symbols = plan.symbols
-    elif device_of(array) is not None:  # a device has memory for all symbols at once
-        symbols = coding_choice.coded_bytes(array, n, fmt, plan.code)
-    elif plan.code == "planes":
-        symbols = exponents_of
-    elif per_byte(fmt) == 2 and not is_paired(fmt, plan.code):
-        symbols = halves_of
     return symbols
 
 
