@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,36 +21,11 @@ def fields(walk: FieldWalker, layout: Layout, code: str) -> Iterator[FieldSpan]:
     if not n:
         walk.finish()
         return
-    scales = yield from _front(walk, layout)
-
-    def decoded(element: int, one: int) -> float:
-        scale = scales.scales[element // layout.block]
-        value = scales.values[one]
-        with np.errstate(all="ignore"):
-            return float(value / scale if layout.is_multiplier else value * scale)
-
-    def describe_code(code: int, element: int) -> FieldValue:
-        return FieldValue(code, f"{scales.values[code]:g}", element, (decoded(element, code),))
-
-    def describe_pair(pair: int, number: int) -> FieldValue:
-        codes = (pair >> 4, pair & 15)[: n - 2 * number]
-        if len(codes) == 1 and pair & 15 != layout.table().zero:
-            raise half_error()
-        values = tuple(decoded(2 * number + k, code) for k, code in enumerate(codes))
-        meaning = ", ".join(f"{scales.values[code]:g}" for code in codes)
-        return FieldValue(pair, meaning, 2 * number, values)
-
-    def describe_half(half: float, element: int) -> FieldValue:
-        assert scales.means is not None
-        block = element // layout.block
-        with np.errstate(all="ignore"):
-            number = np.float32(half) * scales.scales[block] + scales.means[block]
-        return FieldValue(half, element=element, decoded=(float(number),))
-
+    codes = _Codes(layout, (yield from _front(walk, layout)))
     describers: dict[int, tuple[DescribeSymbols, str]] = {
-        4: (describe_each(describe_pair), "pair"),
-        8: (describe_each(describe_code), "code"),
-        16: (describe_each(describe_half, "float16"), "number"),
+        4: (describe_each(codes.describe_pair), "pair"),
+        8: (describe_each(codes.describe_code), "code"),
+        16: (describe_each(codes.describe_half, "float16"), "number"),
     }
     describe, name = describers[layout.width]
     if code == "none":
@@ -63,6 +39,42 @@ def fields(walk: FieldWalker, layout: Layout, code: str) -> Iterator[FieldSpan]:
     else:
         yield from ranged.string(walk, KINDS[code], "level", name, layout.codes_nbytes, describe)
     walk.finish()
+
+
+class _Codes(NamedTuple):
+    """Describes the codes of a layout with these scales."""
+
+    layout: Layout
+    scales: Scales
+
+    def decoded(self, element: int, code: int) -> float:
+        """Return the decoded value of an element."""
+        scale = self.scales.scales[element // self.layout.block]
+        value = self.scales.values[code]
+        with np.errstate(all="ignore"):
+            return float(value / scale if self.layout.is_multiplier else value * scale)
+
+    def describe_code(self, code: int, element: int) -> FieldValue:
+        """Describe the code of one element."""
+        meaning = f"{self.scales.values[code]:g}"
+        return FieldValue(code, meaning, element, (self.decoded(element, code),))
+
+    def describe_pair(self, pair: int, number: int) -> FieldValue:
+        """Describe a byte of two codes."""
+        codes = (pair >> 4, pair & 15)[: self.layout.n - 2 * number]
+        if len(codes) == 1 and pair & 15 != self.layout.table().zero:
+            raise half_error()
+        numbers = tuple(self.decoded(2 * number + k, code) for k, code in enumerate(codes))
+        meaning = ", ".join(f"{self.scales.values[code]:g}" for code in codes)
+        return FieldValue(pair, meaning, 2 * number, numbers)
+
+    def describe_half(self, half: float, element: int) -> FieldValue:
+        """Describe a float16, a multiple of the deviation of its block."""
+        assert self.scales.means is not None
+        block = element // self.layout.block
+        with np.errstate(all="ignore"):
+            number = np.float32(half) * self.scales.scales[block] + self.scales.means[block]
+        return FieldValue(half, element=element, decoded=(float(number),))
 
 
 def _front(walk: FieldWalker, layout: Layout) -> Generator[FieldSpan, None, Scales]:
