@@ -24,9 +24,11 @@ from gcodec.codec import Codec, register
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.pack import check_length
+from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.convert import from_16_bits, is_converted, to_16_bits, whole
 from gcodec.payload import Payload
 from gcodec.runtime import Array
+from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import aligned_copy
 from gcodec.wire.kinds import Choice
 from gcodec.wire.params import param
@@ -133,6 +135,16 @@ class Raw(Codec):
             out.view(self._bits_dtype)[:] = symbols.bits
         else:
             out[:] = from_16_bits(symbols.bits, self.dtype)
+
+    def _dequantize_add(
+        self, symbols: RawSymbols, dtype: str, scale: np.float32, out: Array
+    ) -> None:
+        is_single = dtype == "float32" and self.dtype == "float32" and self._own_dtype is None
+        if is_single and device_of(out) is None:
+            self._require(symbols.bits.nbytes == out.nbytes, out.size)
+            arithmetic.add_stored(symbols.bits.view(np.uint8), scale, out)
+        else:
+            super()._dequantize_add(symbols, dtype, scale, out)
 
     def _slice_unit(self, n: int) -> int:
         return 1
