@@ -313,6 +313,9 @@ class Parameters:
     def write_scalars(self, scalars: Scalars) -> bytes:
         """Return the header bytes of a message's scalars."""
         sent, left_out = [*self.message_fields()], self._left_out()
+        if len(scalars) != len(sent) or any(field.name not in scalars for field in sent):
+            names = ", ".join(field.name for field in sent) or "none"
+            raise ParameterError.of("scalars", ", ".join(scalars), f"the declared ones: {names}")
         while sent and sent[-1].name in left_out:
             if scalars[sent[-1].name] != left_out[sent[-1].name]:
                 break

@@ -289,6 +289,14 @@ def test_scales_of_bare_messages_are_checked(name: str, scale: float) -> None:
         gcodec.parse(name).decode(b"\0", 4, scale=scale)
 
 
+@pytest.mark.parametrize("scalars", [{}, {"scale": 1.0, "other": 2}, {"other": 2}])
+def test_messages_have_exactly_the_declared_scalars(scalars: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match="must be the declared ones: scale"):
+        gcodec.parse("sign").write_scalars(scalars)
+    with pytest.raises(ParameterError, match="must be the declared ones: none"):
+        gcodec.parse("raw").write_scalars({"scale": 1.0})
+
+
 def test_scalars_missing_in_earlier_messages_have_defaults() -> None:
     codec, step = gcodec.parse("ecsq:rounding=stochastic"), struct.pack("<f", 1)
     for transform, written in (("none", b""), ("dct", b"\1")):
