@@ -155,21 +155,17 @@ class SeekTable:
     def __post_init__(self) -> None:
         """Validate the numbers, and compute the sums."""
         check_log2(self.log2_block, self.blocks)
-        offsets, largest = _sums("lengths", self.lengths, self.lengths)
-        object.__setattr__(self, "offsets", offsets)
-        positions = None
+        offsets, bits = _sums("lengths", self.lengths, self.lengths)
+        positions, more = None, 0
         if self.advances is not None:
-            positions, largest_advance = _sums("advances", self.advances, self.lengths)
-            largest = max(largest, largest_advance)
-        object.__setattr__(self, "positions", positions)
-        nbytes = -(-largest.bit_length() // 8)
-        object.__setattr__(self, "width", 1 << max(nbytes - 1, 0).bit_length())
+            positions, more = _sums("advances", self.advances, self.lengths)
         if self.states is not None:
             if not (isinstance(self.states, np.ndarray) and self.states.dtype == np.uint32):
                 raise ParameterError("states: must be a uint32 array")
             if self.states.shape != (self.count, LANES):
                 allowed = f"{(self.count, LANES)}"
                 raise ParameterError.of("states.shape", self.states.shape, allowed)
+        vars(self).update(offsets=offsets, positions=positions, width=_width(bits | more))
 
     @classmethod
     def of(
@@ -179,9 +175,20 @@ class SeekTable:
         positions: np.ndarray | None = None,
         states: np.ndarray | None = None,
     ) -> SeekTable:
-        """Build a table from its bit offsets and positions; see the attributes."""
-        advances = None if positions is None else _differences(positions)
-        return cls(log2_block, _differences(offsets), advances, states)
+        """Build a valid table from its bit offsets and positions; see the attributes."""
+        lengths, bits = _differences(offsets)
+        advances, more = (None, 0) if positions is None else _differences(positions)
+        table = object.__new__(cls)
+        vars(table).update(
+            log2_block=log2_block,
+            lengths=lengths,
+            advances=advances,
+            states=states,
+            offsets=offsets,
+            positions=positions,
+            width=_width(bits | more),
+        )
+        return table
 
     @property
     def count(self) -> int:
@@ -319,26 +326,22 @@ class Section(NamedTuple):
         """
         _check_count(self.number, self.log2_block, self.blocks, n)
         columns = 2 if self.blocks == "values" else 1
-        numbers = np.empty((columns, self.number), np.uint64)
-        marks = np.empty((columns, (self.number - 1) // STRIDE), np.uint64)
+        parts, marks = list[np.ndarray](), list[np.ndarray]()
         for first, size, sums, at in strides(self.number, self.width, columns):
             if first:
-                marks[:, first // STRIDE - 1] = np.frombuffer(self.entries, "<u8", columns, sums)
-            part = np.frombuffer(self.entries, f"<u{self.width}", size * columns, at)
-            numbers[:, first : first + size] = part.reshape(size, columns).T
+                marks.append(np.frombuffer(self.entries, "<i8", columns, sums))
+            parts.append(np.frombuffer(self.entries, f"<u{self.width}", size * columns, at))
+        numbers = np.concatenate(parts, dtype=np.uint64).reshape(-1, columns)
+        lengths, advances = numbers[:, 0].copy(), numbers[:, 1].copy() if columns == 2 else None
         try:
-            advances = numbers[1] if columns == 2 else None
-            table = SeekTable(self.log2_block, numbers[0], advances, self._states())
+            table = SeekTable(self.log2_block, lengths, advances, self._states())
         except ParameterError as error:
             raise Corrupt(f"the seek table adds up to too much: {error}") from None
         if self.width != table.width:
             raise Corrupt("the seek table has wider entries than it needs")
-        if not marks.size:
-            return table
-        for sums_of, stored in zip((table.offsets, table.positions), marks, strict=False):
-            if sums_of is not None and not np.array_equal(
-                sums_of[STRIDE:-1:STRIDE].view(np.uint64), stored
-            ):
+        if marks:
+            sums_of = [sums for sums in (table.offsets, table.positions) if sums is not None]
+            if not np.array_equal(np.stack(sums_of)[:, STRIDE:-1:STRIDE], np.stack(marks, axis=1)):
                 raise Corrupt("the seek table contradicts its own sums")
         return table
 
@@ -406,21 +409,27 @@ def _check_count(count: int, log2_block: int, blocks: Blocks, n: int) -> None:
         raise Corrupt(f"the seek table has {count} blocks of 2^{log2_block} for {n} elements")
 
 
-def _differences(sums: np.ndarray) -> np.ndarray:
-    return (sums[1:] - sums[:-1]).astype(np.uint64)
+def _width(bits: int) -> int:
+    """Return the least of `WIDTHS` for numbers that have no other bits than these."""
+    return 1 << max(-(-bits.bit_length() // 8) - 1, 0).bit_length()
+
+
+def _differences(sums: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the differences of int64 sums as uint64, and all bits that any of them has."""
+    values = (sums[1:] - sums[:-1]).view(np.uint64)
+    return values, int(np.bitwise_or.reduce(values))
 
 
 def _sums(name: str, values: np.ndarray, like: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the sums preceding each value, and of all, as int64; and the largest value."""
+    """Return the sums preceding each value, and of all, as int64; and all bits of the values."""
     is_flat = isinstance(values, np.ndarray) and values.dtype == np.uint64 and values.ndim == 1
     if not is_flat or values.size != like.size:
         raise ParameterError(f"{name}: must be a flat uint64 array, one number for each block")
     sums = np.zeros(values.size + 1, np.uint64)
-    values.cumsum(out=sums[1:])
-    largest = int(np.maximum.reduce(values, initial=0))
+    np.add.accumulate(values, out=sums[1:])
+    bits = int(np.bitwise_or.reduce(values))
     # A sum that wraps around is smaller than the preceding sum.
-    may_wrap = largest * values.size >= 1 << 63
+    may_wrap = bits * values.size >= 1 << 63
     if may_wrap and (sums[-1] >> np.uint64(63) or (sums[1:] < sums[:-1]).any()):
         raise ParameterError(f"{name}: must add up to less than 2**63")
-    sums.flags.writeable = False
-    return sums.view(np.int64), largest
+    return sums.view(np.int64), bits
