@@ -42,23 +42,23 @@ PartsOf = Callable[[int, int], np.ndarray]
 
 
 class Lowering(NamedTuple):
-    """Scales whose octaves are subtracted from the bytes of a sample.
+    """Scales whose octaves are subtracted from the bytes of a tensor, and the effect.
 
     Attributes
     ----------
     scales : Scales
-    nbits : float
-        Approximate bits of the scales of the whole tensor.
-    rows : Sums
-        Sums of the rows of the sample.
+    nbits : int
+        Approximate bits of the scales.
     counts : (256,) int64 array
-        Histogram of the lowered bytes of the sample.
+        Histogram of the lowered bytes, or of those of a sample; it may be estimated.
+    rows : Sums or None
+        Sums of the rows of the sample, if the scales are those of a sample.
     """
 
     scales: Scales
-    nbits: float
-    rows: Sums
+    nbits: int
     counts: np.ndarray
+    rows: Sums | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +118,7 @@ class Sample:
                 own = self.lists_nbits(*lowered.lists_nbits)
             if nbits + own < plain - plain / _LOWERED_SHARE:
                 scales = Scales(layout, lowered.rows, lowered.columns)
-                return Lowering(scales, own, lowered.sums, lowered.counts)
+                return Lowering(scales, int(own), lowered.counts, lowered.sums)
         return None
 
     def _lowered(self, layout: RowLayout) -> FittedScales:
