@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError
+from gcodec.kernels.numeric.scan import differences_of, sums_of
 from gcodec.kernels.rans import rans_runs
 from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.wire.kinds import check_integer
@@ -176,8 +177,8 @@ class SeekTable:
         states: np.ndarray | None = None,
     ) -> SeekTable:
         """Build a valid table from its bit offsets and positions; see the attributes."""
-        lengths, bits = _differences(offsets)
-        advances, more = (None, 0) if positions is None else _differences(positions)
+        lengths, bits = differences_of(offsets)
+        advances, more = (None, 0) if positions is None else differences_of(positions)
         table = object.__new__(cls)
         vars(table).update(
             log2_block=log2_block,
@@ -326,13 +327,15 @@ class Section(NamedTuple):
         """
         _check_count(self.number, self.log2_block, self.blocks, n)
         columns = 2 if self.blocks == "values" else 1
-        parts, marks = list[np.ndarray](), list[np.ndarray]()
+        numbers, marks = np.empty(columns * self.number, np.uint64), list[np.ndarray]()
         for first, size, sums, at in strides(self.number, self.width, columns):
             if first:
                 marks.append(np.frombuffer(self.entries, "<i8", columns, sums))
-            parts.append(np.frombuffer(self.entries, f"<u{self.width}", size * columns, at))
-        numbers = np.concatenate(parts, dtype=np.uint64).reshape(-1, columns)
-        lengths, advances = numbers[:, 0].copy(), numbers[:, 1].copy() if columns == 2 else None
+            part = np.frombuffer(self.entries, f"<u{self.width}", columns * size, at)
+            numbers[columns * first : columns * (first + size)] = part
+        lengths, advances = numbers, None
+        if columns == 2:
+            lengths, advances = numbers[::2].copy(), numbers[1::2].copy()
         try:
             table = SeekTable(self.log2_block, lengths, advances, self._states())
         except ParameterError as error:
@@ -414,22 +417,12 @@ def _width(bits: int) -> int:
     return 1 << max(-(-bits.bit_length() // 8) - 1, 0).bit_length()
 
 
-def _differences(sums: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the differences of int64 sums as uint64, and all bits that any of them has."""
-    values = (sums[1:] - sums[:-1]).view(np.uint64)
-    return values, int(np.bitwise_or.reduce(values))
-
-
 def _sums(name: str, values: np.ndarray, like: np.ndarray) -> tuple[np.ndarray, int]:
     """Return the sums preceding each value, and of all, as int64; and all bits of the values."""
     is_flat = isinstance(values, np.ndarray) and values.dtype == np.uint64 and values.ndim == 1
     if not is_flat or values.size != like.size:
         raise ParameterError(f"{name}: must be a flat uint64 array, one number for each block")
-    sums = np.zeros(values.size + 1, np.uint64)
-    np.add.accumulate(values, out=sums[1:])
-    bits = int(np.bitwise_or.reduce(values))
-    # A sum that wraps around is smaller than the preceding sum.
-    may_wrap = bits * values.size >= 1 << 63
-    if may_wrap and (sums[-1] >> np.uint64(63) or (sums[1:] < sums[:-1]).any()):
+    sums, bits = sums_of(np.ascontiguousarray(values))
+    if bits < 0:
         raise ParameterError(f"{name}: must add up to less than 2**63")
-    return sums.view(np.int64), bits
+    return sums, bits

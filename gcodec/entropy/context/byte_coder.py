@@ -229,7 +229,7 @@ def write(
         on a device a `LeadingBytes`.
     """
     scales, lanes = plan.scales, lanes_of(plan.nbits)
-    front.extend(np.array([lanes], np.uint8), 8)
+    front.put(bytes((lanes,)))
     byte_scales.put(scales, front)
     _put_models(plan, front)
     nothing = np.empty(0, np.int64)

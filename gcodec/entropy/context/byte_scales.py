@@ -167,8 +167,7 @@ def put(scales: Scales, string: BitString, least_saving: int = 0) -> None:
 
     See `scale_lists.write` for `least_saving`.
     """
-    head = leb128(scales.layout.width) + leb128(scales.layout.group)
-    string.extend(np.frombuffer(head, np.uint8), 8 * len(head))
+    string.put(leb128(scales.layout.width) + leb128(scales.layout.group))
     scales.put(string, least_saving)
 
 
