@@ -220,10 +220,10 @@ class SeekTable:
         entries = entries.astype(f"<u{self.width}")
         sums = [s for s in (self.offsets, self.positions) if s is not None]
         parts = [bytes([self.log2_block, self.width]), leb128(self.count)]
-        for first, size, *_ in strides(self.count, self.width, len(columns)):
+        for first in range(0, self.count, STRIDE):
             if first:
                 parts += [int(s[first]).to_bytes(SUM_NBYTES, "little") for s in sums]
-            parts.append(entries[first : first + size].tobytes())
+            parts.append(entries[first : first + STRIDE].tobytes())
         if self.states is not None:
             sent = self.states[has_states(self.count, self.log2_block)]
             parts.append(sent.astype("<u4").tobytes())

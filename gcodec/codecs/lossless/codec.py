@@ -160,7 +160,7 @@ class Lossless(Codec):
 
     def _encode(self, values: np.ndarray, seed: int, prior: LosslessSymbols | None) -> Payload:
         bits = bits_of(values, self._dtype)
-        payload = self._pack(LosslessSymbols(bits, self._dtype, self._bound_shape(values.size)))
+        payload = self._packed(bits, self._dtype, self._shape)
         if payload.codec.mode == "stored" and device_of(bits) is not None:
             return payload._replace(data=payload.data.copy())  # outlives the caller's array
         return payload
@@ -171,7 +171,9 @@ class Lossless(Codec):
         self._require(bits.dtype == PlaneLayout.of(dtype).bits_dtype, bits.size, shape)
 
     def _pack(self, symbols: LosslessSymbols) -> Payload:
-        bits, dtype, shape = symbols
+        return self._packed(*symbols)
+
+    def _packed(self, bits: np.ndarray, dtype: str, shape: tuple[int, ...] | None) -> Payload:
         mode, n = self.mode, bits.size
         if mode == "stored" or not n:
             written, mode = Written(bits.view(np.uint8), 8 * bits.nbytes), "stored"

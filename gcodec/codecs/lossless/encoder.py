@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -60,57 +61,6 @@ _SPARE = 32  # bits of a string for each byte that it may exceed its estimated s
 _LEAST_ROOM = 1 << 12  # bytes of a string beyond its estimated size
 _LOG2_ACCURATE = 12  # computed entropies err by at most a bit for 2^12 symbols
 _ROW = 64  # sampled elements of a row, and least number of sampled rows
-
-
-class _Statistics(NamedTuple):
-    """What the encoder knows of a tensor before it selects a method for the first plane.
-
-    Attributes
-    ----------
-    counts : (256,) int64 array
-        Histogram of the first plane, with escapes.
-    sample : Sample or None
-        Some rows of the first plane, or all of them; None for a plane whose bytes are not lowered.
-    is_estimated : bool
-        Whether the counts were estimated from the sample.
-    zeros : Zeros or None
-    """
-
-    counts: np.ndarray
-    sample: Sample | None
-    is_estimated: bool
-    zeros: Zeros | None
-
-    @classmethod
-    def of(cls, plane: FirstPlane, shape: tuple[int, ...], is_exact: bool) -> _Statistics:
-        """Return the statistics of a plane without escapes.
-
-        Unless they are to be exact, the counts of many bytes are estimated by a sample.
-        """
-        bits, layout, n = plane.bits, plane.layout, plane.bits.size
-        may_omit_zeros = layout.is_float and layout.itemsize > 1
-        may_estimate = not is_exact and n >= LEAST_ESTIMATED
-        counts = sample = coded = zeros = None
-        if layout.is_float and n >= _LEAST_LOWERED:
-            sample = plane.sample(shape, is_exact)
-            if may_estimate:
-                coded = _Coded.of(bits) if may_omit_zeros and sample.counts[0] else None
-                zero_count = coded.zeros if coded else None
-                counts = estimated(sample.counts, n, layout.unit, zero_count)
-                if coded and coded.hidden:  # only exact counts tell which byte may be an escape
-                    counts = None
-            elif sample.symbols.size == n:
-                counts = sample.counts
-        elif may_estimate:
-            counts = plane.counts(is_exact)
-        is_estimated = may_estimate and counts is not None and not _is_constant(counts)
-        if counts is None or (may_estimate and not is_estimated):
-            counts = plane.counts(True)
-        if may_omit_zeros and (coded is not None or (not is_estimated and counts[0])):
-            zeros = _zeros_of(coded or _Coded.of(bits), counts, layout.itemsize - 1)
-            if sample is not None and zeros is not None and zeros.escape:
-                sample = plane._replace(zeros=zeros).sample(shape, is_exact)
-        return cls(counts, sample, is_estimated, zeros)
 
 
 class _Coded(NamedTuple):
@@ -232,18 +182,51 @@ class _Writer:
         self._bits, self._layout, self._shape = bits, layout, shape
         self._is_exact = is_exact
         self._is_on_device = device_of(bits) is not None
-        plane = FirstPlane(bits, layout)
-        self._statistics = known = _Statistics.of(plane, shape, is_exact)
-        self._plane = plane if known.zeros is None else plane._replace(zeros=known.zeros)
-        self._others = OtherPlanes.select(bits, layout, known.zeros, shape, is_exact=is_exact)
-        self._head = Head(known.zeros, (STORED_PLANE, *self._others.planes))
+        self._plane = FirstPlane(bits, layout)
+        self._count_plane()
+        zeros = self._plane.zeros
+        self._others = OtherPlanes(bits, layout, zeros, shape, is_exact=is_exact)
+        self._head = Head(zeros, (STORED_PLANE, *self._others.planes))
         self._stored_head, self._others_nbytes = self._head.to_bytes(), self._others.nbytes
         self._lead = len(self._stored_head) + self._others_nbytes  # unless the plane is constant
-        self._is_constant = _is_constant(known.counts)
+        self._is_constant = _is_constant(self._counts)
         self._lowering, self._plain_nbits = None, 0  # bits of the plane for an ideal coder
-        if known.sample is not None and not self._is_constant:
-            self._plain_nbits = entropy_nbits(known.counts)
-            self._lowering = self._find_lowering(known.sample)
+        if self._sample is not None and not self._is_constant:
+            self._plain_nbits = entropy_nbits(self._counts)
+            self._lowering = self._find_lowering(self._sample)
+
+    def _count_plane(self) -> None:
+        """Count the bytes of the first plane, select its zeros, and take a sample of its rows.
+
+        Unless they are to be exact, the counts of many bytes are estimated by the sample. Planes
+        whose bytes are not lowered have none.
+        """
+        plane, layout, n = self._plane, self._layout, self._bits.size
+        may_omit_zeros = layout.is_float and layout.itemsize > 1
+        may_estimate = not self._is_exact and n >= LEAST_ESTIMATED
+        counts = sample = coded = zeros = None
+        if layout.is_float and n >= _LEAST_LOWERED:
+            sample = plane.sample(self._shape, self._is_exact)
+            if may_estimate:
+                coded = _Coded.of(self._bits) if may_omit_zeros and sample.counts[0] else None
+                zero_count = coded.zeros if coded else None
+                counts = estimated(sample.counts, n, layout.unit, zero_count)
+                if coded and coded.hidden:  # only exact counts tell which byte may be an escape
+                    counts = None
+            elif sample.symbols.size == n:
+                counts = sample.counts
+        elif may_estimate:
+            counts = plane.counts(self._is_exact)
+        self._is_estimated = may_estimate and counts is not None and not _is_constant(counts)
+        if counts is None or (may_estimate and not self._is_estimated):
+            counts = plane.counts(True)
+        if may_omit_zeros and (coded is not None or (not self._is_estimated and counts[0])):
+            zeros = _zeros_of(coded or _Coded.of(self._bits), counts, layout.itemsize - 1)
+        if zeros is not None:
+            self._plane = plane._replace(zeros=zeros)
+            if sample is not None and zeros.escape:
+                sample = self._plane.sample(self._shape, self._is_exact)
+        self._counts, self._sample = counts, sample
 
     def write(self, mode: str, limit: int) -> Written | None:
         """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
@@ -262,32 +245,31 @@ class _Writer:
         return written
 
     def _fast(self) -> _Method:
-        counts, methods = self._statistics.counts, [_Method(STORED, 8 * self._bits.size)]
+        n, best, most = self._bits.size, None, math.inf
         if self._lowering is not None:
-            lowered = _Method.lowered(LOWERED_HUFFMAN, self._lowering)
-            inaccuracy = self._bits.size >> _LOG2_ACCURATE
-            if self._plain_nbits - inaccuracy > lowered.nbits:  # so no words are shorter
-                return min(*methods, lowered, key=lambda method: method.nbits)
-            methods.append(lowered)
-        methods.insert(1, _Method.tabled(HUFFMAN, counts))
-        return min(methods, key=lambda method: method.nbits)
+            best = _Method.lowered(LOWERED_HUFFMAN, self._lowering)
+            most = best.nbits
+        if self._plain_nbits - (n >> _LOG2_ACCURATE) <= most:  # words of the plane may be shorter
+            words = _Method.tabled(HUFFMAN, self._counts)
+            best = words if words.nbits <= most else best
+        return _Method(STORED, 8 * n) if best is None or 8 * n <= best.nbits else best
 
     def _small(self) -> _Method:
         n = self._bits.size
-        methods = [_Method(STORED, 8 * n), _Method.tabled(RANS, self._statistics.counts)]
+        methods = [_Method(STORED, 8 * n), _Method.tabled(RANS, self._counts)]
         if self._lowering is not None:
             methods.append(_Method.lowered(LOWERED_RANS, self._lowering))
-        if (sample := self._statistics.sample) is not None:
+        if self._sample is not None:
             # The writer needs no array of the plane.
-            plan = byte_coder.plan(self._plane.symbols(), self._shape, sample)
+            plan = byte_coder.plan(self._plane.symbols(), self._shape, self._sample)
             methods.append(_Method(CLASSES, plan.nbits, plan=plan))
         return min(methods, key=lambda method: method.nbits)
 
     def _find_lowering(self, sample: Sample) -> Lowering | None:
         """Return the lowered first plane; None if subtracting scales does not pay."""
         n, unit, plain = self._bits.size, self._layout.unit, float(self._plain_nbits)
-        is_whole, is_estimated = sample.symbols.size == n, self._statistics.is_estimated
-        if not is_whole and (not is_estimated or self._statistics.zeros is not None):
+        is_whole, is_estimated = sample.symbols.size == n, self._is_estimated
+        if not is_whole and (not is_estimated or self._plane.zeros is not None):
             plain = sample.times * entropy_nbits(sample.counts)
         lowering = sample.lowering(self._shape, plain)
         if lowering is None or is_whole:
@@ -336,13 +318,11 @@ class _Writer:
 
     def _head_bytes(self, method: int) -> bytes:
         """Return the bytes of the head, given the method of the first plane."""
-        zeros, (first, *others) = self._head
         if method == CONSTANT:
-            first = Plane(CONSTANT, int(self._statistics.counts.argmax()))
-            return Head(zeros, (first, *others)).to_bytes()
-        head = bytearray(self._stored_head)
-        head[self._head.method_at] = method
-        return bytes(head)
+            first = Plane(CONSTANT, int(self._counts.argmax()))
+            return Head(self._head.zeros, (first, *self._others.planes)).to_bytes()
+        at = self._head.method_at
+        return self._stored_head[:at] + bytes((method,)) + self._stored_head[at + 1 :]
 
     def _plain(self, method: int) -> Written:
         """Return the message with a stored or constant first plane."""
@@ -408,8 +388,8 @@ class _Writer:
         string = self._put_front(method, BitString(lead, memory=memory))
         assert method.string is not None
         code, others = method.string.put_table(string), memory[len(head) : lead]
-        zeros, form = self._statistics.zeros, self._plane_of(method).form
-        coded = None if zeros is None else zeros.counts
+        zeros = self._plane.zeros
+        form, coded = self._layout.form(method.scales, zeros), zeros.counts if zeros else None
         ends = np.empty(1 + -(-bits.size // GROUP), np.int64)  # bits before each group, and of all
         ends[0] = string.nbits
         if is_packed:
@@ -426,7 +406,7 @@ class _Writer:
             data, nbits, starts = bit_string.written(task, bits.size, GROUP)
         except ParameterError:  # see `_words`
             return self._split_words(self._exact(method), is_packed)
-        if not np.may_share_memory(data, memory):
+        if data.base is not memory.base:  # the string has outgrown the memory
             data[:lead] = memory[:lead]
         if is_packed:
             planes = others.reshape(self._layout.itemsize - 1, -1)

@@ -93,8 +93,8 @@ class FirstPlane(NamedTuple):
         """Return some rows of the plane, on the host; all rows of a small tensor."""
         width, sparse = row_layouts(shape)[0].width, _SPARSE if is_exact else _SPARSE // 2
         bits = sampled_rows(self.bits, width, SAMPLE, sparse)
-        symbols = host(self._replace(bits=bits).symbols())
-        return Sample(symbols, self.bits.size / bits.size, self.layout.unit)
+        rows = self if bits is self.bits else self._replace(bits=bits)
+        return Sample(host(rows.symbols()), self.bits.size / bits.size, self.layout.unit)
 
 
 def estimated(

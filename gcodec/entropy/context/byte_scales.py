@@ -107,7 +107,7 @@ class Sample:
         for layout in layouts_of(shape, self.symbols.size):
             if layout.width >= self.times * self.symbols.size:
                 continue
-            coarse = layout._replace(quantum=_PER_OCTAVE)  # whole octaves take fewer bits
+            coarse = RowLayout(layout.width, layout.group, _PER_OCTAVE)  # takes fewer bits
             if self.unit == 1 and not layout.group:  # parts of octaves would lower no byte
                 layout = coarse
             lowered = self._lowered(layout)
