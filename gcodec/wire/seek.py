@@ -36,23 +36,6 @@ STRIDE = 4096  # entries from one pair of sums to the next
 SUM_NBYTES = 8
 
 
-class Stride(NamedTuple):
-    """Consecutive entries.
-
-    Attributes
-    ----------
-    first, size : int
-        First block, and number of blocks.
-    sums, at : int
-        Byte offsets of the preceding sums, if there are any, and of the entries.
-    """
-
-    first: int
-    size: int
-    sums: int
-    at: int
-
-
 class Part(NamedTuple):
     """A number of a `Section`, for its description.
 
@@ -70,16 +53,6 @@ class Part(NamedTuple):
     at: int
     nbytes: int
     value: int
-
-
-def strides(count: int, width: int, columns: int) -> Iterator[Stride]:
-    """Cut the entries of `count` blocks, each of `columns` numbers of `width` bytes."""
-    at = 0
-    for first in range(0, count, STRIDE):
-        sums, size = at, min(STRIDE, count - first)
-        at += SUM_NBYTES * columns if first else 0
-        yield Stride(first, size, sums, at)
-        at += size * columns * width
 
 
 def entries_nbytes(count: int, width: int, columns: int) -> int:
@@ -327,12 +300,14 @@ class Section(NamedTuple):
         """
         _check_count(self.number, self.log2_block, self.blocks, n)
         columns = 2 if self.blocks == "values" else 1
-        numbers, marks = np.empty(columns * self.number, np.uint64), list[np.ndarray]()
-        for first, size, sums, at in strides(self.number, self.width, columns):
+        numbers, marks, at = np.empty(columns * self.number, np.uint64), list[np.ndarray](), 0
+        for first in range(0, columns * self.number, columns * STRIDE):
             if first:
-                marks.append(np.frombuffer(self.entries, "<i8", columns, sums))
-            part = np.frombuffer(self.entries, f"<u{self.width}", columns * size, at)
-            numbers[columns * first : columns * (first + size)] = part
+                marks.append(np.frombuffer(self.entries, "<i8", columns, at))
+                at += SUM_NBYTES * columns
+            part = numbers[first : first + columns * STRIDE]
+            part[:] = np.frombuffer(self.entries, f"<u{self.width}", part.size, at)
+            at += self.width * part.size
         lengths, advances = numbers, None
         if columns == 2:
             lengths, advances = numbers[::2].copy(), numbers[1::2].copy()
@@ -351,27 +326,26 @@ class Section(NamedTuple):
     def parts(self) -> Iterator[Part]:
         """Return the sums, entries and states one by one, in their order."""
         columns = ("length", "advance") if self.blocks == "values" else ("length",)
-        head = self._head_nbytes
-        for first, size, sums, at in strides(self.number, self.width, len(columns)):
-            for k in range(first > 0 and len(columns)):
-                offset = sums + SUM_NBYTES * k
-                value = int.from_bytes(self.entries[offset : offset + SUM_NBYTES], "little")
-                yield Part(f"sum of {columns[k]}s", first, head + offset, SUM_NBYTES, value)
-            for k in range(size * len(columns)):
-                offset = at + self.width * k
-                value = int.from_bytes(self.entries[offset : offset + self.width], "little")
-                block, column = divmod(k, len(columns))
-                yield Part(columns[column], first + block, head + offset, self.width, value)
-        head += len(self.entries)
+        head, at, data = self._head_nbytes, 0, self.entries
+
+        def part(name: str, block: int, nbytes: int) -> Part:
+            nonlocal at
+            at += nbytes
+            value = int.from_bytes(data[at - nbytes : at], "little")
+            return Part(name, block, head + at - nbytes, nbytes, value)
+
+        for block in range(self.number):
+            if block and block % STRIDE == 0:
+                for column in columns:
+                    yield part(f"sum of {column}s", block, SUM_NBYTES)
+            for column in columns:
+                yield part(column, block, self.width)
         if not self.states:
             return
-        for k, block in enumerate(
-            np.flatnonzero(has_states(self.number, self.log2_block)).tolist()
-        ):
+        head, at, data = head + len(data), 0, self.states
+        for block in np.flatnonzero(has_states(self.number, self.log2_block)).tolist():
             for lane in range(LANES):
-                offset = 4 * (LANES * k + lane)
-                value = int.from_bytes(self.states[offset : offset + 4], "little")
-                yield Part(f"state of lane {lane}", block, head + offset, 4, value)
+                yield part(f"state of lane {lane}", block, 4)
 
     def _states(self) -> np.ndarray | None:
         if self.blocks != "states":
