@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from gcodec.entropy.context.scale_model import row_layouts
 from gcodec.entropy.rans import entropy_nbits
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.byte_planes import GROUP
 from gcodec.kernels.bits.pack import FieldLayout, pack_to
 from gcodec.kernels.bits.row_differences import subtract_above
 from gcodec.kernels.numeric.byte_counts import byte_counts
@@ -31,7 +32,7 @@ from gcodec.runtime.deferred import resolved
 from gcodec.runtime.device import all_on_host, device_of, host
 from gcodec.runtime.memory import empty_beside
 
-_PIECE = 1 << 12  # elements of each of four samples that tell whether coding a plane pays
+_PIECE = GROUP  # elements of each of four samples that tell whether coding a plane pays
 _SHARE = 50  # a plane is coded if that saves a fiftieth of it
 _TABLE_NBITS = 512  # approximate bits of a table
 _ALIGNMENT = 16  # bytes that a kernel of a device loads at once
@@ -111,26 +112,24 @@ class OtherPlanes:
 
     def _sampled(self, row: int) -> _Sample:
         """Count samples of the planes, and of differences in rows unless `row` is 0."""
-        bits, layout, zeros = self._bits, self._layout, self._zeros
-        n, pairs = bits.size, list[np.ndarray]()
+        bits, layout, n, pairs = self._bits, self._layout, self._bits.size, list[np.ndarray]()
         period = _PIECE * max(-(-n // (4 * _PIECE)), 1)
+        size = n // period * _PIECE + min(n % period, _PIECE)
         if row:
             ends = [(at, min(at + _PIECE, n)) for at in range(row, n, period)]
             pairs += [bits[at - row : end - row] for at, end in ends]
             pairs += [bits[at:end] for at, end in ends]
-        if zeros is None and not self._is_on_device:
-            whole = (n - 1) // period
-            size = whole * _PIECE + min(n - whole * period, _PIECE)
-            each = byte_planes.count_others(bits, layout.shift, period)
-            return _Sample(each, size, _counts_of_differences(pairs, layout))
-        pieces = [bits[at : at + _PIECE] for at in range(0, n, period)]
-        fetched = all_on_host([*pieces, *pairs])
-        pieces, pairs = fetched[: len(pieces)], fetched[len(pieces) :]
-        sampled, left_out = np.concatenate(pieces), None
-        if zeros is not None:
-            left_out = Zeros(zeros.escape, byte_planes.coded_counts(sampled)[0])
-        size = sampled.size if left_out is None else left_out.coded
-        counts = [byte_counts(plane) for plane in _planes(sampled, layout, left_out)]
+        if self._is_on_device:
+            pieces = [bits[at : at + _PIECE] for at in range(0, n, period)]
+            fetched = all_on_host([*pieces, *pairs])
+            sampled, pairs = np.concatenate(fetched[: len(pieces)]), fetched[len(pieces) :]
+            counts = byte_planes.count_others(sampled, layout.shift, _PIECE)
+        else:
+            counts = byte_planes.count_others(bits, layout.shift, period)
+        if self._zeros is not None:  # whose bytes are 0 in all planes
+            coded = int(self._zeros.counts[:: period // _PIECE].sum())
+            counts[:, 0] -= size - coded
+            size = coded
         return _Sample(counts, size, _counts_of_differences(pairs, layout))
 
     def _selected(
@@ -277,7 +276,7 @@ class _Sample(NamedTuple):
 
     Attributes
     ----------
-    counts : sequence of (256,) int64 arrays
+    counts : (planes, 256) int64 array
         Those of the bytes of each plane.
     size : int
         Bytes of each sample.
@@ -285,7 +284,7 @@ class _Sample(NamedTuple):
         Those of differences from bytes a row above; empty if these are no choice.
     """
 
-    counts: Sequence[np.ndarray] | np.ndarray
+    counts: np.ndarray
     size: int
     differences: list[np.ndarray]
 
