@@ -129,17 +129,21 @@ class SeekTable:
     def __post_init__(self) -> None:
         """Validate the numbers, and compute the sums."""
         check_log2(self.log2_block, self.blocks)
-        offsets, bits = _sums("lengths", self.lengths, self.lengths)
-        positions, more = None, 0
+        columns = {"lengths": self.lengths}
         if self.advances is not None:
-            positions, more = _sums("advances", self.advances, self.lengths)
+            columns["advances"] = self.advances
+        for name, values in columns.items():
+            is_flat = isinstance(values, np.ndarray) and values.ndim == 1
+            if not is_flat or values.dtype != np.uint64 or values.size != self.lengths.size:
+                allowed = "a flat uint64 array, one number for each block"
+                raise ParameterError(f"{name}: must be {allowed}")
         if self.states is not None:
             if not (isinstance(self.states, np.ndarray) and self.states.dtype == np.uint32):
                 raise ParameterError("states: must be a uint32 array")
             if self.states.shape != (self.count, LANES):
                 allowed = f"{(self.count, LANES)}"
                 raise ParameterError.of("states.shape", self.states.shape, allowed)
-        vars(self).update(offsets=offsets, positions=positions, width=_width(bits | more))
+        self._add_up()
 
     @classmethod
     def of(
@@ -152,17 +156,31 @@ class SeekTable:
         """Build a valid table from its bit offsets and positions; see the attributes."""
         lengths, bits = differences_of(offsets)
         advances, more = (None, 0) if positions is None else differences_of(positions)
-        table = object.__new__(cls)
-        vars(table).update(
-            log2_block=log2_block,
-            lengths=lengths,
-            advances=advances,
-            states=states,
-            offsets=offsets,
-            positions=positions,
-            width=_width(bits | more),
-        )
+        table = cls._unchecked(log2_block, lengths, advances, states)
+        vars(table).update(offsets=offsets, positions=positions, width=_width(bits | more))
         return table
+
+    @classmethod
+    def _unchecked(
+        cls,
+        log2_block: int,
+        lengths: np.ndarray,
+        advances: np.ndarray | None,
+        states: np.ndarray | None,
+    ) -> SeekTable:
+        """Return a table of valid numbers, without its sums."""
+        table = object.__new__(cls)
+        columns = {"lengths": lengths, "advances": advances}
+        vars(table).update(columns, log2_block=log2_block, states=states)
+        return table
+
+    def _add_up(self) -> None:
+        """Compute the sums and the width; raise `ParameterError` if a sum is too large."""
+        offsets, bits = _sums("lengths", self.lengths)
+        positions, more = None, 0
+        if self.advances is not None:
+            positions, more = _sums("advances", self.advances)
+        vars(self).update(offsets=offsets, positions=positions, width=_width(bits | more))
 
     @property
     def count(self) -> int:
@@ -312,7 +330,8 @@ class Section(NamedTuple):
         if columns == 2:
             lengths, advances = numbers[::2].copy(), numbers[1::2].copy()
         try:
-            table = SeekTable(self.log2_block, lengths, advances, self._states())
+            table = SeekTable._unchecked(self.log2_block, lengths, advances, self._states())
+            table._add_up()
         except ParameterError as error:
             raise Corrupt(f"the seek table adds up to too much: {error}") from None
         if self.width != table.width:
@@ -391,11 +410,8 @@ def _width(bits: int) -> int:
     return 1 << max(-(-bits.bit_length() // 8) - 1, 0).bit_length()
 
 
-def _sums(name: str, values: np.ndarray, like: np.ndarray) -> tuple[np.ndarray, int]:
+def _sums(name: str, values: np.ndarray) -> tuple[np.ndarray, int]:
     """Return the sums preceding each value, and of all, as int64; and all bits of the values."""
-    is_flat = isinstance(values, np.ndarray) and values.dtype == np.uint64 and values.ndim == 1
-    if not is_flat or values.size != like.size:
-        raise ParameterError(f"{name}: must be a flat uint64 array, one number for each block")
     sums, bits = sums_of(np.ascontiguousarray(values))
     if bits < 0:
         raise ParameterError(f"{name}: must add up to less than 2**63")
