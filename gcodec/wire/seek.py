@@ -318,7 +318,8 @@ class Section(NamedTuple):
         """
         _check_count(self.number, self.log2_block, self.blocks, n)
         columns = 2 if self.blocks == "values" else 1
-        numbers, marks, at = np.empty(columns * self.number, np.uint64), list[np.ndarray](), 0
+        numbers, at = np.empty(columns * self.number, np.uint64), 0
+        marks: list[np.ndarray] = []
         for first in range(0, columns * self.number, columns * STRIDE):
             if first:
                 marks.append(np.frombuffer(self.entries, "<i8", columns, at))

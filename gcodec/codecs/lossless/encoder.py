@@ -170,7 +170,8 @@ def _zeros_of(coded: _Coded, counts: np.ndarray, planes: int) -> Zeros | None:
 
 def _is_constant(counts: np.ndarray) -> bool:
     """Return whether only one byte occurs."""
-    return bool(np.count_nonzero(counts) == 1)
+    (occurring,) = counts.nonzero()
+    return occurring.size == 1
 
 
 class _Writer:
@@ -384,7 +385,7 @@ class _Writer:
         lead, head, bits = self._lead, self._head_bytes(method.method), self._bits
         spare = method.nbits // _SPARE + _LEAST_ROOM
         memory = scratch(lead + method.nbits // 8 + spare)
-        memory[: len(head)] = np.frombuffer(head, np.uint8)
+        memory.data[: len(head)] = head
         string = self._put_front(method, BitString(lead, memory=memory))
         assert method.string is not None
         code, others = method.string.put_table(string), memory[len(head) : lead]

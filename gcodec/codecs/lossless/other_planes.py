@@ -79,7 +79,8 @@ class OtherPlanes:
             rows = row_layouts(shape)[0]
             row = rows.width if rows.group else 0
         sample = self._sampled(row)
-        self.planes, self.strings = list[Plane](), list[np.ndarray | None]()
+        self.planes: list[Plane] = []
+        self.strings: list[np.ndarray | None] = []
         for k in range(layout.itemsize - 1):
             plane, string = self._selected(k, sample, row, is_exact)
             self.planes.append(plane)
@@ -112,7 +113,8 @@ class OtherPlanes:
 
     def _sampled(self, row: int) -> _Sample:
         """Count samples of the planes, and of differences in rows unless `row` is 0."""
-        bits, layout, n, pairs = self._bits, self._layout, self._bits.size, list[np.ndarray]()
+        bits, layout, n = self._bits, self._layout, self._bits.size
+        pairs: list[np.ndarray] = []
         period = _PIECE * max(-(-n // (4 * _PIECE)), 1)
         size = n // period * _PIECE + min(n % period, _PIECE)
         if row:
