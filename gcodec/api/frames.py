@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar, overload
+from typing import IO, Any, TypeVar, overload
 
 import numpy as np
 
@@ -124,12 +124,11 @@ def encode(
     >>> gcodec.decode(frame)
     array([ 0.5, -0.5,  0. , -0.5,  0.5], dtype=float32)
     """
-    has_out = out is not None
-    encoded = encoded_frame(x, codec, seed, name, nonfinite, key, report, has_out=has_out)
-    return b"".join(encoded.parts()) if out is None else _write(encoded.frame, out)
+    parts = frame_parts(x, codec, seed, name, nonfinite, key, report, out)
+    return b"".join(parts) if out is None else len(parts[0])
 
 
-def encoded_frame(
+def frame_parts(
     x: TensorLike,
     codec: CodecLike | Policy,
     seed: int,
@@ -137,10 +136,12 @@ def encoded_frame(
     nonfinite: NonFinite,
     key: bytes | None,
     report: Callable[[MissedTarget], object] | None = None,
-    *,
-    has_out: bool = False,
-) -> EncodedFrame:
-    """Encode a tensor as `encode` does, without joining the bytes of the frame."""
+    out: BytesLike | None = None,
+) -> list[bytes | memoryview]:
+    """Encode a tensor as `encode` does; return the parts of its frame, or one part in `out`.
+
+    Some parts may be views of the tensor's memory.
+    """
     if not isinstance(codec, Policy):
         codec = parse_encoder(codec)
     if name is not None:
@@ -161,7 +162,7 @@ def encoded_frame(
         # caller's buffer is an exception: nothing is written to it before the check.
         is_checked_later = (
             nonfinite == "raise"
-            and not has_out
+            and out is None
             and source.device is None
             and codec._sends(tensor.values)
         )
@@ -173,43 +174,17 @@ def encoded_frame(
         frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, check_key(key))
         if report is not None and payload.missed is not None:
             report(payload.missed)
+        if out is not None:
+            return [_write(frame, out)]
+        if is_checked_later:
+
+            def check(chunk: np.ndarray) -> None:
+                check_top(max_abs_bits(chunk.view(np.float32)), tensor.values)
+
+            return frame.large_parts(check)
         is_large = source.device is None and payload.data.nbytes >= LEAST_NBYTES
         is_own = is_large and not shares_memory(payload.data, tensor.values)
-        return EncodedFrame(frame, tensor.values if is_checked_later else None, is_own)
-
-
-class EncodedFrame(NamedTuple):
-    """A frame whose bytes have yet to be joined.
-
-    Attributes
-    ----------
-    frame : Frame
-    unchecked : (n,) float32 array or None
-        The values, if the payload consists of them and they may contain NaN or Inf.
-    is_own : bool
-        Whether the payload is large, and nobody else reads its memory.
-    """
-
-    frame: Frame
-    unchecked: np.ndarray | None
-    is_own: bool
-
-    def parts(self) -> list[bytes | memoryview]:
-        """Return the parts of the frame; see `Frame.large_parts`.
-
-        Raises
-        ------
-        ParameterError
-            If values that have not been checked contain NaN or Inf.
-        """
-        if self.unchecked is None:
-            return self.frame.large_parts(drains=self.is_own)
-        values = self.unchecked
-
-        def check(chunk: np.ndarray) -> None:
-            check_top(max_abs_bits(chunk.view(np.float32)), values)
-
-        return self.frame.large_parts(check)
+        return frame.large_parts(drains=is_own)
 
 
 @overload
@@ -600,7 +575,8 @@ def _receive(data: FrameLike, limits: Limits | None, key: bytes | None, is_bound
     return Frame.of(data, limits=limits, key=key)
 
 
-def _write(frame: Frame, out: BytesLike) -> int:
+def _write(frame: Frame, out: BytesLike) -> memoryview:
+    """Write a frame to the start of a buffer of the caller; return its bytes there."""
     target = writable_bytes(out, "out")
     if len(target) < frame.nbytes:
         raise ParameterError(
@@ -610,7 +586,7 @@ def _write(frame: Frame, out: BytesLike) -> int:
     for part in frame.apart_from(np.asarray(target)).parts():
         target[start : start + len(part)] = part
         start += len(part)
-    return start
+    return target[:start]
 
 
 def warmup(*codecs: CodecLike) -> int:

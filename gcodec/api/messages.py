@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 
-from gcodec.api.frames import encoded_frame
+from gcodec.api.frames import frame_parts
 from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
 from gcodec.arrays.protocols import TensorLike
@@ -153,7 +153,7 @@ def encode_many(
     def own_frame(name: str, tensor: TensorLike) -> list[bytes | memoryview]:
         own_seed = derive_seed(seed, name=name)
         try:
-            return encoded_frame(tensor, policy, own_seed, name, nonfinite, key).parts()
+            return frame_parts(tensor, policy, own_seed, name, nonfinite, key)
         except (ParameterError, TypeError) as error:
             raise type(error)(f"tensor {name!r}: {error}") from None
 
@@ -161,7 +161,7 @@ def encode_many(
         own_seed = derive_seed(seed, name=group.joined_names)
         vector = group.vector()
         try:
-            return encoded_frame(vector, group.codec, own_seed, None, nonfinite, key).parts()
+            return frame_parts(vector, group.codec, own_seed, None, nonfinite, key)
         except ParameterError:
             for name, array in group.arrays.items():
                 own_frame(name, array)  # raises an error that names the tensor
