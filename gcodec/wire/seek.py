@@ -190,9 +190,9 @@ class SeekTable:
     @property
     def nbytes(self) -> int:
         """Number of bytes of the table in a header."""
-        entries = entries_nbytes(self.count, self.width, len(self._columns()))
-        states = 0 if self.states is None else states_nbytes(self.count, self.log2_block)
-        return 2 + len(leb128(self.count)) + entries + states
+        count, columns = self.count, 1 if self.advances is None else 2
+        states = 0 if self.states is None else states_nbytes(count, self.log2_block)
+        return 2 + len(leb128(count)) + entries_nbytes(count, self.width, columns) + states
 
     @property
     def blocks(self) -> Blocks:
@@ -201,22 +201,20 @@ class SeekTable:
             return "states"
         return "elements" if self.advances is None else "values"
 
-    def _columns(self) -> list[np.ndarray]:
-        return [self.lengths] if self.advances is None else [self.lengths, self.advances]
-
     def to_bytes(self) -> bytes:
         """Return the section of a header."""
-        columns = self._columns()
-        entries = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+        entries, sums, count = self.lengths, [self.offsets], self.count
+        if self.advances is not None and self.positions is not None:
+            entries = np.stack([entries, self.advances], axis=1)
+            sums.append(self.positions)
         entries = entries.astype(f"<u{self.width}")
-        sums = [s for s in (self.offsets, self.positions) if s is not None]
-        parts = [bytes([self.log2_block, self.width]), leb128(self.count)]
-        for first in range(0, self.count, STRIDE):
+        parts = [bytes((self.log2_block, self.width)), leb128(count)]
+        for first in range(0, count, STRIDE):
             if first:
                 parts += [int(s[first]).to_bytes(SUM_NBYTES, "little") for s in sums]
             parts.append(entries[first : first + STRIDE].tobytes())
         if self.states is not None:
-            sent = self.states[has_states(self.count, self.log2_block)]
+            sent = self.states[has_states(count, self.log2_block)]
             parts.append(sent.astype("<u4").tobytes())
         return b"".join(parts)
 
