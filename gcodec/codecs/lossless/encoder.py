@@ -84,7 +84,7 @@ class _Coded(NamedTuple):
     def of(cls, bits: np.ndarray) -> _Coded:
         """Count the elements."""
         groups, hidden = byte_planes.coded_counts(bits)
-        zeros = bits.size - int(groups.sum(dtype=np.int64))
+        zeros = bits.size - int(np.add.reduce(groups, dtype=np.int64))
         return cls(groups, hidden, zeros)
 
 

@@ -114,7 +114,7 @@ def estimated(
     if zeros is not None:
         counts, n = counts.copy(), n - zeros
         counts[0] = 0
-    sampled = int(counts.sum())
+    sampled = int(np.add.reduce(counts))
     if sampled < _LEAST_SAMPLED:
         return None
     if occurring is None and np.count_nonzero(counts) > 1:
