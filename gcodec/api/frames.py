@@ -124,6 +124,24 @@ def encode(
     >>> gcodec.decode(frame)
     array([ 0.5, -0.5,  0. , -0.5,  0.5], dtype=float32)
     """
+    parts = frame_parts(x, codec, seed, name, nonfinite, key, report, out)
+    return b"".join(parts) if out is None else len(parts[0])
+
+
+def frame_parts(
+    x: TensorLike,
+    codec: CodecLike | Policy,
+    seed: int,
+    name: str | None,
+    nonfinite: NonFinite,
+    key: bytes | None,
+    report: Callable[[MissedTarget], object] | None = None,
+    out: BytesLike | None = None,
+) -> list[bytes | memoryview]:
+    """Encode a tensor as `encode` does; return the parts of its frame, or one part in `out`.
+
+    Some parts may be views of the tensor's memory.
+    """
     if not isinstance(codec, Policy):
         codec = parse_encoder(codec)
     if name is not None:
@@ -157,16 +175,16 @@ def encode(
         if report is not None and payload.missed is not None:
             report(payload.missed)
         if out is not None:
-            return _write(frame, out)
+            return [_write(frame, out)]
         if is_checked_later:
 
             def check(chunk: np.ndarray) -> None:
                 check_top(max_abs_bits(chunk.view(np.float32)), tensor.values)
 
-            return frame.checked(check)
+            return frame.large_parts(check)
         is_large = source.device is None and payload.data.nbytes >= LEAST_NBYTES
         is_own = is_large and not shares_memory(payload.data, tensor.values)
-        return frame.drained() if is_own else frame.to_bytes()
+        return frame.large_parts(drains=is_own)
 
 
 @overload
@@ -557,7 +575,8 @@ def _receive(data: FrameLike, limits: Limits | None, key: bytes | None, is_bound
     return Frame.of(data, limits=limits, key=key)
 
 
-def _write(frame: Frame, out: BytesLike) -> int:
+def _write(frame: Frame, out: BytesLike) -> memoryview:
+    """Write a frame to the start of a buffer of the caller; return its bytes there."""
     target = writable_bytes(out, "out")
     if len(target) < frame.nbytes:
         raise ParameterError(
@@ -567,7 +586,7 @@ def _write(frame: Frame, out: BytesLike) -> int:
     for part in frame.apart_from(np.asarray(target)).parts():
         target[start : start + len(part)] = part
         start += len(part)
-    return start
+    return target[:start]
 
 
 def warmup(*codecs: CodecLike) -> int:

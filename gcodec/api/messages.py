@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 
-from gcodec.api.frames import encode
+from gcodec.api.frames import frame_parts
 from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
 from gcodec.arrays.protocols import TensorLike
@@ -150,28 +150,28 @@ def encode_many(
     sources = {name: inspect(x, f"tensors[{name!r}]") for name, x in tensors.items()}
     groups = shared_frames(sources, policy.codec, group_below, DTYPE_CODES)
 
-    def own_frame(name: str, tensor: TensorLike) -> bytes:
+    def own_frame(name: str, tensor: TensorLike) -> list[bytes | memoryview]:
         own_seed = derive_seed(seed, name=name)
         try:
-            return encode(tensor, policy, seed=own_seed, name=name, nonfinite=nonfinite, key=key)
+            return frame_parts(tensor, policy, own_seed, name, nonfinite, key)
         except (ParameterError, TypeError) as error:
             raise type(error)(f"tensor {name!r}: {error}") from None
 
-    def shared_frame(group: SharedFrame) -> bytes:
+    def shared_frame(group: SharedFrame) -> list[bytes | memoryview]:
         own_seed = derive_seed(seed, name=group.joined_names)
         vector = group.vector()
         try:
-            return encode(vector, group.codec, seed=own_seed, nonfinite=nonfinite, key=key)
+            return frame_parts(vector, group.codec, own_seed, None, nonfinite, key)
         except ParameterError:
             for name, array in group.arrays.items():
                 own_frame(name, array)  # raises an error that names the tensor
             raise
 
-    frames = [frame for group in groups for frame in (group.members(key), shared_frame(group))]
+    frames = [[group.members(key), *shared_frame(group)] for group in groups]
     shared = {name for group in groups for name in group.arrays}
     others = [name for name in sources if name not in shared]
     frames += pool.run_each(lambda k, _: own_frame(others[k], tensors[others[k]]), len(others))
-    return joined(frames)
+    return joined([part for parts in frames for part in parts])
 
 
 @overload

@@ -178,6 +178,8 @@ class Source(NamedTuple):
             if self.dtype not in DTYPE_CODES:
                 raise self.dtype_error(self.dtype)
             return self.library.memory(x, name)
+        if type(x) is np.ndarray:
+            return x
         check_unmasked(x, name)
         if isinstance(x, (np.ndarray, np.generic)):
             return np.asarray(x)

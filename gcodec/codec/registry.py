@@ -58,7 +58,7 @@ class _Registered(Mapping[str, type[Codec]]):
         self._with_base = with_base
 
     def __getitem__(self, name: str) -> type[Codec]:
-        if name not in self:
+        if _registry[name].needs_base and not self._with_base:
             raise KeyError(name)
         return _imported(name)
 
@@ -70,6 +70,9 @@ class _Registered(Mapping[str, type[Codec]]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+_WITH_BASE, _WITHOUT_BASE = _Registered(with_base=True), _Registered(with_base=False)
 
 
 def _imported(name: str) -> type[Codec]:
@@ -161,7 +164,7 @@ def registered(*, with_base: bool = False) -> Mapping[str, type[Codec]]:
     with_base : bool
         Whether to include the codecs that need another tensor to encode and decode one.
     """
-    return _Registered(with_base)
+    return _WITH_BASE if with_base else _WITHOUT_BASE
 
 
 def peers() -> dict[str, str]:

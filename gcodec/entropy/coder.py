@@ -131,15 +131,17 @@ class BitSpan(NamedTuple):
         """Return the bits from bit `first` on."""
         return BitSpan(self.data, first, self.end, self.seek)
 
-    def aligned(self, parts: str) -> BitSpan:
-        """Return the span from the next byte boundary on; raise `Corrupt` unless it skips zeros.
+    def aligned(self, parts: str, first: int | None = None) -> BitSpan:
+        """Return the bits from the next byte boundary on, or from the one after bit `first`.
 
-        `parts` names the parts before and after the boundary in the error message.
+        Raise `Corrupt` unless the skipped bits are zeros. The error message names the `parts`
+        before and after the boundary.
         """
-        at, used = divmod(self.first, 8)
+        first = self.first if first is None else first
+        at, used = divmod(first, 8)
         if not used:
-            return self
-        if self.first < self.end and int(host(self.data[at : at + 1])[0]) & 0xFF >> used:
+            return self.after(first)
+        if first < self.end and int(host(self.data[at : at + 1])[0]) & 0xFF >> used:
             raise Corrupt(f"bits between {parts} are not zero", at)
         return self.after(8 * at + 8)
 

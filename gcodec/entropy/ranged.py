@@ -60,7 +60,7 @@ class Plan(NamedTuple):
 
     def put_range(self, front: BitString) -> None:
         """Append the range to the whole bytes that precede it."""
-        front.extend(np.array([self.low, self.high], np.uint8), RANGE_NBITS)
+        front.put(bytes((self.low, self.high)))
 
     def put_table(self, front: BitString) -> TableCode:
         """Append the table of Huffman words; return the code."""

@@ -35,7 +35,7 @@ from gcodec.payload import Payload
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import copy_to_device, one_wait
 from gcodec.runtime.device import Device, device_of, host, no_twin
-from gcodec.runtime.memory import Drainable, contents
+from gcodec.runtime.memory import Drainable
 from gcodec.wire import primitives
 from gcodec.wire.kinds import check_integer, check_number
 from gcodec.wire.primitives import FLOATS, FLOATS8, UNCONVERTED, Reader
@@ -175,47 +175,40 @@ class Frame(_Secret):
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the frame."""
-        return self._joined(np.ascontiguousarray(host(self.payload.data)))
+        return b"".join(self.large_parts())
 
-    def checked(self, check: Callable[[np.ndarray], None]) -> bytes:
-        """Return the bytes of the frame; `check` gets consecutive chunks of the payload's bytes.
+    def large_parts(
+        self, check: Callable[[np.ndarray], None] | None = None, *, drains: bool = False
+    ) -> list[bytes | memoryview]:
+        """Return the frame as `parts`, or joined to one part if the payload is large.
 
-        Each chunk but the last has a multiple of 8 bytes.
+        Joining takes the checksum of a large payload in the pass that copies it.
+
+        Parameters
+        ----------
+        check : callable, optional
+            Gets consecutive chunks of the payload's bytes. Each chunk but the last has a multiple
+            of 8 bytes.
+        drains : bool
+            Whether to release a large payload while it is copied. Nothing else may read the
+            payload during or after this call.
         """
-        return self._joined(np.ascontiguousarray(host(self.payload.data)), check)
-
-    def drained(self) -> bytes:
-        """Return the bytes of the frame, and release the payload while it is copied.
-
-        Nothing else may read the payload during or after this call.
-        """
-        data = self.payload.data
-        if type(data) is np.ndarray and data.flags.c_contiguous:
-            return self._joined(Drainable(data))
-        return self.to_bytes()
-
-    def _joined(
-        self,
-        payload: np.ndarray | Drainable,
-        check: Callable[[np.ndarray], None] = lambda chunk: None,
-    ) -> bytes:
-        """Return the bytes of the frame; the checksum takes no other pass over the payload."""
-        array = contents(payload)
+        array = np.ascontiguousarray(host(self.payload.data))
+        payload = Drainable(array) if drains else array
         is_small = array.nbytes < LEAST_NBYTES
         if is_small or self.key is not None:
-            check(array)
+            if check is not None:
+                check(array)
             parts = self._parts_of(array)
-            if is_small:
-                return b"".join(parts)
-            # The memory of the payload may be released while it is copied.
-            return joined([parts[0], payload, *parts[2:]])
+            return parts if is_small else [joined([parts[0], payload, *parts[2:]])]
         checksum = integrity.RunningChecksum()
 
         def observe(chunk: np.ndarray) -> None:
-            check(chunk)
+            if check is not None:
+                check(chunk)
             checksum.update(chunk)
 
-        return joined([self.header(), Observed(payload, observe), checksum.stored])
+        return [joined([self.header(), Observed(payload, observe), checksum.stored])]
 
     def parts(self) -> list[bytes | memoryview]:
         """Return the frame as bytes-like parts: header, payload, checksum and tag."""

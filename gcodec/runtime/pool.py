@@ -61,18 +61,25 @@ def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Array = N
     list
         Results of the calls in the order of the segments.
     """
-    if n <= _CONVERTED and n < _THRESHOLD:  # one segment, wherever the input lies
+    length = _segment_length(n, unit, beside)
+    if length >= n:
         return [task(0, n)]
-    short = getattr(beside, "is_converted", False)
-    if (is_one(n) and not short) or device_of(beside) is not None:
-        return [task(0, n)]
-    length = -(-n // (_PER_THREAD * thread_count() * SEGMENT)) * SEGMENT
-    if short:
-        length = _CONVERTED
-    length = max(length // unit, 1) * unit
     if is_one(n):
         return [task(start, min(start + length, n)) for start in range(0, n, length)]
     return _Segments(task, n, length).run()
+
+
+def _segment_length(n: int, unit: int, beside: Array) -> int:
+    """Return the length of the segments of `run`, n or more if there is only one."""
+    if n <= _CONVERTED and n < _THRESHOLD:  # one segment, wherever the input lies
+        return n
+    short = getattr(beside, "is_converted", False)
+    if (is_one(n) and not short) or device_of(beside) is not None:
+        return n
+    length = -(-n // (_PER_THREAD * thread_count() * SEGMENT)) * SEGMENT
+    if short:
+        length = _CONVERTED
+    return max(length // unit, 1) * unit
 
 
 def run_added(
@@ -82,6 +89,8 @@ def run_added(
 
     Each array is added when its task ends, so the memory is one array for each thread.
     """
+    if _segment_length(n, unit, beside) >= n:
+        return task(0, n)
     total: list[np.ndarray] = []
     lock = threading.Lock()
 

@@ -120,14 +120,14 @@ def result_beside(size: int, dtype: Any, array: Array) -> np.ndarray:
 
 
 def scratch(nbytes: int) -> np.ndarray:
-    """Return a view of uninitialized bytes for a short use; many of them begin at a cache line.
+    """Return a view of uninitialized bytes for a short use, which begins at a cache line.
 
     Examples are a payload that is about to be copied to a frame, and a copy that undoes an error.
     When the last view of many bytes is gone, their memory waits for other arrays.
     """
     if nbytes >= _LEAST_SCRATCH:
         return _leased(nbytes)
-    return empty_beside(nbytes, np.uint8, None)[:nbytes]
+    return aligned_empty(nbytes, np.uint8)
 
 
 def _leased(nbytes: int) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
 import mmap
@@ -374,9 +373,8 @@ def with_members(
         raise Truncated("the bytes end after a list of members")
 
 
-@contextlib.contextmanager
-def located(part: str, start: int = 0, default: int | None = 0) -> Iterator[None]:
-    """Make a `FormatError` name the part of the file that was read.
+class located:
+    """Context manager that makes a `FormatError` name the part of the file that was read.
 
     Parameters
     ----------
@@ -387,11 +385,17 @@ def located(part: str, start: int = 0, default: int | None = 0) -> Iterator[None
     default : int or None
         Offset for errors without one; None if the part is no part of a file.
     """
-    try:
-        yield
-    except FormatError as error:
-        offset = default if error.offset is None else start + error.offset
-        raise relocated(error, part, offset) from None
+
+    def __init__(self, part: str, start: int = 0, default: int | None = 0) -> None:
+        self._part, self._start, self._default = part, start, default
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, FormatError):
+            offset = self._default if error.offset is None else self._start + error.offset
+            raise relocated(error, self._part, offset) from None
 
 
 def _located_in_payload(number: int, name: str | None, start: int) -> AbstractContextManager[None]:

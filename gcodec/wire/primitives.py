@@ -102,8 +102,7 @@ class Reader:
         """Return the next `nbytes` bytes."""
         start, end = self.at, self.at + nbytes
         if end > self._size:
-            left = self._size - start
-            raise Truncated(f"the bytes end too early: {nbytes} wanted, {left} left", start)
+            raise self._truncated(start, nbytes)
         self.at = end
         return self.data[start:end]
 
@@ -111,19 +110,26 @@ class Reader:
         """Return the next byte."""
         at = self.at
         if at >= self._size:
-            self.take(1)  # raises Truncated
+            raise self._truncated(at, 1)
         self.at = at + 1
         return self.data[at]
 
     def leb128(self) -> int:
         """Return the next LEB128 number; it must be below 2**64 and in its shortest form."""
         start, value, shift = self.at, 0, 0
-        while (byte := self.byte()) >= 0x80:
+        for at in range(start, self._size):
+            byte = self.data[at]
             value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if (byte == 0 and shift) or value >= 1 << 64:
+                    raise Corrupt("a LEB128 number is not in its shortest form", offset=start)
+                self.at = at + 1
+                return value
             shift += 7
             if shift == 7 * _LEB128_NBYTES:
                 raise Corrupt("a LEB128 number is longer than 10 bytes", offset=start)
-        value |= byte << shift
-        if (byte == 0 and shift) or value >= 1 << 64:
-            raise Corrupt("a LEB128 number is not in its shortest form", offset=start)
-        return value
+        raise self._truncated(self._size, 1)
+
+    def _truncated(self, at: int, nbytes: int) -> Truncated:
+        left = self._size - at
+        return Truncated(f"the bytes end too early: {nbytes} wanted, {left} left", at)

@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError
+from gcodec.kernels.numeric.scan import differences_of, sums_of
 from gcodec.kernels.rans import rans_runs
 from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.wire.kinds import check_integer
@@ -33,23 +34,6 @@ LOG2_RANS = rans_runs.LOG2_BLOCK  # log2 of the symbols in a block of rANS
 WIDTHS = (1, 2, 4, 8)
 STRIDE = 4096  # entries from one pair of sums to the next
 SUM_NBYTES = 8
-
-
-class Stride(NamedTuple):
-    """Consecutive entries.
-
-    Attributes
-    ----------
-    first, size : int
-        First block, and number of blocks.
-    sums, at : int
-        Byte offsets of the preceding sums, if there are any, and of the entries.
-    """
-
-    first: int
-    size: int
-    sums: int
-    at: int
 
 
 class Part(NamedTuple):
@@ -69,16 +53,6 @@ class Part(NamedTuple):
     at: int
     nbytes: int
     value: int
-
-
-def strides(count: int, width: int, columns: int) -> Iterator[Stride]:
-    """Cut the entries of `count` blocks, each of `columns` numbers of `width` bytes."""
-    at = 0
-    for first in range(0, count, STRIDE):
-        sums, size = at, min(STRIDE, count - first)
-        at += SUM_NBYTES * columns if first else 0
-        yield Stride(first, size, sums, at)
-        at += size * columns * width
 
 
 def entries_nbytes(count: int, width: int, columns: int) -> int:
@@ -155,21 +129,21 @@ class SeekTable:
     def __post_init__(self) -> None:
         """Validate the numbers, and compute the sums."""
         check_log2(self.log2_block, self.blocks)
-        offsets, largest = _sums("lengths", self.lengths, self.lengths)
-        object.__setattr__(self, "offsets", offsets)
-        positions = None
+        columns = {"lengths": self.lengths}
         if self.advances is not None:
-            positions, largest_advance = _sums("advances", self.advances, self.lengths)
-            largest = max(largest, largest_advance)
-        object.__setattr__(self, "positions", positions)
-        nbytes = -(-largest.bit_length() // 8)
-        object.__setattr__(self, "width", 1 << max(nbytes - 1, 0).bit_length())
+            columns["advances"] = self.advances
+        for name, values in columns.items():
+            is_flat = isinstance(values, np.ndarray) and values.ndim == 1
+            if not is_flat or values.dtype != np.uint64 or values.size != self.lengths.size:
+                allowed = "a flat uint64 array, one number for each block"
+                raise ParameterError(f"{name}: must be {allowed}")
         if self.states is not None:
             if not (isinstance(self.states, np.ndarray) and self.states.dtype == np.uint32):
                 raise ParameterError("states: must be a uint32 array")
             if self.states.shape != (self.count, LANES):
                 allowed = f"{(self.count, LANES)}"
                 raise ParameterError.of("states.shape", self.states.shape, allowed)
+        self._add_up()
 
     @classmethod
     def of(
@@ -179,9 +153,34 @@ class SeekTable:
         positions: np.ndarray | None = None,
         states: np.ndarray | None = None,
     ) -> SeekTable:
-        """Build a table from its bit offsets and positions; see the attributes."""
-        advances = None if positions is None else _differences(positions)
-        return cls(log2_block, _differences(offsets), advances, states)
+        """Build a valid table from its bit offsets and positions; see the attributes."""
+        lengths, bits = differences_of(offsets)
+        advances, more = (None, 0) if positions is None else differences_of(positions)
+        table = cls._unchecked(log2_block, lengths, advances, states)
+        vars(table).update(offsets=offsets, positions=positions, width=_width(bits | more))
+        return table
+
+    @classmethod
+    def _unchecked(
+        cls,
+        log2_block: int,
+        lengths: np.ndarray,
+        advances: np.ndarray | None,
+        states: np.ndarray | None,
+    ) -> SeekTable:
+        """Return a table of valid numbers, without its sums."""
+        table = object.__new__(cls)
+        columns = {"lengths": lengths, "advances": advances}
+        vars(table).update(columns, log2_block=log2_block, states=states)
+        return table
+
+    def _add_up(self) -> None:
+        """Compute the sums and the width; raise `ParameterError` if a sum is too large."""
+        offsets, bits = _sums("lengths", self.lengths)
+        positions, more = None, 0
+        if self.advances is not None:
+            positions, more = _sums("advances", self.advances)
+        vars(self).update(offsets=offsets, positions=positions, width=_width(bits | more))
 
     @property
     def count(self) -> int:
@@ -191,9 +190,9 @@ class SeekTable:
     @property
     def nbytes(self) -> int:
         """Number of bytes of the table in a header."""
-        entries = entries_nbytes(self.count, self.width, len(self._columns()))
-        states = 0 if self.states is None else states_nbytes(self.count, self.log2_block)
-        return 2 + len(leb128(self.count)) + entries + states
+        count, columns = self.count, 1 if self.advances is None else 2
+        states = 0 if self.states is None else states_nbytes(count, self.log2_block)
+        return 2 + len(leb128(count)) + entries_nbytes(count, self.width, columns) + states
 
     @property
     def blocks(self) -> Blocks:
@@ -202,22 +201,20 @@ class SeekTable:
             return "states"
         return "elements" if self.advances is None else "values"
 
-    def _columns(self) -> list[np.ndarray]:
-        return [self.lengths] if self.advances is None else [self.lengths, self.advances]
-
     def to_bytes(self) -> bytes:
         """Return the section of a header."""
-        columns = self._columns()
-        entries = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+        entries, sums, count = self.lengths, [self.offsets], self.count
+        if self.advances is not None and self.positions is not None:
+            entries = np.stack([entries, self.advances], axis=1)
+            sums.append(self.positions)
         entries = entries.astype(f"<u{self.width}")
-        sums = [s for s in (self.offsets, self.positions) if s is not None]
-        parts = [bytes([self.log2_block, self.width]), leb128(self.count)]
-        for first, size, *_ in strides(self.count, self.width, len(columns)):
+        parts = [bytes((self.log2_block, self.width)), leb128(count)]
+        for first in range(0, count, STRIDE):
             if first:
                 parts += [int(s[first]).to_bytes(SUM_NBYTES, "little") for s in sums]
-            parts.append(entries[first : first + size].tobytes())
+            parts.append(entries[first : first + STRIDE].tobytes())
         if self.states is not None:
-            sent = self.states[has_states(self.count, self.log2_block)]
+            sent = self.states[has_states(count, self.log2_block)]
             parts.append(sent.astype("<u4").tobytes())
         return b"".join(parts)
 
@@ -319,53 +316,54 @@ class Section(NamedTuple):
         """
         _check_count(self.number, self.log2_block, self.blocks, n)
         columns = 2 if self.blocks == "values" else 1
-        numbers = np.empty((columns, self.number), np.uint64)
-        marks = np.empty((columns, (self.number - 1) // STRIDE), np.uint64)
-        for first, size, sums, at in strides(self.number, self.width, columns):
+        numbers, at = np.empty(columns * self.number, np.uint64), 0
+        marks: list[np.ndarray] = []
+        for first in range(0, columns * self.number, columns * STRIDE):
             if first:
-                marks[:, first // STRIDE - 1] = np.frombuffer(self.entries, "<u8", columns, sums)
-            part = np.frombuffer(self.entries, f"<u{self.width}", size * columns, at)
-            numbers[:, first : first + size] = part.reshape(size, columns).T
+                marks.append(np.frombuffer(self.entries, "<i8", columns, at))
+                at += SUM_NBYTES * columns
+            part = numbers[first : first + columns * STRIDE]
+            part[:] = np.frombuffer(self.entries, f"<u{self.width}", part.size, at)
+            at += self.width * part.size
+        lengths, advances = numbers, None
+        if columns == 2:
+            lengths, advances = numbers[::2].copy(), numbers[1::2].copy()
         try:
-            advances = numbers[1] if columns == 2 else None
-            table = SeekTable(self.log2_block, numbers[0], advances, self._states())
+            table = SeekTable._unchecked(self.log2_block, lengths, advances, self._states())
+            table._add_up()
         except ParameterError as error:
             raise Corrupt(f"the seek table adds up to too much: {error}") from None
         if self.width != table.width:
             raise Corrupt("the seek table has wider entries than it needs")
-        if not marks.size:
-            return table
-        for sums_of, stored in zip((table.offsets, table.positions), marks, strict=False):
-            if sums_of is not None and not np.array_equal(
-                sums_of[STRIDE:-1:STRIDE].view(np.uint64), stored
-            ):
+        if marks:
+            sums_of = [sums for sums in (table.offsets, table.positions) if sums is not None]
+            if not np.array_equal(np.stack(sums_of)[:, STRIDE:-1:STRIDE], np.stack(marks, axis=1)):
                 raise Corrupt("the seek table contradicts its own sums")
         return table
 
     def parts(self) -> Iterator[Part]:
         """Return the sums, entries and states one by one, in their order."""
         columns = ("length", "advance") if self.blocks == "values" else ("length",)
-        head = self._head_nbytes
-        for first, size, sums, at in strides(self.number, self.width, len(columns)):
-            for k in range(first > 0 and len(columns)):
-                offset = sums + SUM_NBYTES * k
-                value = int.from_bytes(self.entries[offset : offset + SUM_NBYTES], "little")
-                yield Part(f"sum of {columns[k]}s", first, head + offset, SUM_NBYTES, value)
-            for k in range(size * len(columns)):
-                offset = at + self.width * k
-                value = int.from_bytes(self.entries[offset : offset + self.width], "little")
-                block, column = divmod(k, len(columns))
-                yield Part(columns[column], first + block, head + offset, self.width, value)
-        head += len(self.entries)
+        head, at, data = self._head_nbytes, 0, self.entries
+
+        def part(name: str, block: int, nbytes: int) -> Part:
+            nonlocal at
+            at += nbytes
+            value = int.from_bytes(data[at - nbytes : at], "little")
+            return Part(name, block, head + at - nbytes, nbytes, value)
+
+        for block in range(self.number):
+            if block and block % STRIDE == 0:
+                for column in columns:
+                    yield part(f"sum of {column}s", block, SUM_NBYTES)
+            for column in columns:
+                yield part(column, block, self.width)
         if not self.states:
             return
-        for k, block in enumerate(
-            np.flatnonzero(has_states(self.number, self.log2_block)).tolist()
-        ):
+        head, at, data = head + len(data), 0, self.states
+        for block in np.flatnonzero(has_states(self.number, self.log2_block)).tolist():
             for lane in range(LANES):
-                offset = 4 * (LANES * k + lane)
-                value = int.from_bytes(self.states[offset : offset + 4], "little")
-                yield Part(f"state of lane {lane}", block, head + offset, 4, value)
+                yield part(f"state of lane {lane}", block, 4)
 
     def _states(self) -> np.ndarray | None:
         if self.blocks != "states":
@@ -406,21 +404,14 @@ def _check_count(count: int, log2_block: int, blocks: Blocks, n: int) -> None:
         raise Corrupt(f"the seek table has {count} blocks of 2^{log2_block} for {n} elements")
 
 
-def _differences(sums: np.ndarray) -> np.ndarray:
-    return (sums[1:] - sums[:-1]).astype(np.uint64)
+def _width(bits: int) -> int:
+    """Return the least of `WIDTHS` for numbers that have no other bits than these."""
+    return 1 << max(-(-bits.bit_length() // 8) - 1, 0).bit_length()
 
 
-def _sums(name: str, values: np.ndarray, like: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the sums preceding each value, and of all, as int64; and the largest value."""
-    is_flat = isinstance(values, np.ndarray) and values.dtype == np.uint64 and values.ndim == 1
-    if not is_flat or values.size != like.size:
-        raise ParameterError(f"{name}: must be a flat uint64 array, one number for each block")
-    sums = np.zeros(values.size + 1, np.uint64)
-    values.cumsum(out=sums[1:])
-    largest = int(np.maximum.reduce(values, initial=0))
-    # A sum that wraps around is smaller than the preceding sum.
-    may_wrap = largest * values.size >= 1 << 63
-    if may_wrap and (sums[-1] >> np.uint64(63) or (sums[1:] < sums[:-1]).any()):
+def _sums(name: str, values: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the sums preceding each value, and of all, as int64; and all bits of the values."""
+    sums, bits = sums_of(np.ascontiguousarray(values))
+    if bits < 0:
         raise ParameterError(f"{name}: must add up to less than 2**63")
-    sums.flags.writeable = False
-    return sums.view(np.int64), largest
+    return sums, bits

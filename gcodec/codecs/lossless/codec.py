@@ -78,8 +78,9 @@ class Lossless(Codec):
     keeps_every_bit = True
     has_cuda_kernels = True
     uses_shape = True
-    # Dtype of the tensor; `_with_dtype` sets it.
+    # Dtype of the tensor, and its planes; `_with_dtype` sets them.
     _dtype: ClassVar[str] = "float32"
+    _layout: ClassVar[PlaneLayout] = PlaneLayout.of("float32")
 
     mode: str = param(
         Choice("fast", "small", "stored", unsent=("auto",)),
@@ -114,17 +115,15 @@ class Lossless(Codec):
     def _with_dtype(self: _L, dtype: str) -> _L:
         if dtype not in DTYPE_CODES:
             return super()._with_dtype(dtype)
-        return self if dtype == self._dtype else self._bound(_dtype=dtype)
+        if dtype == self._dtype:
+            return self
+        return self._bound(_dtype=dtype, _layout=PlaneLayout.of(dtype))
 
     @property
     def _values_dtype(self) -> np.dtype[Any]:
         dtype = "float32" if self._dtype in ("float16", "bfloat16") else self._dtype
         values_dtype: np.dtype[Any] = NUMPY_DTYPES[dtype]
         return values_dtype
-
-    @property
-    def _layout(self) -> PlaneLayout:
-        return PlaneLayout.of(self._dtype)
 
     # --- quantize
 
@@ -160,7 +159,7 @@ class Lossless(Codec):
 
     def _encode(self, values: np.ndarray, seed: int, prior: LosslessSymbols | None) -> Payload:
         bits = bits_of(values, self._dtype)
-        payload = self._pack(LosslessSymbols(bits, self._dtype, self._bound_shape(values.size)))
+        payload = self._packed(bits, self._dtype, self._shape)
         if payload.codec.mode == "stored" and device_of(bits) is not None:
             return payload._replace(data=payload.data.copy())  # outlives the caller's array
         return payload
@@ -171,7 +170,9 @@ class Lossless(Codec):
         self._require(bits.dtype == PlaneLayout.of(dtype).bits_dtype, bits.size, shape)
 
     def _pack(self, symbols: LosslessSymbols) -> Payload:
-        bits, dtype, shape = symbols
+        return self._packed(*symbols)
+
+    def _packed(self, bits: np.ndarray, dtype: str, shape: tuple[int, ...] | None) -> Payload:
         mode, n = self.mode, bits.size
         if mode == "stored" or not n:
             written, mode = Written(bits.view(np.uint8), 8 * bits.nbytes), "stored"

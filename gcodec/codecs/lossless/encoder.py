@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from gcodec.entropy import ranged, tabled
 from gcodec.entropy.coder import Written, seek_of_blocks, seek_of_runs
 from gcodec.entropy.context import byte_coder, byte_scales
 from gcodec.entropy.context.byte_scales import (
+    Lowering,
     Sample,
     scales_of_parts,
     scales_of_sums,
@@ -62,60 +63,6 @@ _LOG2_ACCURATE = 12  # computed entropies err by at most a bit for 2^12 symbols
 _ROW = 64  # sampled elements of a row, and least number of sampled rows
 
 
-class _Statistics(NamedTuple):
-    """What the encoder knows of a tensor before it selects a method for the first plane.
-
-    Attributes
-    ----------
-    counts : (256,) int64 array
-        Histogram of the first plane, with escapes.
-    is_constant : bool
-        Whether all bytes of the first plane are equal.
-    sample : Sample or None
-        The rows from which the counts were estimated; None if the counts are exact, or are those
-        of integers.
-    zeros : Zeros or None
-    others : OtherPlanes
-    """
-
-    counts: np.ndarray
-    is_constant: bool
-    sample: Sample | None
-    zeros: Zeros | None
-    others: OtherPlanes
-
-    @classmethod
-    def of(cls, plane: FirstPlane, shape: tuple[int, ...], is_exact: bool) -> _Statistics:
-        """Return the statistics of a plane without escapes.
-
-        Unless they are to be exact, the counts of many bytes are estimated by a sample.
-        """
-        bits, layout = plane.bits, plane.layout
-        counts: np.ndarray | None = None
-        sample = coded = zeros = None
-        may_omit_zeros = layout.is_float and layout.itemsize > 1
-        if not is_exact and bits.size >= LEAST_ESTIMATED:
-            if layout.is_float:
-                sample = plane.sample(shape, is_exact)
-                counts = sample.counts
-                coded = _Coded.of(bits) if may_omit_zeros and counts[0] else None
-                zero_count = coded.zeros if coded else None
-                counts = estimated(counts, bits.size, layout.unit, zero_count)
-                if coded and coded.hidden:  # only exact counts tell which byte may be an escape
-                    counts = None
-            else:
-                counts = plane.counts(is_exact)
-            if counts is None or np.count_nonzero(counts) == 1:
-                counts = sample = None
-        if counts is None:
-            counts = plane.counts(True)
-        if may_omit_zeros and (coded is not None or (sample is None and counts[0])):
-            zeros = _zeros_of(coded or _Coded.of(bits), counts, layout.itemsize - 1)
-        is_constant = bool(np.count_nonzero(counts) == 1)
-        others = OtherPlanes.select(bits, layout, zeros, shape, is_exact=is_exact)
-        return cls(counts, is_constant, sample, zeros, others)
-
-
 class _Coded(NamedTuple):
     """The elements of a tensor of floats that are not zeros.
 
@@ -137,7 +84,7 @@ class _Coded(NamedTuple):
     def of(cls, bits: np.ndarray) -> _Coded:
         """Count the elements."""
         groups, hidden = byte_planes.coded_counts(bits)
-        zeros = bits.size - int(groups.sum(dtype=np.int64))
+        zeros = bits.size - int(np.add.reduce(groups, dtype=np.int64))
         return cls(groups, hidden, zeros)
 
 
@@ -165,31 +112,15 @@ class _Method(NamedTuple):
     plan: byte_coder.Plan | None = None
 
     @classmethod
-    def tabled(
-        cls, method: int, counts: np.ndarray, scales: Scales | None = None, scales_nbits: int = 0
-    ) -> _Method:
+    def tabled(cls, method: int, counts: np.ndarray) -> _Method:
         string = ranged.Plan.of(KINDS[method], counts)
-        nbits = string.nbits
-        if scales is not None:
-            nbits += _SCALES_NBITS + scales_nbits
-        return cls(method, nbits, string, scales)
+        return cls(method, string.nbits, string)
 
-
-class _Lowered(NamedTuple):
-    """The lowered first plane.
-
-    Attributes
-    ----------
-    counts : (256,) int64 array
-        Histogram of its bytes, which may be estimated.
-    scales : Scales
-    scales_nbits : int
-        Approximate bits of the scales.
-    """
-
-    counts: np.ndarray
-    scales: Scales
-    scales_nbits: int
+    @classmethod
+    def lowered(cls, method: int, lowering: Lowering) -> _Method:
+        string = ranged.Plan.of(KINDS[method], lowering.counts)
+        nbits = string.nbits + _SCALES_NBITS + lowering.nbits
+        return cls(method, nbits, string, lowering.scales)
 
 
 def write(
@@ -237,6 +168,12 @@ def _zeros_of(coded: _Coded, counts: np.ndarray, planes: int) -> Zeros | None:
     return Zeros(escape, coded.groups)
 
 
+def _is_constant(counts: np.ndarray) -> bool:
+    """Return whether only one byte occurs."""
+    (occurring,) = counts.nonzero()
+    return occurring.size == 1
+
+
 class _Writer:
     """Writes the message of a tensor in any mode."""
 
@@ -246,24 +183,62 @@ class _Writer:
         self._bits, self._layout, self._shape = bits, layout, shape
         self._is_exact = is_exact
         self._is_on_device = device_of(bits) is not None
-        plane = FirstPlane(bits, layout)
-        self._statistics = known = _Statistics.of(plane, shape, is_exact)
-        self._plane = plane if known.zeros is None else plane._replace(zeros=known.zeros)
-        self._head = Head(known.zeros, (STORED_PLANE, *known.others.planes))
-        self._stored_head, self._others_nbytes = self._head.to_bytes(), known.others.nbytes
+        self._plane = FirstPlane(bits, layout)
+        self._count_plane()
+        zeros = self._plane.zeros
+        self._others = OtherPlanes(bits, layout, zeros, shape, is_exact=is_exact)
+        self._head = Head(zeros, (STORED_PLANE, *self._others.planes))
+        self._stored_head, self._others_nbytes = self._head.to_bytes(), self._others.nbytes
         self._lead = len(self._stored_head) + self._others_nbytes  # unless the plane is constant
-        self._lowered = None if known.is_constant else self._lowering()
+        self._is_constant = _is_constant(self._counts)
+        self._lowering, self._plain_nbits = None, 0  # bits of the plane for an ideal coder
+        if self._sample is not None and not self._is_constant:
+            self._plain_nbits = entropy_nbits(self._counts)
+            self._lowering = self._find_lowering(self._sample)
+
+    def _count_plane(self) -> None:
+        """Count the bytes of the first plane, select its zeros, and take a sample of its rows.
+
+        Unless they are to be exact, the counts of many bytes are estimated by the sample. Planes
+        whose bytes are not lowered have none.
+        """
+        plane, layout, n = self._plane, self._layout, self._bits.size
+        may_omit_zeros = layout.is_float and layout.itemsize > 1
+        may_estimate = not self._is_exact and n >= LEAST_ESTIMATED
+        counts = sample = coded = zeros = None
+        if layout.is_float and n >= _LEAST_LOWERED:
+            sample = plane.sample(self._shape, self._is_exact)
+            if may_estimate:
+                coded = _Coded.of(self._bits) if may_omit_zeros and sample.counts[0] else None
+                zero_count = coded.zeros if coded else None
+                counts = estimated(sample.counts, n, layout.unit, zero_count)
+                if coded and coded.hidden:  # only exact counts tell which byte may be an escape
+                    counts = None
+            elif sample.symbols.size == n:
+                counts = sample.counts
+        elif may_estimate:
+            counts = plane.counts(self._is_exact)
+        self._is_estimated = may_estimate and counts is not None and not _is_constant(counts)
+        if counts is None or (may_estimate and not self._is_estimated):
+            counts = plane.counts(True)
+        if may_omit_zeros and (coded is not None or (not self._is_estimated and counts[0])):
+            zeros = _zeros_of(coded or _Coded.of(self._bits), counts, layout.itemsize - 1)
+        if zeros is not None:
+            self._plane = plane._replace(zeros=zeros)
+            if sample is not None and zeros.escape:
+                sample = self._plane.sample(self._shape, self._is_exact)
+        self._counts, self._sample = counts, sample
 
     def write(self, mode: str, limit: int) -> Written | None:
         """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
-        if self._statistics.is_constant:
+        if self._is_constant:
             return self._plain(CONSTANT)
         method = self._fast() if mode == "fast" else self._small()
         if 8 * self._lead + method.nbits >= limit:
             return None
         if method.method == STORED:
             return self._plain(STORED)
-        methods = self._statistics.others.methods
+        methods = self._others.methods
         if mode == "fast" and not self._is_on_device and methods <= {STORED, PACKED}:
             return self._split_words(method, PACKED in methods)
         written = self._words(method) if mode == "fast" else self._states(method)
@@ -271,54 +246,36 @@ class _Writer:
         return written
 
     def _fast(self) -> _Method:
-        counts, methods = self._statistics.counts, [_Method(STORED, 8 * self._bits.size)]
-        if self._lowered is not None:
-            lowered = _Method.tabled(LOWERED_HUFFMAN, *self._lowered)
-            inaccuracy = self._bits.size >> _LOG2_ACCURATE
-            if self._plain_nbits - inaccuracy > lowered.nbits:  # so no words are shorter
-                return min(*methods, lowered, key=lambda method: method.nbits)
-            methods.append(lowered)
-        methods.insert(1, _Method.tabled(HUFFMAN, counts))
-        return min(methods, key=lambda method: method.nbits)
+        n, best, most = self._bits.size, None, math.inf
+        if self._lowering is not None:
+            best = _Method.lowered(LOWERED_HUFFMAN, self._lowering)
+            most = best.nbits
+        if self._plain_nbits - (n >> _LOG2_ACCURATE) <= most:  # words of the plane may be shorter
+            words = _Method.tabled(HUFFMAN, self._counts)
+            best = words if words.nbits <= most else best
+        return _Method(STORED, 8 * n) if best is None or 8 * n <= best.nbits else best
 
     def _small(self) -> _Method:
         n = self._bits.size
-        methods = [_Method(STORED, 8 * n), _Method.tabled(RANS, self._statistics.counts)]
-        if self._lowered is not None:
-            methods.append(_Method.tabled(LOWERED_RANS, *self._lowered))
-        if self._layout.is_float and n >= _LEAST_LOWERED:
+        methods = [_Method(STORED, 8 * n), _Method.tabled(RANS, self._counts)]
+        if self._lowering is not None:
+            methods.append(_Method.lowered(LOWERED_RANS, self._lowering))
+        if self._sample is not None:
             # The writer needs no array of the plane.
             plan = byte_coder.plan(self._plane.symbols(), self._shape, self._sample)
             methods.append(_Method(CLASSES, plan.nbits, plan=plan))
         return min(methods, key=lambda method: method.nbits)
 
-    @functools.cached_property
-    def _sample(self) -> Sample:
-        """Some rows of the first plane."""
-        return self._statistics.sample or self._plane.sample(self._shape, self._is_exact)
-
-    @functools.cached_property
-    def _plain_nbits(self) -> int:
-        """Bits of the first plane, coded by an ideal coder."""
-        return entropy_nbits(self._statistics.counts)
-
-    def _lowering(self) -> _Lowered | None:
+    def _find_lowering(self, sample: Sample) -> Lowering | None:
         """Return the lowered first plane; None if subtracting scales does not pay."""
-        n, unit = self._bits.size, self._layout.unit
-        if not self._layout.is_float or n < _LEAST_LOWERED:
-            return None
-        sample = self._sample
-        is_whole, is_estimated = sample.symbols.size == n, self._statistics.sample is not None
-        plain: float = self._plain_nbits
-        if not is_whole and (not is_estimated or self._statistics.zeros is not None):
+        n, unit, plain = self._bits.size, self._layout.unit, float(self._plain_nbits)
+        is_whole, is_estimated = sample.symbols.size == n, self._is_estimated
+        if not is_whole and (not is_estimated or self._plane.zeros is not None):
             plain = sample.times * entropy_nbits(sample.counts)
         lowering = sample.lowering(self._shape, plain)
-        if lowering is None:
-            return None
-        scales, scales_nbits, sampled_sums, counts = lowering
-        if is_whole:
-            return _Lowered(counts, scales, int(scales_nbits))
-        layout = scales.layout
+        if lowering is None or is_whole:
+            return lowering
+        scales, layout = lowering.scales, lowering.scales.layout
         if n > 4 * SAMPLE and n % layout.width == 0 and layout.width >= 4 * _ROW:
             return self._lowered_by(self._sampled_scales(layout))
         if not is_estimated or sample.symbols.size < 2 * _ROW * layout.width:
@@ -326,11 +283,11 @@ class _Writer:
         # This many rows determine the scales of columns. If they are lowered by these scales, they
         # are a sample of the lowered plane.
         sums = plane_sums(self._bits, layout.width)
-        own = rounded_scales(sums.rows, layout.quantum, ONE, unit, sampled_sums)
+        own = rounded_scales(sums.rows, layout.quantum, ONE, unit, lowering.rows)
         occurring = None if layout.group else lowered_range(sums, own, unit)
-        all_counts = estimated(counts, n, unit, self._plane.zero_count, occurring)
+        all_counts = estimated(lowering.counts, n, unit, self._plane.zero_count, occurring)
         assert all_counts is not None, "those of the plane have been estimated by this sample too"
-        return _Lowered(all_counts, scales._replace(rows=own), int(scales_nbits))
+        return Lowering(scales._replace(rows=own), lowering.nbits, all_counts)
 
     def _sampled_scales(self, layout: RowLayout) -> Scales:
         """Return the scales of a matrix by a sample of each row and of each column.
@@ -345,10 +302,10 @@ class _Writer:
             columns = plane_sums(bits, width, stride * width, has_columns=True).columns
         return scales_of_sums(layout, rows, columns, self._layout.unit)
 
-    def _lowered_by(self, scales: Scales) -> _Lowered:
+    def _lowered_by(self, scales: Scales) -> Lowering:
         """Return the first plane that is lowered by scales."""
         counts = self._plane._replace(scales=scales).counts(self._is_exact)
-        return _Lowered(counts, scales, scales.nbits())
+        return Lowering(scales, scales.nbits(), counts)
 
     def _scales_of(self, layout: RowLayout) -> Scales:
         """Return the scales of the whole plane."""
@@ -362,13 +319,11 @@ class _Writer:
 
     def _head_bytes(self, method: int) -> bytes:
         """Return the bytes of the head, given the method of the first plane."""
-        zeros, (first, *others) = self._head
         if method == CONSTANT:
-            first = Plane(CONSTANT, int(self._statistics.counts.argmax()))
-            return Head(zeros, (first, *others)).to_bytes()
-        head = bytearray(self._stored_head)
-        head[self._head.method_at] = method
-        return bytes(head)
+            first = Plane(CONSTANT, int(self._counts.argmax()))
+            return Head(self._head.zeros, (first, *self._others.planes)).to_bytes()
+        at = self._head.method_at
+        return self._stored_head[:at] + bytes((method,)) + self._stored_head[at + 1 :]
 
     def _plain(self, method: int) -> Written:
         """Return the message with a stored or constant first plane."""
@@ -384,7 +339,7 @@ class _Writer:
     def _put_lead(self, data: np.ndarray, head: bytes) -> None:
         """Write the head and all planes but the first to the start of the message."""
         data[: len(head)] = beside(np.frombuffer(head, np.uint8), data)
-        self._statistics.others.write(data[len(head) :])
+        self._others.write(data[len(head) :])
 
     def _put_front(self, method: _Method, string: BitString) -> BitString:
         """Append the bits of a first plane before its table to whole bytes; return the string."""
@@ -417,9 +372,10 @@ class _Writer:
 
     def _exact(self, method: _Method) -> _Method:
         """Return a method with the exact counts of all bytes."""
-        counts = self._plane_of(method).counts(True)
-        scales = method.scales
-        return _Method.tabled(method.method, counts, scales, scales.nbits() if scales else 0)
+        counts, scales = self._plane_of(method).counts(True), method.scales
+        if scales is None:
+            return _Method.tabled(method.method, counts)
+        return _Method.lowered(method.method, Lowering(scales, scales.nbits(), counts))
 
     def _split_words(self, method: _Method, is_packed: bool) -> Written:
         """Write the message with Huffman words in one pass over the elements.
@@ -429,16 +385,16 @@ class _Writer:
         lead, head, bits = self._lead, self._head_bytes(method.method), self._bits
         spare = method.nbits // _SPARE + _LEAST_ROOM
         memory = scratch(lead + method.nbits // 8 + spare)
-        memory[: len(head)] = np.frombuffer(head, np.uint8)
+        memory.data[: len(head)] = head
         string = self._put_front(method, BitString(lead, memory=memory))
         assert method.string is not None
         code, others = method.string.put_table(string), memory[len(head) : lead]
-        zeros, form = self._statistics.zeros, self._plane_of(method).form
-        coded = None if zeros is None else zeros.counts
+        zeros = self._plane.zeros
+        form, coded = self._layout.form(method.scales, zeros), zeros.counts if zeros else None
         ends = np.empty(1 + -(-bits.size // GROUP), np.int64)  # bits before each group, and of all
         ends[0] = string.nbits
         if is_packed:
-            others = scratch((self._layout.itemsize - 1) * self._statistics.others.coded)
+            others = scratch((self._layout.itemsize - 1) * self._others.coded)
 
         def task(start: int, stop: int) -> BitString:
             tiles = slice(start // GROUP, -(-stop // GROUP))
@@ -451,17 +407,17 @@ class _Writer:
             data, nbits, starts = bit_string.written(task, bits.size, GROUP)
         except ParameterError:  # see `_words`
             return self._split_words(self._exact(method), is_packed)
-        if not np.may_share_memory(data, memory):
+        if data.base is not memory.base:  # the string has outgrown the memory
             data[:lead] = memory[:lead]
         if is_packed:
             planes = others.reshape(self._layout.itemsize - 1, -1)
-            self._statistics.others.write_bytes(planes, data[len(head) :])
+            self._others.write_bytes(planes, data[len(head) :])
         before = 0
         for start, offset in starts.items():
             if start:  # the ends of each part count from its own first bit
                 ends[1 + start // GROUP :] += offset - before
             before = offset
-        return Written(data, nbits, seek_of_blocks(bits.size, nbits, ends))
+        return Written(data, nbits, seek_of_blocks(bits.size, nbits, ends - ends[0]))
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""

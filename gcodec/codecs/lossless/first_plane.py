@@ -93,8 +93,8 @@ class FirstPlane(NamedTuple):
         """Return some rows of the plane, on the host; all rows of a small tensor."""
         width, sparse = row_layouts(shape)[0].width, _SPARSE if is_exact else _SPARSE // 2
         bits = sampled_rows(self.bits, width, SAMPLE, sparse)
-        symbols = host(self._replace(bits=bits).symbols())
-        return Sample(symbols, self.bits.size / bits.size, self.layout.unit)
+        rows = self if bits is self.bits else self._replace(bits=bits)
+        return Sample(host(rows.symbols()), self.bits.size / bits.size, self.layout.unit)
 
 
 def estimated(
@@ -114,7 +114,7 @@ def estimated(
     if zeros is not None:
         counts, n = counts.copy(), n - zeros
         counts[0] = 0
-    sampled = int(counts.sum())
+    sampled = int(np.add.reduce(counts))
     if sampled < _LEAST_SAMPLED:
         return None
     if occurring is None and np.count_nonzero(counts) > 1:

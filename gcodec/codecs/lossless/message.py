@@ -304,7 +304,7 @@ class Message(NamedTuple):
         scales = None
         if method in LOWERED:
             scales, after = byte_scales.read(data, span.first, span.end, n)
-            span = span.after(after).aligned("scales and table")
+            span = span.aligned("scales and table", after)
         if method in KINDS:
             first = open_string(KINDS[method], span, n)
         elif method == CLASSES:
@@ -431,7 +431,7 @@ class Message(NamedTuple):
                 decoded = empty_beside(count, np.uint8, self.data)
                 string = self._placed(open_string(KINDS[plane.method], span, count))
                 after = string.read(into(decoded), bits_follow=True)
-                if span.aligned("bytes").after(after).aligned("planes").first != span.end:
+                if span.aligned("planes", after).first != span.end:
                     raise Corrupt("a plane does not end where its length says")
                 if plane.method == DIFFERENCES:
                     add_above(decoded, plane.row)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from gcodec.entropy.context.scale_model import row_layouts
 from gcodec.entropy.rans import entropy_nbits
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.byte_planes import GROUP
 from gcodec.kernels.bits.pack import FieldLayout, pack_to
 from gcodec.kernels.bits.row_differences import subtract_above
 from gcodec.kernels.numeric.byte_counts import byte_counts
@@ -32,103 +32,136 @@ from gcodec.runtime.deferred import resolved
 from gcodec.runtime.device import all_on_host, device_of, host
 from gcodec.runtime.memory import empty_beside
 
-_PIECE = 1 << 12  # elements of each of four samples that tell whether coding a plane pays
+_PIECE = GROUP  # elements of each of four samples that tell whether coding a plane pays
 _SHARE = 50  # a plane is coded if that saves a fiftieth of it
 _TABLE_NBITS = 512  # approximate bits of a table
 _ALIGNMENT = 16  # bytes that a kernel of a device loads at once
 _LEAST_PACKED = 64  # bytes of a plane that may be packed
 
 
-@dataclass(frozen=True, eq=False)
-class _Source:
-    """The planes of a tensor but the first one, before they are coded.
+class OtherPlanes:
+    """The planes of a tensor but the first one, as a message contains them.
 
-    Attributes
+    Parameters
     ----------
     bits : (n,) unsigned array
         Bit patterns of the elements.
     layout : PlaneLayout
     zeros : Zeros or None
         The elements that these planes leave out; None if they leave out none.
-    """
-
-    bits: np.ndarray
-    layout: PlaneLayout
-    zeros: Zeros | None
-
-    @property
-    def coded(self) -> int:
-        """Number of elements in each plane."""
-        return self.bits.size if self.zeros is None else self.zeros.coded
-
-    @functools.cached_property
-    def is_on_device(self) -> bool:
-        """Whether the elements are on a device."""
-        return device_of(self.bits) is not None
-
-    @functools.cached_property
-    def on_device(self) -> list[np.ndarray]:
-        """The bytes of all planes of a tensor on a device."""
-        return _planes(self.bits, self.layout, self.zeros)
-
-    def plane(self, k: int) -> np.ndarray:
-        """Return the bytes of one plane."""
-        if self.is_on_device:
-            return self.on_device[k]
-        plane = np.empty(self.coded, np.uint8)
-        for start in range(0, self.bits.size, LARGE_TILE):
-            tile = self.bits[start : start + LARGE_TILE]
-            own, coded = part_of(self.zeros, start, start + tile.size)
-            plane[coded] = _planes(tile, self.layout, own)[k]
-        return plane
-
-    def widths(self) -> list[int]:
-        """Return how many bits the largest byte of each plane has."""
-        if self.is_on_device:
-            counts = all_on_host([byte_counts(plane) for plane in self.on_device])
-            return [int(own.nonzero()[0].max(initial=0)).bit_length() for own in counts]
-        every_bit = np.bitwise_or.reduce(self.bits, keepdims=True)
-        return [int(plane[0]).bit_length() for plane in _planes(every_bit, self.layout, None)]
-
-
-class OtherPlanes(NamedTuple):
-    """The planes of a tensor but the first one, as a message contains them.
+    shape : tuple of int
+    is_exact : bool
+        Whether each plane takes the shortest method. Otherwise, it takes one that is read fast.
 
     Attributes
     ----------
-    source : _Source
-    planes : tuple of Plane
-    strings : tuple of (bytes or None)
+    coded : int
+        Number of elements in each plane.
+    planes : list of Plane
+    strings : list of (bytes or None)
         The bytes of each plane that is coded by Huffman words.
     """
 
-    source: _Source
-    planes: tuple[Plane, ...]
-    strings: tuple[np.ndarray | None, ...]
-
-    @classmethod
-    def select(
-        cls,
+    def __init__(
+        self,
         bits: np.ndarray,
         layout: PlaneLayout,
         zeros: Zeros | None,
         shape: tuple[int, ...],
         *,
         is_exact: bool,
-    ) -> OtherPlanes:
-        """Select a method for each plane; unless it is to be exact, one that is read fast."""
-        source, row = _Source(bits, layout, zeros), 0
+    ) -> None:
+        self._bits, self._layout, self._zeros = bits, layout, zeros
+        self._is_on_device = device_of(bits) is not None
+        self.coded = bits.size if zeros is None else zeros.coded
+        row = 0  # elements of a row from whose upper neighbors differences may be taken
         if is_exact and zeros is None:
             rows = row_layouts(shape)[0]
             row = rows.width if rows.group else 0
-        selected = list(_selected(source, row, is_exact))
-        planes, strings = zip(*selected, strict=True) if selected else ((), ())
-        return cls(source, planes, strings)
+        sample = self._sampled(row)
+        self.planes: list[Plane] = []
+        self.strings: list[np.ndarray | None] = []
+        for k in range(layout.itemsize - 1):
+            plane, string = self._selected(k, sample, row, is_exact)
+            self.planes.append(plane)
+            self.strings.append(string)
 
-    @property
-    def coded(self) -> int:
-        """Number of elements in each plane."""
-        return self.source.coded
+    @functools.cached_property
+    def _on_device(self) -> list[np.ndarray]:
+        """The bytes of all planes of a tensor on a device."""
+        return _planes(self._bits, self._layout, self._zeros)
+
+    def _plane(self, k: int) -> np.ndarray:
+        """Return the bytes of one plane."""
+        if self._is_on_device:
+            return self._on_device[k]
+        plane = np.empty(self.coded, np.uint8)
+        for start in range(0, self._bits.size, LARGE_TILE):
+            tile = self._bits[start : start + LARGE_TILE]
+            own, coded = part_of(self._zeros, start, start + tile.size)
+            plane[coded] = _planes(tile, self._layout, own)[k]
+        return plane
+
+    @functools.cached_property
+    def _widths(self) -> list[int]:
+        """How many bits the largest byte of each plane has."""
+        if self._is_on_device:
+            counts = all_on_host([byte_counts(plane) for plane in self._on_device])
+            return [int(own.nonzero()[0].max(initial=0)).bit_length() for own in counts]
+        every_bit = np.bitwise_or.reduce(self._bits, keepdims=True)
+        return [int(plane[0]).bit_length() for plane in _planes(every_bit, self._layout, None)]
+
+    def _sampled(self, row: int) -> _Sample:
+        """Count samples of the planes, and of differences in rows unless `row` is 0."""
+        bits, layout, n = self._bits, self._layout, self._bits.size
+        pairs: list[np.ndarray] = []
+        period = _PIECE * max(-(-n // (4 * _PIECE)), 1)
+        size = n // period * _PIECE + min(n % period, _PIECE)
+        if row:
+            ends = [(at, min(at + _PIECE, n)) for at in range(row, n, period)]
+            pairs += [bits[at - row : end - row] for at, end in ends]
+            pairs += [bits[at:end] for at, end in ends]
+        if self._is_on_device:
+            pieces = [bits[at : at + _PIECE] for at in range(0, n, period)]
+            fetched = all_on_host([*pieces, *pairs])
+            sampled, pairs = np.concatenate(fetched[: len(pieces)]), fetched[len(pieces) :]
+            counts = byte_planes.count_others(sampled, layout.shift, _PIECE)
+        else:
+            counts = byte_planes.count_others(bits, layout.shift, period)
+        if self._zeros is not None:  # whose bytes are 0 in all planes
+            coded = int(self._zeros.counts[:: period // _PIECE].sum())
+            counts[:, 0] -= size - coded
+            size = coded
+        return _Sample(counts, size, _counts_of_differences(pairs, layout))
+
+    def _selected(
+        self, k: int, sample: _Sample, row: int, is_exact: bool
+    ) -> tuple[Plane, np.ndarray | None]:
+        """Return a plane, and its bytes if Huffman words code it.
+
+        The sample tells whether the plane may be worth a code.
+        """
+        choice = _Choice.of(sample.counts[k], sample.size, is_exact)
+        if sample.promises_differences(choice, k):
+            symbols = self._plane(k)
+            differences = subtract_above(symbols, row)
+            own, changes = all_on_host([byte_counts(each) for each in (symbols, differences)])
+            choice = _Choice.of(own, symbols.size, is_exact)
+            by_rows = choice.by_rows(changes, row)
+            if by_rows is not None:
+                choice, symbols = by_rows, differences
+        elif choice.plane.method == STORED:
+            return choice.plane, None
+        elif choice.plane.method == PACKED and self._widths[k] < 8:
+            return choice.plane._replace(width=self._widths[k]), None
+        else:
+            symbols = self._plane(k)
+            if symbols.size > sample.size:
+                choice = _Choice.of(host(byte_counts(symbols)), symbols.size, is_exact)
+        if choice.plan is None:
+            return choice.plane, None
+        data, nbits, _ = resolved(choice.plan.write(symbols, symbols.size, BitString(), 0))
+        return choice.plane._replace(nbytes=-(-nbits // 8)), data
 
     @property
     def nbytes(self) -> int:
@@ -143,8 +176,8 @@ class OtherPlanes(NamedTuple):
 
     def write(self, data: np.ndarray) -> None:
         """Write the planes to the start of an array, which is in the memory of the elements."""
-        if self.source.is_on_device:
-            self.write_bytes(self.source.on_device, data)
+        if self._is_on_device:
+            self.write_bytes(self._on_device, data)
             return
         at, stored = 0, dict[int, int]()
         for k, (plane, string) in enumerate(zip(self.planes, self.strings, strict=True)):
@@ -152,7 +185,7 @@ class OtherPlanes(NamedTuple):
             if plane.method == STORED:
                 stored[k] = at
             elif plane.method == PACKED:
-                pack_to(self.source.plane(k), FieldLayout(plane.width), data[at:end])
+                pack_to(self._plane(k), FieldLayout(plane.width), data[at:end])
             elif string is not None:
                 data[at:end] = string
             at = end
@@ -161,7 +194,7 @@ class OtherPlanes(NamedTuple):
 
     def _write_stored(self, starts: dict[int, int], data: np.ndarray) -> None:
         """Write stored planes, given the start of each in an array."""
-        bits, layout, zeros = self.source.bits, self.source.layout, self.source.zeros
+        bits, layout, zeros = self._bits, self._layout, self._zeros
         count = self.coded
 
         def task(start: int, stop: int) -> None:
@@ -240,50 +273,12 @@ class _Choice(NamedTuple):
         return _Choice(Plane(DIFFERENCES, row=row), plan.nbits, plan)
 
 
-def _selected(
-    source: _Source, row: int, is_exact: bool
-) -> Iterator[tuple[Plane, np.ndarray | None]]:
-    """Return each plane, and its bytes if Huffman words code it.
-
-    Samples of their bytes tell which planes may be worth a code. Rows of `row` elements may have
-    differences from the row above, unless it is 0.
-    """
-    sample = _Sample.of(source, row)
-    widths: list[int] = []
-    for k, own in enumerate(sample.counts):
-        choice = _Choice.of(own, sample.size, is_exact)
-        may_differ = sample.promises_differences(choice, k)
-        if choice.plane.method == PACKED and not may_differ:
-            widths = widths or source.widths()
-            if widths[k] < 8:
-                yield choice.plane._replace(width=widths[k]), None
-                continue
-        if choice.plane.method == STORED and not may_differ:
-            yield choice.plane, None
-            continue
-        symbols = source.plane(k)
-        if may_differ:
-            differences = subtract_above(symbols, row)
-            own, changes = all_on_host([byte_counts(each) for each in (symbols, differences)])
-            choice = _Choice.of(own, symbols.size, is_exact)
-            by_rows = choice.by_rows(changes, row)
-            if by_rows is not None:
-                choice, symbols = by_rows, differences
-        elif symbols.size > sample.size:
-            choice = _Choice.of(host(byte_counts(symbols)), symbols.size, is_exact)
-        if choice.plan is None:
-            yield choice.plane, None
-            continue
-        data, nbits, _ = resolved(choice.plan.write(symbols, symbols.size, BitString(), 0))
-        yield choice.plane._replace(nbytes=-(-nbits // 8)), data
-
-
 class _Sample(NamedTuple):
     """Histograms of samples of all planes.
 
     Attributes
     ----------
-    counts : iterable of (256,) int64 arrays
+    counts : (planes, 256) int64 array
         Those of the bytes of each plane.
     size : int
         Bytes of each sample.
@@ -291,34 +286,9 @@ class _Sample(NamedTuple):
         Those of differences from bytes a row above; empty if these are no choice.
     """
 
-    counts: Iterable[np.ndarray]
+    counts: np.ndarray
     size: int
     differences: list[np.ndarray]
-
-    @classmethod
-    def of(cls, source: _Source, row: int) -> _Sample:
-        """Count samples of the planes; see `_selected`."""
-        bits, layout, zeros = source.bits, source.layout, source.zeros
-        n, pairs = bits.size, list[np.ndarray]()
-        period = _PIECE * max(-(-n // (4 * _PIECE)), 1)
-        if row:
-            ends = [(at, min(at + _PIECE, n)) for at in range(row, n, period)]
-            pairs += [bits[at - row : end - row] for at, end in ends]
-            pairs += [bits[at:end] for at, end in ends]
-        if zeros is None and not source.is_on_device:
-            whole = (n - 1) // period
-            size = whole * _PIECE + min(n - whole * period, _PIECE)
-            each = byte_planes.count_others(bits, layout.shift, period)
-            return cls(each, size, _counts_of_differences(pairs, layout))
-        pieces = [bits[at : at + _PIECE] for at in range(0, n, period)]
-        fetched = all_on_host([*pieces, *pairs])
-        pieces, pairs = fetched[: len(pieces)], fetched[len(pieces) :]
-        sampled, left_out = np.concatenate(pieces), None
-        if zeros is not None:
-            left_out = Zeros(zeros.escape, byte_planes.coded_counts(sampled)[0])
-        size = sampled.size if left_out is None else left_out.coded
-        counts = [byte_counts(plane) for plane in _planes(sampled, layout, left_out)]
-        return cls(counts, size, _counts_of_differences(pairs, layout))
 
     def promises_differences(self, choice: _Choice, k: int) -> bool:
         """Return whether differences may save a fiftieth of what was chosen for a plane."""

@@ -195,7 +195,7 @@ def open_parts(
         scales = np.empty(count, np.uint8)
         plain = span._replace(seek=None)
         end = ranged.open_string("huffman", plain, count).read(into(scales), bits_follow=True)
-        span = span.after(end).aligned("scales and elements")
+        span = span.aligned("scales and elements", end)
     else:
         raise Corrupt(f"scales are written by method {method}", 0)
     check_scales(scales, fmt, 1 if method == STORED else None)

@@ -309,9 +309,9 @@ class Message(NamedTuple):
         span = BitSpan(self.payload.data, 8 * self.at, self.payload.nbits)
         for each in self.head.classes:
             index = span._replace(end=span.first + each.index_nbits)
-            span = span.after(index.end).aligned("positions and values")
+            span = span.aligned("positions and values", index.end)
             values = span._replace(end=span.first + each.values_nbits)
-            span = span.after(values.end).aligned("values and positions")
+            span = span.aligned("values and positions", values.end)
             changes.append(_read_changes(each, index, values))
         sizes = tuple(each.size for each in self.head.classes)
         return PatchSymbols(self.digest, self.head.bounds, sizes, tuple(changes))

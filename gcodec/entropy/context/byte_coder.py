@@ -229,7 +229,7 @@ def write(
         on a device a `LeadingBytes`.
     """
     scales, lanes = plan.scales, lanes_of(plan.nbits)
-    front.extend(np.array([lanes], np.uint8), 8)
+    front.put(bytes((lanes,)))
     byte_scales.put(scales, front)
     _put_models(plan, front)
     nothing = np.empty(0, np.int64)
@@ -262,7 +262,7 @@ def open(span: BitSpan, n: int) -> RansString:
         raise Corrupt(f"a string has {lanes} states, not 2, 8 or 32")
     scales, at = byte_scales.read(data, first + 8, end, n)
     models, at = read_models(data, at, end)
-    span = span.after(at).aligned("models and symbols")
+    span = span.aligned("models and symbols", at)
     tables = read_tables(models, LEAST_LOG2, [scales.possible_classes])
     string = RansString(span, n, tables, scales.classes, lanes)
     string.refuse_short()

@@ -42,23 +42,23 @@ PartsOf = Callable[[int, int], np.ndarray]
 
 
 class Lowering(NamedTuple):
-    """Scales whose octaves are subtracted from the bytes of a sample.
+    """Scales whose octaves are subtracted from the bytes of a tensor, and the effect.
 
     Attributes
     ----------
     scales : Scales
-    nbits : float
-        Approximate bits of the scales of the whole tensor.
-    rows : Sums
-        Sums of the rows of the sample.
+    nbits : int
+        Approximate bits of the scales.
     counts : (256,) int64 array
-        Histogram of the lowered bytes of the sample.
+        Histogram of the lowered bytes, or of those of a sample; it may be estimated.
+    rows : Sums or None
+        Sums of the rows of the sample, if the scales are those of a sample.
     """
 
     scales: Scales
-    nbits: float
-    rows: Sums
+    nbits: int
     counts: np.ndarray
+    rows: Sums | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ class Sample:
         for layout in layouts_of(shape, self.symbols.size):
             if layout.width >= self.times * self.symbols.size:
                 continue
-            coarse = layout._replace(quantum=_PER_OCTAVE)  # whole octaves take fewer bits
+            coarse = RowLayout(layout.width, layout.group, _PER_OCTAVE)  # takes fewer bits
             if self.unit == 1 and not layout.group:  # parts of octaves would lower no byte
                 layout = coarse
             lowered = self._lowered(layout)
@@ -118,7 +118,7 @@ class Sample:
                 own = self.lists_nbits(*lowered.lists_nbits)
             if nbits + own < plain - plain / _LOWERED_SHARE:
                 scales = Scales(layout, lowered.rows, lowered.columns)
-                return Lowering(scales, own, lowered.sums, lowered.counts)
+                return Lowering(scales, int(own), lowered.counts, lowered.sums)
         return None
 
     def _lowered(self, layout: RowLayout) -> FittedScales:
@@ -167,8 +167,7 @@ def put(scales: Scales, string: BitString, least_saving: int = 0) -> None:
 
     See `scale_lists.write` for `least_saving`.
     """
-    head = leb128(scales.layout.width) + leb128(scales.layout.group)
-    string.extend(np.frombuffer(head, np.uint8), 8 * len(head))
+    string.put(leb128(scales.layout.width) + leb128(scales.layout.group))
     scales.put(string, least_saving)
 
 

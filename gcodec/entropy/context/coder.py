@@ -117,7 +117,7 @@ def put_head(
     """Append everything that precedes the symbols to a string of whole bytes."""
     numbers = scales.layout.width, scales.layout.group, outliers.positions.size
     head = bytes([table.number, lanes]) + b"".join(map(leb128, numbers))
-    string.extend(np.frombuffer(head, np.uint8), 8 * len(head))
+    string.put(head)
     scales.put(string)
     table.put(string)
     outliers.put(string)

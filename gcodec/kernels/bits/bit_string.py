@@ -85,7 +85,13 @@ class BitString:
     def skip(self, nbytes: int) -> None:
         """Append bytes to a string of whole bytes; the caller writes them to `data`."""
         self.reserve(nbytes)
-        self.state[0] += np.uint64(nbytes)
+        self.state[0] = self.state.item(0) + nbytes
+
+    def put(self, data: bytes) -> None:
+        """Append bytes to a string of whole bytes."""
+        start = self.state.item(0)
+        self.skip(len(data))
+        self.data.data[start : start + len(data)] = data
 
     def extend(self, data: np.ndarray | Drainable, nbits: int) -> None:
         """Append the bits of a (ceil(nbits / 8),) uint8 array whose last byte ends with zeros.

@@ -93,10 +93,10 @@ def lowered_range(plane: PlaneSums, scales: np.ndarray, unit: int) -> tuple[int,
     (int, int) or None
         None if all bytes are 0, or if one that is lowered wraps around.
     """
-    by = (np.minimum(scales, _LAST).astype(np.int16) * unit + 2) >> 2
-    least = (plane.least - by).min(initial=_BYTE, where=plane.greatest > 0)
-    greatest = (plane.greatest - by).max()
-    return (int(least), int(greatest)) if 1 <= least <= greatest else None
+    limits = np.empty(2, np.int64)
+    _lower_limits(plane.least, plane.greatest, scales, unit, limits)
+    least, greatest = limits.tolist()
+    return (least, greatest) if 1 <= least <= greatest else None
 
 
 class FittedScales(NamedTuple):
@@ -273,6 +273,17 @@ def _raised(byte, by):
     moved = np.uint8(byte + by)
     moved = np.uint8(moved + np.uint8(moved < byte))
     return moved if byte > 0 else np.uint8(0)
+
+
+@kernel("in uint8[], in uint8[], in uint8[], int64, out int64[]", vectorized=False)
+def _lower_limits(least, greatest, scales, unit, limits):
+    # The first three arrays have equal sizes, and limits.size == 2.
+    limits[0], limits[1] = _BYTE, -_BYTE
+    for row in range(scales.size):
+        if greatest[row] > 0:
+            by = np.int64(_shift_of(min(scales[row], _LAST), np.uint16(unit)))
+            limits[0] = min(limits[0], np.int64(least[row]) - by)
+            limits[1] = max(limits[1], np.int64(greatest[row]) - by)
 
 
 @functools.cache

@@ -117,7 +117,8 @@ def plane_sums(
     rows: Sums = np.empty(count, np.int64), np.empty(count, np.int64)
     columns, narrow = np.zeros(2 * height, np.int64), np.zeros(height, np.int32)
     room = np.empty(max(TILE // width, 1) * width if has_columns else 0, np.uint8)
-    least, greatest = np.empty((2, 0 if has_columns else count), np.uint8)
+    limited = 0 if has_columns else count
+    least, greatest = np.empty(limited, np.uint8), np.empty(limited, np.uint8)
     loop = _summed(bits.itemsize)
 
     def task(start: int, stop: int) -> None:

@@ -58,7 +58,7 @@ def append(
     """
     start, bits = TILE * tiles.start, bits[: TILE * tiles.stop]
     counts, room = group_arguments(bits.itemsize, coded)
-    place = start if coded is None else int(counts[: tiles.start].sum(dtype=np.int64))
+    place = start if coded is None else int(np.add.reduce(counts[: tiles.start], dtype=np.int64))
     stride = others.size // max(bits.itemsize - 1, 1)
     part, progress = np.empty(2 * TILE, np.uint8), np.zeros(7, np.int64)
     ends = np.empty(-(-(bits.size - start) // TILE), np.int64)

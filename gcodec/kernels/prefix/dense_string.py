@@ -159,7 +159,7 @@ def read(
             upto = min(at + chunk, stop)
             bounds, mask = coded.part(at, upto, step)
             small = symbols[: bounds[-1]] if out is None else out[at:upto]
-            large = wide[: bounds[-1]]
+            large = wide[: small.size]
             marks = starts[(at - start) // step : -(-(upto - start) // step) + 1]
             read_blocks(code, data, marks, bounds, small, large, end, chained)
             if out is not None:
