@@ -21,12 +21,13 @@ from gcodec.kernels.bits.fields import write_fields
 from gcodec.kernels.prefix import dense_string, sparse_string
 from gcodec.kernels.prefix.codewords import DELTA, EXPGOLOMB, GAMMA, GOLOMB, OMEGA, RICE
 from gcodec.kernels.prefix.prefix_read import read_blocks
-from gcodec.kernels.prefix.prefix_table import WIDE, PrefixCode
+from gcodec.kernels.prefix.prefix_table import WIDE, PrefixCode, read_runs
 from gcodec.kernels.prefix.prefix_write import write_symbols
 from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs, count_pairs
 from gcodec.kernels.prefix.run_level_place import place
 from gcodec.kernels.prefix.run_level_read import read_pair_blocks
 from gcodec.kernels.prefix.run_level_write import write_pairs
+from gcodec.kernels.prefix.table_code import LOOKS, SYMBOLS, Look, TableCode
 from gcodec.runtime import pool
 
 FARTHEST = 2**63 - 1
@@ -645,3 +646,39 @@ def test_parts_of_any_length_are_joined(monkeypatch: pytest.MonkeyPatch) -> None
         assert nbits == whole.size
         assert np.array_equal(data, np.packbits(whole))
         assert list(starts.values()) == (np.cumsum(counts) - counts).tolist()
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=str)
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        (1,),
+        (0, 1),  # the other half has no words
+        (2, 2, 2, 2),
+        (1, *range(2, 13), 12),
+        (2, 2, 2, *range(3, 13), 12),
+        (8,) * 256,
+        (11, 11, 12, 1, 2, 3),
+        (3, 0, 5, 12, 2, 0, 1),
+    ],
+    ids=str,
+)
+def test_windows_hold_the_longest_runs_of_words(lengths: tuple[int, ...], look: Look) -> None:
+    code = TableCode.of(np.array(lengths, np.uint8))
+    bits, nbits = code.words(SYMBOLS)
+    symbol_of = {
+        f"{int(word):0{length}b}": symbol
+        for symbol, (word, length) in enumerate(zip(bits, nbits.tolist(), strict=True))
+        if length
+    }
+    for start, entry in enumerate(read_runs(code, look).tolist()):
+        window, run, at = f"{start:0{look.window}b}", [], 0
+        while len(run) < look.most:
+            ends = range(at + 1, min(at + 12, look.window) + 1)
+            word = next((window[at:end] for end in ends if window[at:end] in symbol_of), None)
+            if word is None:
+                break
+            run.append(symbol_of[word])
+            at += len(word)
+        fields = entry.to_bytes(look.nbytes, "little")
+        assert fields == bytes([*run, *[0] * (look.most - len(run)), at, len(run)])

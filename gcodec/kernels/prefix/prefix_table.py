@@ -21,7 +21,7 @@ from gcodec.kernels.prefix.codewords import (
     Rule,
     family_of,
 )
-from gcodec.kernels.prefix.table_code import LOOKS, Look, TableCode
+from gcodec.kernels.prefix.table_code import LOOKS, SYMBOLS, Look, TableCode
 from gcodec.runtime.jit import Inline, Kernel, factory, inline, kernel
 
 Mapping = Literal["plain", "zigzag", "signed"]
@@ -286,9 +286,10 @@ def read_runs(code: PrefixCode | TableCode, look: Look) -> np.ndarray:
 
 def runs_of(singles: np.ndarray, look: Look) -> np.ndarray:
     """Return the table `read_runs` by a table `read_singles` of WINDOW bits."""
-    table = np.zeros(1 << look.window, f"u{look.nbytes}")
-    _filling(look)(singles, table)
-    return table
+    size = 1 << look.window
+    tables = np.empty(2 * size, f"u{look.nbytes}")
+    _filling(look)(singles, np.empty(SYMBOLS, np.uint8), tables)
+    return tables[size:]
 
 
 @functools.lru_cache(maxsize=256)
@@ -303,22 +304,54 @@ def read_levels(code: PrefixCode) -> tuple[np.ndarray, np.ndarray]:
 
 @factory(lambda: ((look,) for look in LOOKS))
 def _filling(look: Look) -> Kernel:
-    window, most, nbytes = *look, look.nbytes
+    """Make the kernel that fills the table of a window, by those of all narrower windows.
 
-    @kernel(f"in uint32[], out uint{8 * nbytes}[]", variant=f"{window} {most}")
-    def fill_runs(singles, table):
-        # singles has 2**WINDOW elements, table 2**window
-        for start in range(table.size):
-            entry, count, used = np.uint64(0), 0, np.int64(0)
-            while count < most:
-                following = (start << used) & (table.size - 1)
-                single = np.int64(singles[(following << WINDOW) >> window])
-                if single == 0 or used + (single & 63) > window:
-                    break
-                entry |= np.uint64(single >> 6) << np.uint64(8 * count)
-                used += single & 63
-                count += 1
-            table[start] = entry | np.uint64(count << 8 | used) << np.uint64(8 * nbytes - 16)
+    The run of a window consists of its first word and the run of the bits after this word. So the
+    runs of narrower windows have one word less. Windows that begin with the same word are
+    neighbors, as are the windows of their remaining bits.
+    """
+    window, most, nbytes = *look, look.nbytes
+    kind = np.dtype(f"u{nbytes}").type
+    bits_at, count_at, last_at = kind(8 * most), kind(8 * most + 8), kind(8 * most - 16)
+    byte, rest_symbols, one = kind(8), kind((1 << 8 * most - 8) - 1), kind(1 << 8 * most + 8)
+
+    @kernel(f"in uint32[], out uint8[], out uint{8 * nbytes}[]", variant=f"{window} {most}")
+    def fill_runs(singles, lengths, tables):
+        # singles.size == 2**WINDOW, lengths.size == SYMBOLS, and tables.size == 2**(window + 1).
+        # The windows of `width` bits have the entries from 2**width to 2**(width + 1) - 1. Bit
+        # `width` of `full` is 1 if any of them has `most` - 1 words or more.
+        full = np.int64(0)
+        tables[0] = 0
+        for width in range(window + 1):
+            size, start, words = 1 << width, 0, kind(0)
+            while start < size:
+                single = np.int64(singles[(start << WINDOW) >> width])
+                symbol, length = single >> 6, single & 63
+                if single == 0 or length > width:
+                    tables[size + start] = 0
+                    start += 1
+                    continue
+                lengths[symbol] = length  # of a byte, as are all symbols of runs
+                word = kind(kind(kind(symbol) | one) | kind(kind(length) << bits_at))
+                rest = 1 << (width - length)  # windows that begin with this word
+                if most == 2 and width < window:
+                    tables[size + start : size + start + rest] = word
+                    start += rest
+                    continue
+                for k in range(rest):
+                    further = tables[rest + k]
+                    numbers = kind(kind(further >> bits_at) << bits_at)
+                    entry = kind(kind(word + numbers) | kind(kind(further & rest_symbols) << byte))
+                    tables[size + start + k] = entry
+                    words = max(words, kind(entry >> count_at))
+                if width < window and full >> (width - length) & 1:
+                    for k in range(size + start, size + start + rest):
+                        if tables[k] >> count_at == most:  # without the last word
+                            last = kind(kind(tables[k] >> last_at) >> byte & kind(255))
+                            used = kind(kind(lengths[last]) << bits_at)
+                            tables[k] -= kind(kind(one + used) | kind(last << last_at << byte))
+                start += rest
+            full |= np.int64(words >= most - 1) << width
 
     return fill_runs
 
