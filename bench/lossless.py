@@ -9,7 +9,8 @@ trains a small GPT with AdamW, and writes its gradient, its weights and the stat
 to files in this folder, which are measured too. With ``--flat``, one call codes all tensors of a
 file as one vector, as DDP joins gradients to buckets. Each cell contains the bits per value, and
 how many million values one core encodes and decodes in a second: the best of several rounds for
-each tensor, without the cost of reading files.
+each tensor, without the cost of reading files. Each round multiplies the tensor by another number,
+so that no coder finds the code of an earlier round in a cache.
 """
 
 from __future__ import annotations
@@ -83,14 +84,20 @@ def train(folder: Path, steps: int = _STEPS) -> list[str]:
     return paths
 
 
-def least_seconds(call: Callable[[], Any]) -> float:
-    """Return the least processor seconds of several calls."""
+def least_seconds(call: Callable[[Any], Any], inputs: Sequence[Any]) -> float:
+    """Return the least processor seconds of calls on several inputs."""
     best = float("inf")
-    for _ in range(_ROUNDS):
+    for each in inputs:
         start = time.process_time()
-        call()
+        call(each)
         best = min(best, time.process_time() - start)
     return best
+
+
+def rounds_of(x: np.ndarray) -> list[np.ndarray]:
+    """Return the tensor as it is, and multiplied by numbers from 1 down to a half."""
+    wide, halved = np.asarray(x, np.float32), np.arange(1, _ROUNDS, dtype=np.float32) / _ROUNDS / 2
+    return [x, *((wide * (1 - part)).astype(x.dtype) for part in halved)]
 
 
 def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
@@ -104,12 +111,13 @@ def own(tensors: Sequence[np.ndarray], spec: str) -> Measured:
     """Measure a mode of lossless."""
     codec, total = gcodec.parse(spec), Measured(0, 0, 0)
     for x in tensors:
-        frame = gcodec.encode(x, codec)
-        assert gcodec.decode(frame).tobytes() == x.tobytes()
+        rounds = rounds_of(x)
+        frames = [gcodec.encode(each, codec) for each in rounds]
+        assert gcodec.decode(frames[0]).tobytes() == x.tobytes()
         each = (
-            8 * len(frame),
-            least_seconds(lambda x=x: gcodec.encode(x, codec)),  # type: ignore[misc]
-            least_seconds(lambda frame=frame: gcodec.decode(frame)),  # type: ignore[misc]
+            8 * len(frames[0]),
+            least_seconds(lambda x: gcodec.encode(x, codec), rounds),
+            least_seconds(gcodec.decode, frames),
         )
         total = Measured(*(a + b for a, b in zip(total, each, strict=True)))
     return total
@@ -117,7 +125,11 @@ def own(tensors: Sequence[np.ndarray], spec: str) -> Measured:
 
 def peers(python: str, tensors: Sequence[np.ndarray]) -> dict[str, Measured | None]:
     """Measure other coders in the environment of the given Python; None lacks the dtype."""
-    arrays = {str(k): x.reshape(-1).view(f"u{x.itemsize}") for k, x in enumerate(tensors)}
+    arrays = {
+        f"{k} {number}": each.reshape(-1).view(f"u{x.itemsize}")
+        for k, x in enumerate(tensors)
+        for number, each in enumerate(rounds_of(x))
+    }
     with tempfile.TemporaryDirectory() as folder:
         source, result = Path(folder, "in.npz"), Path(folder, "out.json")
         np.savez(source, **arrays)  # type: ignore[arg-type]
