@@ -47,12 +47,18 @@ MODULES = sorted(
 
 
 @functools.cache
+def import_nodes(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    tree = ast.parse(path.read_text("utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+@functools.cache
 def imported(path: Path) -> list[str]:
     names = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_nodes(path):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}: imports are absolute"
             assert node.module is not None
             names.append(node.module)
@@ -72,7 +78,7 @@ def existing(module: str, name: str) -> bool:
 def test_names_imported_from_the_package_exist(folder: str) -> None:
     """Scripts that no test runs would break unnoticed when a module moves."""
     for path in sorted((PACKAGE.parent / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in import_nodes(path):
             if not isinstance(node, ast.ImportFrom) or not node.module:
                 continue
             top, _, rest = node.module.partition(".")
@@ -118,7 +124,7 @@ def test_the_modules_of_a_codec_are_its_own() -> None:
     for path in MODULES:
         if path.is_relative_to(codecs):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in import_nodes(path):
             module = getattr(node, "module", None) or ""
             if isinstance(node, ast.ImportFrom) and module.startswith("gcodec.codecs."):
                 assert module.count(".") == 2, f"{path} imports {module}"
