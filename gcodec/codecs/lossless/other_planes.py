@@ -139,7 +139,7 @@ class OtherPlanes:
     ) -> tuple[Plane, np.ndarray | None]:
         """Return a plane, and its bytes if Huffman words code it.
 
-        The sample tells whether the plane may be worth a code.
+        The sample indicates whether coding the plane may save enough bits.
         """
         choice = _Choice.of(sample.counts[k], sample.size, is_exact)
         if sample.promises_differences(choice, k):

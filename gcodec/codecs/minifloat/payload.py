@@ -249,7 +249,7 @@ class _ContextWriter:
         )
 
     def _released(self) -> Any:
-        """Return the codes, of which a part is released while the string is written.
+        """Return the codes; writing the string releases a part of their memory.
 
         They are quantized again if the string is not the shortest. The limit is half of the codes,
         plus the bytes of float32 scales of blocks.

@@ -19,14 +19,14 @@ def starts_of(sizes: np.ndarray | Sequence[int]) -> np.ndarray:
 def sums_of(values: np.ndarray) -> tuple[np.ndarray, int]:
     """Return the sum preceding each of (n,) uint64 values, and the total, as (n + 1,) int64.
 
-    Also return all bits that any value has, or -1 if a sum has more than 63 bits.
+    Also return the bitwise or of the values, or -1 if a sum has more than 63 bits.
     """
     sums = np.empty(values.size + 1, np.int64)
     return sums, int(_add_up(values, sums))
 
 
 def differences_of(sums: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the uint64 values of which (n + 1,) int64 are the sums, and all bits that any has."""
+    """Return the differences of (n + 1,) int64 sums as uint64, and the bitwise or of all."""
     values = np.empty(sums.size - 1, np.uint64)
     return values, int(_subtract(sums, values))
 
