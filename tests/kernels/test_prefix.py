@@ -306,10 +306,12 @@ BLOCKED = [c for c in CODES if c.mapping != "plain" or c.rule in (GAMMA, RICE)]
 
 @pytest.mark.parametrize("code", BLOCKED, ids=name_of)
 def test_blocks_of_uneven_lengths(code: PrefixCode) -> None:
-    """Blocks that are read in turn end at different times, and the last group is incomplete."""
+    """Blocks that are read in turn end at different times, and may be fewer than the strings."""
     rng = np.random.default_rng(4)
     whole = alphabet(code)
-    for counts in itertools.product((0, 1, 700), (0, 60), (3, 300), (0, 1), (1, 40)):
+    five = itertools.product((0, 1, 700), (0, 60), (3, 300), (0, 1), (1, 40))
+    others = (rng.choice([0, 9, 100, 900], number).tolist() for number in (1, 2, 3, 4, 6, 8, 13))
+    for counts in itertools.chain(five, others):
         size = sum(counts)
         symbols = np.where(rng.random(size) < 0.05, rng.choice(whole, size), whole[0])
         bounds = np.cumsum(counts)

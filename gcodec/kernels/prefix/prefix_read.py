@@ -18,6 +18,7 @@ from gcodec.kernels.numeric.words import load_word, peek, store_word, swapped
 from gcodec.kernels.prefix.codewords import CORRUPT, FAMILIES, TRUNCATED, Family
 from gcodec.kernels.prefix.look_ahead import (
     AT,
+    BLOCK,
     ENTRIES,
     LAST_AT,
     LAST_PLACE,
@@ -216,6 +217,25 @@ def _reader(family: Family, look: Look) -> Kernel:
     look_all, margin = looking(ENTRIES, look, {"out": 0}), look.margin
     pass_words, read_rest = between_looks(family, look)
 
+    @inline
+    def begin(starts, bounds, block, last_at, heads, j):
+        heads[BLOCK + j] = block
+        heads[AT + j] = starts[block]
+        heads[PLACE + j] = bounds[block - 1] if block else 0
+        heads[LAST_PLACE + j] = bounds[block] - margin
+        heads[LAST_AT + j] = last_at
+
+    @inline
+    def read_along(heads):
+        """Make each string without a block read that of another string, in step with it."""
+        source = 0
+        while heads[BLOCK + source] < 0:
+            source += 1
+        for j in range(ENTRIES):
+            if heads[BLOCK + j] < 0:
+                for field in (AT, PLACE, LAST_PLACE, LAST_AT):
+                    heads[field + j] = heads[field + source]
+
     @kernel(
         "in uint8[], out int64[], in int64[], boolean, int64, in uint64[], "
         f"in uint{8 * look.nbytes}[], in uint32[], out int64[], "
@@ -228,31 +248,44 @@ def _reader(family: Family, look: Look) -> Kernel:
     ):
         # `code` has the numbers of the code. No bound passes out.size; status[0] is 0.
         last_at = min(end - TAKEN, 8 * (data.size - 8))
-        step = ENTRIES if chained else 1
-        for first in range(0, bounds.size, step):
-            blocks = min(step, bounds.size - first)
-            for j in range(blocks):
-                heads[AT + j] = starts[first + j]
-                heads[PLACE + j] = bounds[first + j - 1] if first + j else 0
-                heads[LAST_PLACE + j] = bounds[first + j] - margin
-                heads[LAST_AT + j] = last_at
-                if heads[AT + j] < 0 or heads[AT + j] > end:
-                    status[0], status[1] = BROKEN, heads[AT + j]
-                    return
-            together = blocks == ENTRIES
-            while together:
-                look_all(data, runs, heads, 0, out)
-                together = pass_words(code, data, heads, end, singles, out, wide, status)
-            for j in range(blocks):
-                if status[0] == 0:
-                    stop = bounds[first + j]
-                    read_rest(code, data, heads, j, stop, end, runs, singles, out, wide, status)
+        if not chained:
+            for block in range(bounds.size):
+                stop = bounds[block]
+                begin(starts, bounds, block, last_at, heads, 0)
+                read_rest(code, data, heads, 0, stop, end, runs, singles, out, wide, status)
                 if status[0] < 0:
                     return
-                if not chained:
-                    starts[first + 1] = heads[AT]
-                elif heads[AT + j] != starts[first + j + 1]:
-                    status[0], status[1] = BROKEN, starts[first + j + 1]
-                    return
+                starts[block + 1] = heads[AT]
+            return
+        for block in range(bounds.size + 1):
+            if starts[block] < 0 or starts[block] > end:
+                status[0], status[1] = BROKEN, starts[block]
+                return
+        left, begun = bounds.size, min(ENTRIES, bounds.size)
+        for j in range(ENTRIES):
+            heads[BLOCK + j] = -1
+            if j < begun:
+                begin(starts, bounds, j, last_at, heads, j)
+        while left:
+            # With fewer blocks than strings, the loop takes as long as with all.
+            read_along(heads)
+            look_all(data, runs, heads, 0, out)
+            if pass_words(code, data, heads, end, singles, out, wide, status):
+                continue
+            for j in range(ENTRIES):
+                block, at = heads[BLOCK + j], heads[AT + j]
+                is_amid = heads[PLACE + j] <= heads[LAST_PLACE + j] and at <= heads[LAST_AT + j]
+                if block < 0 or is_amid or status[0] < 0:
+                    continue
+                stop = bounds[block]
+                read_rest(code, data, heads, j, stop, end, runs, singles, out, wide, status)
+                if status[0] == 0 and heads[AT + j] != starts[block + 1]:
+                    status[0], status[1] = BROKEN, starts[block + 1]
+                left, heads[BLOCK + j] = left - 1, -1
+                if begun < bounds.size:
+                    begin(starts, bounds, begun, last_at, heads, j)
+                    begun += 1
+            if status[0] < 0:
+                return
 
     return read_words
