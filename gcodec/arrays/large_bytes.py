@@ -20,7 +20,7 @@ from gcodec.runtime.memory import page_adviser as _adviser
 
 LEAST_NBYTES = 1 << 22  # NumPy's threshold for huge pages
 _CHUNK = 1 << 23  # bytes that are copied before their memory is released
-_OBSERVED = 1 << 20  # bytes that a thread copies at a time, and that stay in its cache until then
+_OBSERVED = 1 << 18  # bytes that a thread copies at a time, and that stay in its cache until then
 
 # Functions of Python's C API, declared without changing the declarations that others see.
 _new_bytes = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
