@@ -65,6 +65,8 @@ from gcodec.runtime.device import device_of, host
 from gcodec.wire import seek as seek_tables
 from gcodec.wire.seek import LOG2_BLOCK, LOG2_STATES, MIN_ELEMENTS, SeekTable
 
+_LOG2_LONG = 20  # logarithm of the symbols that a reader on the host reads at a time
+
 Take = Callable[[int, np.ndarray], None]
 """Receives the index of the first symbol of a range, and the symbols, which later calls reuse.
 
@@ -251,7 +253,7 @@ class WordString(NamedTuple):
 
     def read(self, take: Take, *, bits_follow: bool = False) -> int:
         """Decode all codewords; see `CodedString.read`."""
-        log2_block, offsets = LOG2_BLOCK, None
+        log2_block, offsets = self._log2_unmarked, None
         if (seek := self.span.must_cover(bits_follow=bits_follow)) is not None:
             log2_block, offsets = seek.log2_block, seek.offsets
         return self._checked_end(self._offsets(take, log2_block, offsets), bits_follow)
@@ -263,7 +265,7 @@ class WordString(NamedTuple):
         string.
         """
         seek, n, first = self.span.must_cover(), self.coded.n, 0
-        log2_block, offsets, span = LOG2_BLOCK, None, self.span
+        log2_block, offsets, span = self._log2_unmarked, None, self.span
         if seek is not None:
             log2_block = seek.log2_block
             low, high = start >> log2_block, -(-stop >> log2_block)
@@ -280,6 +282,14 @@ class WordString(NamedTuple):
     def blocks(self, log2_block: int) -> SeekTable:
         """Return a seek table of the string."""
         return SeekTable.of(log2_block, host(self._offsets(ignore, log2_block, None)))
+
+    @property
+    def _log2_unmarked(self) -> int:
+        """Logarithm of the block size of a string without a seek table.
+
+        The host reads the parts of a long block in turn, but a device the blocks of a string.
+        """
+        return _LOG2_LONG if device_of(self.span.data) is None else LOG2_BLOCK
 
     def _offsets(self, take: Take, log2_block: int, offsets: np.ndarray | None) -> np.ndarray:
         def take_widened(at: int, symbols: np.ndarray, wide: np.ndarray) -> None:

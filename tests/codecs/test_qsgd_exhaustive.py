@@ -226,12 +226,12 @@ def dense_loop(look: Look) -> Kernel:
                     bounds,
                     False,
                     NORM_NBITS + nbits,
+                    0.0,  # blocks are read from their begin
                     code,
                     runs,
                     singles,
                     state,
-                    out,
-                    wide,
+                    (out, wide, out),
                     status,
                 )
                 string = (1 << nbits) + value

@@ -610,12 +610,12 @@ def read_all(look: Look) -> Kernel:
                     bounds,
                     False,
                     nbits,
+                    0.0,  # blocks are read from their begin
                     code,
                     runs,
                     singles,
                     state,
-                    out,
-                    wide,
+                    (out, wide, out),
                     status,
                 )
                 string = (1 << nbits) + value

@@ -14,6 +14,7 @@ from reference import universal
 from sweeps import LONG, thinned
 
 from gcodec import Corrupt, FormatError, Truncated
+from gcodec.entropy.huffman import code_lengths
 from gcodec.kernels.bits import bit_string, coded_mask
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
@@ -147,10 +148,11 @@ def read(
     bounds: np.ndarray,
     end: int,
     chained: bool,
+    left: int = 0,
 ) -> np.ndarray:
     count = int(bounds[-1])
     small, wide = np.empty(count, np.uint8), np.empty(count * (code.top >= WIDE), np.uint64)
-    read_blocks(code, data, starts, bounds, small, wide, end, chained)
+    read_blocks(code, data, starts, bounds, small, wide, end, chained, left)
     return dense_string.widened(small, wide, np.dtype(np.uint64))
 
 
@@ -346,6 +348,97 @@ def test_wrong_block_starts_are_refused(code: PrefixCode) -> None:
         changed[3:5] += step
         with pytest.raises(Corrupt):
             read(code, data, changed, bounds, nbits, True)
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+def table_of(counts: Any) -> TableCode:
+    return TableCode.of(code_lengths(np.asarray(counts, np.int64)))
+
+
+def even(size: int) -> np.ndarray:
+    """Return symbols of words with equal or nearly equal lengths, whose readers hardly meet."""
+    return np.random.default_rng(size).integers(0, size, 9000).astype(np.uint8)
+
+
+def peaked(nbits: float) -> np.ndarray:
+    return np.minimum(np.random.default_rng(7).exponential(2**nbits, 9000), 250).astype(np.uint8)
+
+
+PARTED = {
+    "short": peaked(0),
+    "long": peaked(6),
+    "changing": np.concatenate([peaked(-1), peaked(6), peaked(2)]),
+    "equal": even(256),
+    "nearly equal": np.where(np.arange(9000) % 300, even(200), even(250)),
+    "one": np.zeros(9000, np.uint8),
+    "rare": (np.arange(9000) % 100 == 0).astype(np.uint8),
+}
+PARTED_CODES = {
+    "table": None,
+    "rice": PrefixCode(RICE, 2, 0, top=254),
+    "omega": PrefixCode(OMEGA, 0, 1, top=254),
+}
+
+
+def outcome(*arguments: Any) -> tuple[bytes, list[int]] | str:
+    """Return the symbols and the ends of blocks, or the error."""
+    code, data, first, bounds, end, left = arguments
+    starts = np.full(bounds.size + 1, first)
+    try:
+        symbols = read(code, data, starts, bounds, end, False, left)
+    except FormatError as error:
+        return repr(error)
+    return symbols.tobytes(), starts.tolist()
+
+
+@pytest.mark.parametrize("kind", PARTED_CODES)
+@pytest.mark.parametrize("data", PARTED)
+def test_blocks_in_parts_have_the_same_words(data: str, kind: str) -> None:
+    """Also with bits before and after the string, and where the number of words is misjudged."""
+    symbols = np.clip(PARTED[data], 1, WIDE - 1)
+    code = PARTED_CODES[kind] or table_of(np.bincount(symbols, minlength=256))
+    n, string = symbols.size, BitString(3)
+    write_symbols(code, symbols, np.array([n]), string)
+    end, whole = string.nbits, np.array([n])
+    for tail in (b"", b"\x5a" * 3000):
+        source = np.frombuffer(string.trimmed().tobytes() + tail, np.uint8)
+        for left in (n, 2 * n, 50 * n):
+            result = outcome(code, source, 24, whole, end, left)
+            assert result == (symbols.astype(np.uint64).tobytes(), [24, end])
+        loose = 8 * source.size
+        assert outcome(code, source, 24, whole, loose, n) == result
+        blocks = np.array([0, 5000, 5001, n])
+        in_parts = outcome(code, source, 24, blocks, end, n)
+        assert in_parts == outcome(code, source, 24, blocks, end, 0)
+
+
+@pytest.mark.parametrize("kind", PARTED_CODES)
+def test_damaged_blocks_in_parts_have_the_same_outcome(kind: str) -> None:
+    rng = np.random.default_rng(8)
+    symbols = np.maximum(peaked(2)[:5000], 1)
+    code = PARTED_CODES[kind] or table_of(np.bincount(symbols, minlength=256))
+    string = BitString()
+    write_symbols(code, symbols, np.array([symbols.size]), string)
+    one = TableCode.of(np.array([1], np.uint8))  # no word begins with the bit 1
+    for changes in (1, 3, 100, 10**4):
+        for _ in range(5):
+            bits = np.unpackbits(string.trimmed())
+            bits[rng.integers(0, bits.size, changes)] ^= 1
+            damaged = np.packbits(bits)
+            for each, end in itertools.product((code, one), (bits.size, bits.size // 2)):
+                source = each, damaged, 0, np.array([symbols.size]), end
+                assert outcome(*source, symbols.size) == outcome(*source, 0)
+            short = code, damaged[:7], 0, np.array([symbols.size]), 56
+            assert outcome(*short, symbols.size) == outcome(*short, 0)
+    zeros = np.zeros(1000, np.uint8)
+    for at in range(0, 5000, 97):  # an error in one of the parts
+        wrong = zeros.copy()
+        wrong[at >> 3] = 128 >> (at & 7)
+        source = one, wrong, 0, np.array([5000]), 8000
+        assert outcome(*source, 5000) == outcome(*source, 0)
+        assert str(at) in str(outcome(*source, 5000))
 
 
 # --- run–level pairs ----------------------------------------------------------------------------

@@ -161,7 +161,8 @@ def read(
             small = symbols[: bounds[-1]] if out is None else out[at:upto]
             large = wide[: small.size]
             marks = starts[(at - start) // step : -(-(upto - start) // step) + 1]
-            read_blocks(code, data, marks, bounds, small, large, end, chained)
+            left = int(stop - at) if mask is None else 0
+            read_blocks(code, data, marks, bounds, small, large, end, chained, left)
             if out is not None:
                 continue
             if mask is not None:

@@ -69,7 +69,8 @@ def read(
         out = values[at : at + _CHUNK]
         small, wide = np.empty(out.size, np.uint8), np.empty(out.size * code.wide, np.uint64)
         starts = np.array([start, 0])
-        read_blocks(code, data, starts, np.array([out.size]), small, wide, nbits, False)
+        bounds, left = np.array([out.size]), count - at
+        read_blocks(code, data, starts, bounds, small, wide, nbits, False, left)
         out[:] = widened(small, wide, out.dtype)
         start = int(starts[1])
     return values, start

@@ -2,7 +2,10 @@
 
 A string is read in blocks of equal numbers of symbols. If the begin of each block is stored,
 several blocks are read in turn, so that the processor does not wait for one symbol to locate the
-next.
+next. Otherwise, the parts of a block are read in turn, from bits at equal distances. A prefix code
+synchronizes itself: a reader that begins within a word soon reaches the end of a word, and from
+there on reads the same words as one that began with the block. So the reader of each part goes on
+until it reaches a word that the reader of the following part has read too.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from gcodec.kernels.prefix.codewords import CORRUPT, FAMILIES, TRUNCATED, Family
 from gcodec.kernels.prefix.look_ahead import (
     AT,
     BLOCK,
+    END,
+    END_PLACE,
     ENTRIES,
     LAST_AT,
     LAST_PLACE,
@@ -41,6 +46,12 @@ from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 BROKEN = -3  # a block does not end where the next begins
 
 _SINGLE = np.uint64(64 - WINDOW)
+_LEAST_PARTED = 1 << 12  # symbols of a block from which on reading parts of it in turn pays
+# Bits between parts are multiples of this number, so that words of equal lengths, up to 8 bits,
+# begin where the parts do: the readers of such words would never synchronize.
+_PART_NBITS = 840
+_SURE = 31 / 32  # share of the probable bits of a block that its words nearly always take
+_TRIED = 8  # of so many words of a part, one may be tried as the one where two readers meet
 
 
 def read_blocks(
@@ -52,6 +63,7 @@ def read_blocks(
     wide: np.ndarray,
     end: int,
     chained: bool,
+    left: int = 0,
 ) -> None:
     """Read a part of a string on the calling thread.
 
@@ -72,14 +84,20 @@ def read_blocks(
         Bit where the string ends.
     chained : bool
         Whether `starts` is complete, so that each block must end where the next one begins.
+    left : int
+        Symbols up to `end`, about, if blocks that are not chained may be read in parts; 0 if not.
 
     Raises
     ------
     FormatError
     """
-    status = np.zeros(2, np.int64)
+    status, rate, room = np.zeros(2, np.int64), 0.0, 0
+    if not chained and left >= symbols.size >= _LEAST_PARTED and not wide.size:
+        rate = max(end - int(starts[0]), 0) / left
+        room = symbols.size + symbols.size // 2  # as some parts have more words than others
     loop, *constants = _prepared(code)
-    loop(data, starts, bounds, chained, end, *constants, state(), symbols, wide, status)
+    outputs = symbols, wide, np.empty(room, np.uint8)
+    loop(data, starts, bounds, chained, end, rate, *constants, state(), *outputs, status)
     check(status, chained)
 
 
@@ -207,6 +225,115 @@ def between_looks(family: Family, look: Look, signed: bool = False) -> tuple[Any
     return pass_words, read_rest
 
 
+@inline
+def begin(starts, bounds, block, last_at, margin, heads, j):
+    """Let string j be that of a block."""
+    heads[BLOCK + j] = block
+    heads[AT + j] = starts[block]
+    heads[PLACE + j] = bounds[block - 1] if block else 0
+    heads[LAST_PLACE + j] = bounds[block] - margin
+    heads[LAST_AT + j] = last_at
+
+
+@inline
+def is_amid(heads, j):
+    """Return whether lookups in string j are possible."""
+    return heads[PLACE + j] <= heads[LAST_PLACE + j] and heads[AT + j] <= heads[LAST_AT + j]
+
+
+@inline
+def read_along(heads):
+    """Let each string without a block be that of another one, in step with it.
+
+    The loop over all strings takes as long with fewer blocks. At least one string has a block.
+    """
+    source = 0
+    while heads[BLOCK + source] < 0:
+        source += 1
+    for j in range(ENTRIES):
+        if heads[BLOCK + j] < 0:
+            for field in (AT, PLACE, LAST_PLACE, LAST_AT):
+                heads[field + j] = heads[field + source]
+
+
+@functools.cache
+def _parted(family: Family, look: Look) -> Any:
+    """Make the helper that reads a block of `out` from bit `first` on, in parts.
+
+    (code, data, first, nbits, end, runs, singles, heads, room, out, wide, status) -> next bit.
+    The block has `nbits` bits, about. `room` receives the symbols of the parts.
+    """
+    look_all, margin = looking(ENTRIES, look, {"out": 0}), look.margin
+    pass_words, read_rest = between_looks(family, look)
+
+    @subroutine
+    def read_parts(code, data, first, nbits, end, runs, singles, heads, room, wide, status):
+        """Read parts of `nbits` bits; heads[END + j] and heads[END_PLACE + j] tell their ends."""
+        last_at, space = min(end - TAKEN, 8 * (data.size - 8)), room.size // ENTRIES
+        for j in range(ENTRIES):
+            heads[BLOCK + j] = j
+            heads[AT + j] = first + j * nbits
+            heads[PLACE + j] = j * space
+            heads[LAST_PLACE + j] = (j + 1) * space - margin
+            heads[LAST_AT + j] = min(first + (j + 1) * nbits - 1, last_at)
+        left = ENTRIES
+        while left:
+            read_along(heads)
+            look_all(data, runs, heads, 0, room)
+            if pass_words(code, data, heads, end, singles, room, wide, status):
+                continue
+            for j in range(ENTRIES):
+                # A part may begin within a word, so it may contain what is no word.
+                is_wrong = status[0] < 0 and heads[AT + j] == status[1]
+                if heads[BLOCK + j] >= 0 and (is_wrong or not is_amid(heads, j)):
+                    heads[END + j], heads[END_PLACE + j] = heads[AT + j], heads[PLACE + j]
+                    left, heads[BLOCK + j] = left - 1, -1
+            status[0] = 0
+
+    @subroutine
+    def read_one(code, data, heads, j, end, runs, singles, out, wide, status):
+        """Read a word of string j, or all words up to its last bit, if that is farther."""
+        i = heads[PLACE + j]
+        read_rest(code, data, heads, j, i + 1, end, runs, singles, out, wide, status)
+        heads[PLACE + j] = max(heads[PLACE + j], i + 1)
+
+    @subroutine
+    def read_parted(code, data, first, nbits, end, runs, singles, heads, room, out, wide, status):
+        nbits = nbits // ENTRIES // _PART_NBITS * _PART_NBITS
+        read_parts(code, data, first, nbits, end, runs, singles, heads, room, wide, status)
+        last_at, space = min(end - TAKEN, 8 * (data.size - 8)), room.size // ENTRIES
+        # String 0 is the block, of which `out` has the symbols up to its place.
+        heads[AT], heads[PLACE], heads[LAST_PLACE] = first, 0, out.size - margin
+        for j in range(ENTRIES):
+            # String 1 is part j from its begin on.
+            heads[AT + 1], heads[PLACE + 1] = first + j * nbits, j * space
+            heads[LAST_AT + 1], heads[LAST_PLACE + 1] = last_at, -1
+            last_tried = j * space + (heads[END_PLACE + j] - j * space) // _TRIED
+            while heads[AT] != heads[AT + 1] and heads[PLACE] < out.size:
+                if heads[AT] < heads[AT + 1]:
+                    heads[LAST_AT] = min(heads[AT + 1] - 1, last_at)
+                    read_one(code, data, heads, 0, end, runs, singles, out, wide, status)
+                elif heads[PLACE + 1] < last_tried:
+                    read_one(code, data, heads, 1, end, runs, singles, room, wide, status)
+                else:
+                    break
+                if status[0] < 0:
+                    return np.int64(-1)
+            source, place = heads[PLACE + 1], heads[PLACE]
+            count = heads[END_PLACE + j] - source
+            if heads[AT] == heads[AT + 1] and count <= out.size - place:
+                for k in range(0, count - 7, 8):
+                    store_word(out, place + k, load_word(room, source + k))
+                for k in range(count & -8, count):
+                    out[place + k] = room[source + k]
+                heads[AT], heads[PLACE] = heads[END + j], place + count
+        heads[LAST_AT] = last_at
+        read_rest(code, data, heads, 0, out.size, end, runs, singles, out, wide, status)
+        return heads[AT]
+
+    return read_parted
+
+
 def _codes() -> Iterator[tuple[Family, Look]]:
     yield from ((family, Look(WINDOW, 6)) for family in FAMILIES)
     yield from ((IN_TABLES, look) for look in LOOKS)
@@ -216,43 +343,35 @@ def _codes() -> Iterator[tuple[Family, Look]]:
 def _reader(family: Family, look: Look) -> Kernel:
     look_all, margin = looking(ENTRIES, look, {"out": 0}), look.margin
     pass_words, read_rest = between_looks(family, look)
-
-    @inline
-    def begin(starts, bounds, block, last_at, heads, j):
-        heads[BLOCK + j] = block
-        heads[AT + j] = starts[block]
-        heads[PLACE + j] = bounds[block - 1] if block else 0
-        heads[LAST_PLACE + j] = bounds[block] - margin
-        heads[LAST_AT + j] = last_at
-
-    @inline
-    def read_along(heads):
-        """Make each string without a block read that of another string, in step with it."""
-        source = 0
-        while heads[BLOCK + source] < 0:
-            source += 1
-        for j in range(ENTRIES):
-            if heads[BLOCK + j] < 0:
-                for field in (AT, PLACE, LAST_PLACE, LAST_AT):
-                    heads[field + j] = heads[field + source]
+    read_parted = _parted(family, look)
 
     @kernel(
-        "in uint8[], out int64[], in int64[], boolean, int64, in uint64[], "
+        "in uint8[], out int64[], in int64[], boolean, int64, float64, in uint64[], "
         f"in uint{8 * look.nbytes}[], in uint32[], out int64[], "
-        "out uint8[], out uint64[], out int64[]",
+        "(out uint8[], out uint64[], out uint8[]), out int64[]",
         variant=f"{family.name} {look.window} {look.most}",
         vectorized=False,
     )
     def read_words(
-        data, starts, bounds, chained, end, code, runs, singles, heads, out, wide, status
+        data, starts, bounds, chained, end, rate, code, runs, singles, heads, outputs, status
     ):
-        # `code` has the numbers of the code. No bound passes out.size; status[0] is 0.
+        # `code` has the numbers of the code. No bound passes out.size; status[0] is 0. Words have
+        # `rate` bits, about, or 0 if no block is to be read in parts; otherwise `room` has half
+        # as many elements again as the largest block.
+        out, wide, room = outputs
         last_at = min(end - TAKEN, 8 * (data.size - 8))
         if not chained:
             for block in range(bounds.size):
-                stop = bounds[block]
-                begin(starts, bounds, block, last_at, heads, 0)
-                read_rest(code, data, heads, 0, stop, end, runs, singles, out, wide, status)
+                begin(starts, bounds, block, last_at, margin, heads, 0)
+                place, stop = heads[PLACE], bounds[block]
+                if rate and stop - place >= _LEAST_PARTED:
+                    part, nbits = out[place:stop], np.int64(_SURE * rate * (stop - place))
+                    read_parted(
+                        *(code, data, starts[block], nbits, end),
+                        *(runs, singles, heads, room, part, wide, status),
+                    )
+                else:
+                    read_rest(code, data, heads, 0, stop, end, runs, singles, out, wide, status)
                 if status[0] < 0:
                     return
                 starts[block + 1] = heads[AT]
@@ -265,17 +384,15 @@ def _reader(family: Family, look: Look) -> Kernel:
         for j in range(ENTRIES):
             heads[BLOCK + j] = -1
             if j < begun:
-                begin(starts, bounds, j, last_at, heads, j)
+                begin(starts, bounds, j, last_at, margin, heads, j)
         while left:
-            # With fewer blocks than strings, the loop takes as long as with all.
             read_along(heads)
             look_all(data, runs, heads, 0, out)
             if pass_words(code, data, heads, end, singles, out, wide, status):
                 continue
             for j in range(ENTRIES):
-                block, at = heads[BLOCK + j], heads[AT + j]
-                is_amid = heads[PLACE + j] <= heads[LAST_PLACE + j] and at <= heads[LAST_AT + j]
-                if block < 0 or is_amid or status[0] < 0:
+                block = heads[BLOCK + j]
+                if block < 0 or is_amid(heads, j) or status[0] < 0:
                     continue
                 stop = bounds[block]
                 read_rest(code, data, heads, j, stop, end, runs, singles, out, wide, status)
@@ -283,7 +400,7 @@ def _reader(family: Family, look: Look) -> Kernel:
                     status[0], status[1] = BROKEN, starts[block + 1]
                 left, heads[BLOCK + j] = left - 1, -1
                 if begun < bounds.size:
-                    begin(starts, bounds, begun, last_at, heads, j)
+                    begin(starts, bounds, begun, last_at, margin, heads, j)
                     begun += 1
             if status[0] < 0:
                 return
