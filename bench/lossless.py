@@ -6,23 +6,29 @@ PEERS is an environment with zipnn, pcodec, zstandard, blosc2 and NumPy. Files a
 tensors of theirs are measured as they are, rounded to bfloat16, and rounded to float8_e4m3fn, for
 which a scale makes the largest magnitude of each tensor 448. ``--train FOLDER`` first
 trains a small GPT with AdamW, and writes its gradient, its weights and the states of the optimizer
-to files in this folder, which are measured too. With ``--flat``, one call codes all tensors of a
-file as one vector, as DDP joins gradients to buckets. Each cell contains the bits per value, and
-how many million values one core encodes and decodes in a second: the best of several rounds for
-each tensor, without the cost of reading files. Each round multiplies the tensor by another number,
-so that no coder finds the code of an earlier round in a cache.
+to files in this folder, which are measured too.
+
+Each call codes a tensor. With ``--flat``, all tensors of a file are joined to one, as DDP joins
+gradients to buckets. With ``--group-below N``, `encode_many` codes each file to one message, in
+which tensors of fewer elements share frames; the other coders have no such call.
+
+Each cell contains the bits per value, and how many million values one core encodes and decodes in
+a second: the best of several rounds for each call, without the cost of reading files. Each round
+multiplies the tensors by another number, so that no coder finds the code of an earlier round in a
+cache.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,23 +111,41 @@ def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
     return x.astype(DTYPES[dtype])
 
 
-def own(tensors: Sequence[np.ndarray], spec: str) -> Measured:
-    """Measure a mode of lossless."""
+def own(tensors: Sequence[np.ndarray], spec: str, group_below: int | None) -> Measured:
+    """Measure a mode of lossless; with `group_below`, `encode_many` codes all tensors."""
     codec, total = gcodec.parse(spec), Measured(0, 0, 0)
+    if group_below is not None:
+        encode_all = functools.partial(gcodec.encode_many, codec=codec, group_below=group_below)
+        return measured(messages(tensors), encode_all, gcodec.decode_many)
     for x in tensors:
-        nbits, encoding, decoding = 0, math.inf, math.inf
-        for number, each in enumerate(rounds_of(x)):
-            # The other coders also get a copy, which the cache may contain.
-            frame, seconds = timed(lambda x: gcodec.encode(x, codec), each.copy())
-            encoding = min(encoding, seconds)
-            decoded, seconds = timed(gcodec.decode, frame)
-            decoding = min(decoding, seconds)
-            if number == 0:
-                assert decoded.tobytes() == x.tobytes()
-                nbits = 8 * len(frame)
-        each_total = nbits, encoding, decoding
-        total = Measured(*(a + b for a, b in zip(total, each_total, strict=True)))
+        each = measured(messages([x]), lambda x: gcodec.encode(x["0"], codec), gcodec.decode)
+        total = Measured(*(a + b for a, b in zip(total, each, strict=True)))
     return total
+
+
+def messages(tensors: Sequence[np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    """Return copies of all tensors in each round, as the other coders get them, by name."""
+    for each in zip(*map(rounds_of, tensors), strict=True):
+        yield {str(k): x.copy() for k, x in enumerate(each)}
+
+
+def measured(
+    rounds: Iterable[dict[str, np.ndarray]],
+    encode: Callable[[dict[str, np.ndarray]], bytes],
+    decode: Callable[[bytes], Any],
+) -> Measured:
+    """Return the bits of the first round, and the least seconds of all."""
+    nbits, encoding, decoding = 0, math.inf, math.inf
+    for tensors in rounds:
+        coded, seconds = timed(encode, tensors)
+        encoding = min(encoding, seconds)
+        decoded, seconds = timed(decode, coded)
+        decoding = min(decoding, seconds)
+        if not nbits:
+            nbits = 8 * len(coded)
+            decoded = decoded if isinstance(decoded, dict) else {"0": decoded}
+            assert all(decoded[name].tobytes() == x.tobytes() for name, x in tensors.items())
+    return Measured(nbits, encoding, decoding)
 
 
 def peers(python: str, tensors: Sequence[np.ndarray]) -> dict[str, Measured | None]:
@@ -149,7 +173,9 @@ def better(one: Measured, two: Measured) -> Measured:
     return Measured(*(min(a, b) for a, b in zip(one, two, strict=True)))
 
 
-def table(paths: Sequence[str], python: str | None, *, flat: bool) -> Iterator[str]:
+def table(
+    paths: Sequence[str], python: str | None, *, flat: bool, group_below: int | None = None
+) -> Iterator[str]:
     """Return the rows of a Markdown table: one for each file and dtype."""
     header_shown = False
     for path in paths:
@@ -157,17 +183,18 @@ def table(paths: Sequence[str], python: str | None, *, flat: bool) -> Iterator[s
             tensors = [rounded(x, dtype) for x in tensors_of(path).values() if x.size]
             if flat:
                 tensors = [np.concatenate([x.reshape(-1) for x in tensors])]
-            measured = {spec: own(tensors, spec) for spec in MODES}
+            modes = {spec: own(tensors, spec, group_below) for spec in MODES}
             others = peers(python, tensors) if python else {}
             # Our own coder is timed before and after the others, as the processor's speed varies.
-            measured = {spec: better(each, own(tensors, spec)) for spec, each in measured.items()}
+            for spec, before in modes.items():
+                modes[spec] = better(before, own(tensors, spec, group_below))
             if not header_shown:
                 names = [spec.partition("=")[2] for spec in MODES] + [*others]
                 yield f"| file | dtype | {' | '.join(names)} |"
                 yield f"|---|---|{'---|' * len(names)}"
                 header_shown = True
             values = sum(x.size for x in tensors)
-            cells = [cell(values, each) for each in (*measured.values(), *others.values())]
+            cells = [cell(values, each) for each in (*modes.values(), *others.values())]
             yield f"| {Path(path).stem} | {dtype} | {' | '.join(cells)} |"
 
 
@@ -189,9 +216,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--train", type=Path, metavar="FOLDER", help="train, and measure the result"
     )
     parser.add_argument("--flat", action="store_true", help="code each file as one vector")
+    parser.add_argument(
+        "--group-below",
+        type=int,
+        metavar="N",
+        help="code each file as one message of encode_many, with this group_below",
+    )
     options = parser.parse_args(arguments)
     trained = train(options.train) if options.train else []
-    for line in table([*options.files, *trained], options.python, flat=options.flat):
+    files, below = [*options.files, *trained], options.group_below
+    for line in table(files, options.python, flat=options.flat, group_below=below):
         print(line, flush=True)
 
 

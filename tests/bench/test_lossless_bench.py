@@ -28,12 +28,12 @@ def test_floats_of_8_bits_are_scaled() -> None:
     assert lossless.rounded(x[:0], "float8_e4m3fn").size == 0
 
 
-def test_a_file_may_be_one_vector(tmp_path: Path) -> None:
+def test_a_file_may_be_one_vector_or_one_message(tmp_path: Path) -> None:
     path = tmp_path / "grads.safetensors"
     x = np.random.default_rng(0).standard_normal((12, 60)).astype(np.float32)
     write_dump(path, ((f"w{k}", row) for k, row in enumerate(x)))
-    apart, joined = (
-        list(lossless.table([str(path)], None, flat=flat))[3] for flat in (False, True)
-    )
-    bits = [float(row.split(" | ")[2].partition(",")[0]) for row in (apart, joined)]
-    assert bits[0] > 1.2 * bits[1]  # as each frame has a head and a table
+    ways = {"flat": False}, {"flat": True}, {"flat": False, "group_below": 61}
+    rows = [list(lossless.table([str(path)], None, **each))[3] for each in ways]
+    apart, vector, message = (float(row.split(" | ")[2].partition(",")[0]) for row in rows)
+    assert apart > 1.2 * vector  # as each frame has a head and a table
+    assert vector < message < apart  # as a message has the names and shapes
