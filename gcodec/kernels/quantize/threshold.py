@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -24,6 +25,10 @@ TWO_BIT = FieldLayout(width=2, align=4)
 ONE_BIT = FieldLayout(width=1, align=4)
 
 ONE = np.float32(1)
+_NONE = np.empty(0, np.float32)
+
+PastCache = Literal["none", "residual", "backup"]
+"""What a kernel writes past the cache: nothing, the new residual, or a copy of the former one."""
 
 
 @dispatched("gcodec.kernels.quantize.threshold_cuda")
@@ -46,7 +51,7 @@ def quantize(
     level : float32
         Magnitude of the decoded values other than 0, on which the new residual depends.
     update : ResidualUpdate, optional
-        The residual.
+        The residual. An update in place may save it.
     check : callable, optional
         Gets the bit pattern of a magnitude, which is finite only if v is.
 
@@ -56,10 +61,10 @@ def quantize(
         Packed codes, padded with zero bits.
     """
     n, width = x.size, layout.width
-    residual, decay, new_residual, *_ = update or (x, np.float32(0), x)
-    head = head_of(new_residual, 8 // width)
-    stream = update is not None and not update.is_in_place and streams(new_residual[head:])
-    loop, numbers = _quantizer(width, stream), (decay, threshold, level)
+    head = head_of(x if update is None else update.new_residual, 8 // width)
+    past_cache = _past_cache(update, head)
+    loop = _quantizer(width, past_cache)
+    numbers = np.float32(0) if update is None else update.decay, threshold, level
     out = empty_beside(layout.nbytes(n), np.uint8, None)
     out[-(-n * width // 8) :] = 0
     tops = [np.zeros(1, np.int32)]
@@ -68,10 +73,13 @@ def quantize(
         part, largest = out[start * width // 8 : stop * width // 8], np.zeros(BLOCK, np.int32)
         if update is None:
             zeros, ignored = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-            loop(x[start:stop], zeros, ignored, 0, *numbers, part, largest)
+            loop(x[start:stop], zeros, ignored, _NONE, 0, *numbers, part, largest)
         else:
-            own = residual[start:stop], new_residual[start:stop]
-            loop(x[start:stop], *own, 1, *numbers, part, largest)
+            own = update.part(start, stop)
+            former = own.residual if past_cache == "backup" else own.save()
+            arrays = x[start:stop], former, own.new_residual, own.backup
+            loop(*arrays, 1, *numbers, part, largest)
+            own.mark_replaced()
         tops.append(largest)
 
     def padded(start: int, stop: int) -> None:
@@ -80,12 +88,14 @@ def quantize(
         values[: stop - start] = x[start:stop]
         error = np.zeros(BLOCK, np.float32)
         if update is not None:
-            error[: stop - start] = residual[start:stop]
+            own = update.part(start, stop)
+            error[: stop - start] = own.save()
         packed, ignored = np.empty(BLOCK * width // 8, np.uint8), np.zeros(BLOCK, np.int32)
-        _quantizer(width, False)(values, error, error, 1, *numbers, packed, ignored)
+        _quantizer(width, "none")(values, error, error, _NONE, 1, *numbers, packed, ignored)
         tops.append(np.abs(error[: stop - start]).view(np.int32))
         if update is not None:
-            new_residual[start:stop] = error[: stop - start]
+            own.new_residual[:] = error[: stop - start]
+            own.mark_replaced()
         at, size = start * width // 8, -(-(stop - start) * width // 8)
         out[at : at + size] = packed[:size]
 
@@ -108,23 +118,37 @@ def code_error() -> Corrupt:
     return Corrupt("a field of two bits holds the invalid code 01")
 
 
-def _quantize_block(rule: Callable[..., tuple[Value, Value]], stream: bool) -> Intrinsic:
+def _past_cache(update: ResidualUpdate | None, head: int) -> PastCache:
+    """Return what the kernel should write past the cache, from element `head` on."""
+    if update is None or not streams(update.separate_output[head:]):
+        return "none"
+    if update.saves:
+        return "backup"
+    return "none" if update.is_in_place else "residual"
+
+
+def _quantize_block(rule: Callable[..., tuple[Value, Value]], past_cache: PastCache) -> Intrinsic:
     """Make the block quantizer for a rule, which emits the comparison and the packing.
 
     The block takes 32 elements of x from i, and of before and after from j: v = x + decay·before,
-    after = v minus the step of the rule, written past the cache if `stream`. The codes go to the
-    bytes of `out` from `at` on, and the largest magnitudes of v, as bits, to `largest`.
+    after = v minus the step of the rule. Where `past_cache` says so, before is copied to `backup`.
+    The codes go to the bytes of `out` from `at` on, and the largest magnitudes of v, as bits, to
+    `largest`.
     """
+    arrays = "x", "i", "before", "after", "backup", "j"
 
-    @block("x", "i", "before", "after", "j", "decay", "threshold", "level", "out", "at", "largest")
+    @block(*arrays, "decay", "threshold", "level", "out", "at", "largest")
     def quantize(e: Emitter) -> None:
         source, kept = e.address("x", "i"), e.address("before", "j")
         decay, threshold, level = (e.splat(e.args[k]) for k in ("decay", "threshold", "level"))
-        memory = e.builder.fmul(decay, e.fetched(kept, floats()))
+        former = e.fetched(kept, floats())
+        memory = e.builder.fmul(decay, former)
         v = e.builder.fadd(e.fetched(source, floats()), memory)
         step, codes = rule(e, v, threshold, level)
         error = e.builder.fsub(v, step)
-        e.store(error, e.address("after", "j"), streaming=stream)
+        if past_cache == "backup":
+            e.store(former, e.address("backup", "j"), streaming=True)
+        e.store(error, e.address("after", "j"), streaming=past_cache == "residual")
         e.store(codes, e.address("out", "at"), align=1)
         so_far = e.load(e.args["largest"], lanes(32))
         e.store(e.larger(e.magnitude_bits(v), so_far), e.args["largest"])
@@ -154,33 +178,35 @@ def _rule_1bit(e: Emitter, v: Value, threshold: Value, level: Value) -> tuple[Va
     return e.builder.select(up, level, e.builder.fneg(level)), e.first_highest(up)
 
 
-@factory(lambda: itertools.product((1, 2), (False, True)))
-def _quantizer(width: int, stream: bool) -> Kernel:
-    """Make the kernel for codes of 1 or 2 bits; it may write the residual past the cache."""
-    one_block = _quantize_block(_rule_1bit if width == 1 else _rule_2bit, stream)
+@factory(lambda: itertools.product((1, 2), get_args(PastCache)))
+def _quantizer(width: int, past_cache: PastCache) -> Kernel:
+    """Make the kernel for codes of 1 or 2 bits."""
+    one_block = _quantize_block(_rule_1bit if width == 1 else _rule_2bit, past_cache)
     per_byte = 8 // width
+    fences = past_cache != "none"
 
     @kernel(
-        "in float32[], in float32[], out float32[], int64, float32, float32, float32, "
-        "out uint8[], out int32[]",
-        variant=f"{width} {stream}",
+        "in float32[], in float32[], out float32[], out float32[], int64, float32, float32, "
+        "float32, out uint8[], out int32[]",
+        variant=f"{width} {past_cache}",
     )
-    def quantize_blocks(x, before, after, stride, decay, threshold, level, out, largest):
+    def quantize_blocks(x, before, after, backup, stride, decay, threshold, level, out, largest):
         # x has whole blocks, and `out` the packed bytes of as many codes. before and after are as
         # long as x if stride is 1, and BLOCK long if it is 0. So each block lies inside its
-        # arrays. largest.size == BLOCK.
+        # arrays. backup is as long as before where it is written. largest.size == BLOCK.
         #
         # The loop alternates between the two halves: two streams keep more of the memory busy
         # than one, which gains a tenth. An odd block in the middle comes last.
+        numbers = decay, threshold, level
         half = x.size // (2 * BLOCK) * BLOCK
         for i in range(0, half, BLOCK):
             for k in (i, half + i):
                 at, j = k // per_byte, k * stride
-                one_block(x, k, before, after, j, decay, threshold, level, out, at, largest)
+                one_block(x, k, before, after, backup, j, *numbers, out, at, largest)
         for k in range(2 * half, x.size, BLOCK):
             at, j = k // per_byte, k * stride
-            one_block(x, k, before, after, j, decay, threshold, level, out, at, largest)
-        if stream:
+            one_block(x, k, before, after, backup, j, *numbers, out, at, largest)
+        if fences:
             fence()
 
     return quantize_blocks
