@@ -414,10 +414,9 @@ class RunLevelString(NamedTuple):
 def unpacked(pairs: RunLevelPairs, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the gaps and symbols of the first `count` pairs, as uint64."""
     gaps, symbols = (part[:count].astype(np.uint64) for part in (pairs.gaps, pairs.symbols))
-    far, wide = pairs.gaps[:count] == FAR, pairs.symbols[:count] == WIDE
-    gaps[far] = pairs.far[:count][far]
+    np.copyto(gaps, pairs.far[:count], where=pairs.gaps[:count] == FAR)
     if pairs.wide.size:
-        symbols[wide] = pairs.wide[:count][wide]
+        np.copyto(symbols, pairs.wide[:count], where=pairs.symbols[:count] == WIDE)
     return gaps, symbols
 
 
