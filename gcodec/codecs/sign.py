@@ -120,25 +120,22 @@ class Sign(Codec):
     def _quantize_residual(
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: SignSymbols | None
     ) -> SignSymbols:
-        """Find the scale of the sum first, which needs no saved residual."""
-        x, squares = tensor.values, self.scale == "l2"
-        if self.scale == "none" or device_of(x) is not None:
+        """Quantize in the pass that adds the residual; find the scale of the sum before."""
+        x = tensor.values
+        # Converting values twice takes longer than reading their sum once more.
+        converts_twice = convert.is_converted(x) and self.scale != "none"
+        if device_of(x) is not None or (converts_twice and not update.is_in_place):
             return super()._quantize_residual(tensor, update, seed, prior)
+        if self.scale == "none":
+            bits = self._signs_of_sum(x, update, threshold.ONE, self._check_of(x))
+            return SignSymbols(bits, x.size, 1.0)
+        squares = self.scale == "l2"
         total = signs.sum_corrected(x, update.residual, update.decay, squares)
         scale = mean_of(total, x.size, root=squares)
         level = convert.round_number(scale, tensor.dtype)
         if not math.isfinite(total) or not math.isfinite(level):
             return super()._quantize_residual(tensor, update, seed, prior)  # raises an error
         return SignSymbols(self._signs_of_sum(x, update, level), x.size, scale)
-
-    def _replace_residual(
-        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: SignSymbols | None
-    ) -> SignSymbols:
-        x = tensor.values
-        if self.scale != "none" or device_of(x) is not None:
-            return super()._replace_residual(tensor, update, seed, prior)
-        bits = self._signs_of_sum(x, update, threshold.ONE, self._check_of(x))
-        return SignSymbols(bits, x.size, 1.0)
 
     def _signs_of_sum(
         self,
@@ -149,7 +146,8 @@ class Sign(Codec):
     ) -> np.ndarray:
         """Return the signs of the sum; see `threshold.quantize`."""
         # The codes of elements that are not negative are 1.
-        codes = threshold.quantize(x, ONE_BIT, _NEGATIVE, level, update, check)
+        undoes = check is not None and update.is_in_place
+        codes = threshold.quantize(x, ONE_BIT, _NEGATIVE, level, update, check, undoes)
         bits = np.invert(codes[: signs.SIGNS.nbytes(x.size)])
         if x.size % 8:
             bits[-1] &= 0xFF << 8 - x.size % 8 & 0xFF

@@ -1021,7 +1021,7 @@ def test_segments_change_nothing(
 @pytest.mark.parametrize("form", ["dense", "sparse"])
 @pytest.mark.parametrize("code", ["omega", "rice"])
 def test_symbols_that_just_fit_a_byte(form: str, code: str) -> None:
-    """The symbols 254 and 255 of ±127 need no array of larger symbols, even without seek tables."""
+    """The symbols 254 and 255 of ±127 need no array of larger symbols."""
     x = np.zeros((1 << 17) + 48, np.float32)
     x[::16] = np.where(np.arange(x.size // 16) % 3, -2, 2)
     codec = gcodec.parse(f"qsgd:s=127,bucket=16,form={form},code={code}")
