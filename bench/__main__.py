@@ -7,7 +7,8 @@ column "× base" is the row's time divided by that of the call that it extends: 
 and residual together for error feedback, and ``decode(out=)`` for the other ways to decode. The
 column "× cached" is that divided by the time of as many values in arrays that stay in the cache:
 where both take as long, arithmetic takes the time, and not memory. The stream twin of
-`Feedback.compress` reads and writes the bytes that error feedback must move.
+`Feedback.compress` reads and writes the bytes that error feedback must move, and that of
+`decode_add` the payload and the sum.
 
 With ``--page``, the rows of codecs and sums also replace the tables of a page.
 """

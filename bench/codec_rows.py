@@ -20,8 +20,10 @@ class Moved(NamedTuple):
 _ONE_PASS = Moved(8, 4)
 # A codec whose scale depends on all values also writes the sum, and reads it again.
 _TWO_PASSES = Moved(12, 8)
-# So does one that corrects its scales by the codes; it also writes and reads the codes, and reads
-# the errors twice more.
+# Or it reads the gradient and the residual twice.
+_READ_TWICE = Moved(16, 4)
+# One that corrects its scales by the codes makes two passes; it also writes and reads the codes,
+# and reads the errors twice more.
 _THREE_PASSES = Moved(22, 9)
 
 
@@ -40,7 +42,7 @@ _GOALS = {
     "mxnet-2bit": Goals(residual=1.1, decode=1.8, add=1.8),
     "mxnet-2bit:threshold=3,form=auto": Goals(),
     "mxnet-1bit": Goals(),
-    "sign": Goals(payload=1.6, moved=_TWO_PASSES),
+    "sign": Goals(payload=1.6, moved=_READ_TWICE),
     "sign:scale=none": Goals(payload=1.8),
     "minmax": Goals(payload=0.9, moved=_TWO_PASSES),
     "minmax:bits=4,bucket=512": Goals(),
@@ -178,13 +180,13 @@ def _calls(
         Row(
             f"{spec}: decode(out=)",
             decode,
-            (lambda: twins.dequantize(data, other, width, False)) if packed else None,
+            (lambda: twins.dequantize(data, other, width)) if packed else None,
             goals.decode,
         ),
         Row(
             f"{spec}: decode_add",
             lambda: gcodec.decode_add(frame, acc),
-            (lambda: twins.dequantize(data, other, width, True)) if packed else None,
+            lambda: twins.add(data, other),
             goals.add,
             decode,
         ),

@@ -19,15 +19,15 @@ def codec_lines(measured: Mapping[str, Times]) -> str:
     """Return the table of codecs, with times in those of a memcpy."""
     lines = [
         "| codec | `encode` | `compress` | ÷ `encode` | ÷ stream | ÷ cached "
-        "| `quantize_residual` ÷ `encode` | `decode(out=)` | `decode_add` |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| `quantize_residual` ÷ `encode` | `decode(out=)` | `decode_add` | ÷ stream |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for spec in SPECS:
         calls = ("encode", "Feedback.compress", "quantize_residual", "decode(out=)", "decode_add")
         encode, compress, update, decode, add = (measured[f"{spec}: {call}"] for call in calls)
         numbers = (
             *(encode.copies, compress.copies, compress.bases, compress.twins, compress.parts),
-            *(update.bases, decode.copies, add.copies),
+            *(update.bases, decode.copies, add.copies, add.twins),
         )
         lines.append(f"| `{spec}` | {' | '.join(map(_digits, numbers))} |")
     return "\n".join(lines)

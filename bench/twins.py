@@ -16,6 +16,7 @@ from gcodec.runtime.jit import inline, intrinsic, kernel
 from gcodec.runtime.memory import emit_prefetch
 
 _TILE, _AHEAD, _LINE = 128, 512, 16
+_LINE_NBYTES = 4 * _LINE
 
 
 @intrinsic
@@ -52,19 +53,32 @@ def quantize_residual(x, residual, out, width):
             packed[i] = np.uint8(i)
 
 
-@kernel("in uint8[], out float32[], int64, boolean")
-def dequantize(data, out, width, add):
-    """Read `width` bits per element; write out, or read and write it."""
+@kernel("in uint8[], out float32[], int64")
+def dequantize(data, out, width):
+    """Read `width` bits per element, and write out."""
     for start in range(0, out.size - _TILE + 1, _TILE):
         _fetch(out, start)
         value = np.float32(data[start * width // 8])
         values = out[start : start + _TILE]
-        if add:
-            for i in range(_TILE):
-                values[i] += value
-        else:
-            for i in range(_TILE):
-                values[i] = value
+        for i in range(_TILE):
+            values[i] = value
+
+
+@kernel("in uint8[], out float32[]")
+def add(data, out):
+    """Read all cache lines of data, read and write out."""
+    tiles, lines = out.size // _TILE, data.size // _LINE_NBYTES
+    for tile in range(tiles):
+        start = tile * _TILE
+        _fetch(out, start)
+        byte = np.uint8(0)
+        for line in range(tile * lines // tiles, (tile + 1) * lines // tiles):
+            prefetch(data, line * _LINE_NBYTES + _AHEAD)
+            byte ^= data[line * _LINE_NBYTES]
+        value = np.float32(byte)
+        values = out[start : start + _TILE]
+        for i in range(_TILE):
+            values[i] += value
 
 
 @functools.cache  # so that rows share the memory

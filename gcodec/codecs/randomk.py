@@ -42,11 +42,12 @@ from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.fields.values import values as values_in
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
-from gcodec.kernels.numeric import convert, scatter
+from gcodec.kernels.numeric import convert, scatter, undo_log
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, corrected
 from gcodec.kernels.numeric.draw import draw
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.payload import Payload
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import host
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Field, param
@@ -153,19 +154,33 @@ class RandomK(SparseCodec):
             raise ParameterError("x: n/k times a value exceeds float32")
         return RandomKSymbols(n, seed, quantized)
 
-    def _replace_residual(
+    def _quantize_residual(
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: RandomKSymbols | None
     ) -> RandomKSymbols:
         # Only the sent elements are quantized, and only these change once `out` contains u.
-        check_top(self._correct(tensor.values, update).top_bits, tensor.values)
-        n, out = tensor.values.size, update.new_residual
-        positions = draw(n, self._sent(n), seed, out)
-        values = host(scatter.take(out, positions))
-        symbols = self._rounded(values, n, seed)
-        decoded = convert.round_to(self._values(symbols.values, n), tensor.dtype)
-        minus = np.float32(-1)
-        if not all_finite(corrected(values, decoded, minus)):
-            raise ParameterError(f"x: its residual exceeds the range of {self} or {tensor.dtype}")
+        x, out = tensor.values, update.new_residual
+        log: undo_log.UndoLog | None = None
+        top_bits: int | Deferred
+        drawn = partial(draw, x.size, self._sent(x.size), seed, out)
+        if update.is_in_place:
+            positions = drawn()  # first, because the sums fill the caches
+            top_bits, log = undo_log.replace_by_sum(x, out, update.decay)
+        else:
+            top_bits = self._correct(x, update).top_bits
+            positions = drawn()
+        try:
+            check_top(top_bits, x)
+            values = host(scatter.take(out, positions))
+            symbols = self._rounded(values, x.size, seed)
+            decoded = convert.round_to(self._values(symbols.values, x.size), tensor.dtype)
+            minus = np.float32(-1)
+            if not all_finite(corrected(values, decoded, minus)):
+                allowed = f"the range of {self} or {tensor.dtype}"
+                raise ParameterError(f"x: its residual exceeds {allowed}")
+        except BaseException:
+            if log is not None:
+                log.restore(x, out)
+            raise
         scatter.add(out, positions, decoded, minus)
         return symbols
 

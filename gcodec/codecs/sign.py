@@ -18,7 +18,7 @@ SignSGD", ICML 2019; Tang et al., "1-bit Adam", ICML 2021.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -120,16 +120,38 @@ class Sign(Codec):
     def _quantize_residual(
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: SignSymbols | None
     ) -> SignSymbols:
-        """Quantize the sum in one pass if its scale is 1, and an error needs no saved residual."""
+        """Quantize in the pass that adds the residual; find the scale of the sum before."""
         x = tensor.values
-        if self.scale != "none" or update.is_in_place or device_of(x) is not None:
+        # Converting values twice takes longer than reading their sum once more.
+        converts_twice = convert.is_converted(x) and self.scale != "none"
+        if device_of(x) is not None or (converts_twice and not update.is_in_place):
             return super()._quantize_residual(tensor, update, seed, prior)
+        if self.scale == "none":
+            bits = self._signs_of_sum(x, update, threshold.ONE, self._check_of(x))
+            return SignSymbols(bits, x.size, 1.0)
+        squares = self.scale == "l2"
+        total = signs.sum_corrected(x, update.residual, update.decay, squares)
+        scale = mean_of(total, x.size, root=squares)
+        level = convert.round_number(scale, tensor.dtype)
+        if not math.isfinite(total) or not math.isfinite(level):
+            return super()._quantize_residual(tensor, update, seed, prior)  # raises an error
+        return SignSymbols(self._signs_of_sum(x, update, level), x.size, scale)
+
+    def _signs_of_sum(
+        self,
+        x: np.ndarray,
+        update: ResidualUpdate,
+        level: np.float32,
+        check: Callable[[int], object] | None = None,
+    ) -> np.ndarray:
+        """Return the signs of the sum; see `threshold.quantize`."""
         # The codes of elements that are not negative are 1.
-        codes = threshold.quantize(x, ONE_BIT, _NEGATIVE, update=update, check=self._check_of(x))
+        undoes = check is not None and update.is_in_place
+        codes = threshold.quantize(x, ONE_BIT, _NEGATIVE, level, update, check, undoes)
         bits = np.invert(codes[: signs.SIGNS.nbytes(x.size)])
         if x.size % 8:
             bits[-1] &= 0xFF << 8 - x.size % 8 & 0xFF
-        return SignSymbols(bits, x.size, 1.0)
+        return bits
 
     def _dequantize_into(
         self, symbols: SignSymbols, dtype: str, out: np.ndarray, add: np.float32 | None

@@ -65,7 +65,7 @@ from gcodec.payload import Payload
 from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import fetch, require
 from gcodec.runtime.device import device_of
-from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.memory import aligned_zeros, empty_beside
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float64, Integer
 from gcodec.wire.params import Scalars, param
@@ -473,7 +473,7 @@ class SparseLoCo(SparseCodec):
 
     def _points(self, parameters: np.ndarray) -> np.ndarray:
         """Return the decoded value of each bin, as a (256,) float32 array."""
-        points = np.zeros(256, np.float32)
+        points = aligned_zeros(256, np.float32)
         points[: self.bins] = parameters[_NUMBERS:] + parameters[0]
         return points
 

@@ -65,7 +65,7 @@ from gcodec.payload import Payload
 from gcodec.runtime.deferred import as_float32, one_wait
 from gcodec.runtime.device import device_of
 from gcodec.runtime.lanes import BLOCK
-from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.memory import aligned_zeros, empty_beside
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Field, param
@@ -341,7 +341,7 @@ class TernGrad(Codec):
         if self.packing != "context":
             return super()._decode(payload, n, out)
         # Each range is dequantized as soon as it is read, so no array of codes is needed.
-        string, points = self._string(payload, n), np.zeros(256, np.float32)
+        string, points = self._string(payload, n), aligned_zeros(256, np.float32)
         points[[2, 3]] = np.float32(payload.scalars["scale"]) * np.array([1, -1], np.float32)
         values = result_beside(n, np.float32, payload.data) if out is None else out
 

@@ -423,12 +423,11 @@ class RunLevelString(NamedTuple):
 
 def unpacked(pairs: RunLevelPairs, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the gaps and symbols of the first `count` pairs, as uint64."""
-    gaps, symbols = (part[:count].astype(np.uint64) for part in (pairs.gaps, pairs.symbols))
-    far, wide = pairs.gaps[:count] == FAR, pairs.symbols[:count] == WIDE
-    gaps[far] = pairs.far[:count][far]
+    gaps, symbols = pairs.gaps[:count], pairs.symbols[:count]
+    all_gaps = np.where(gaps == FAR, pairs.far[:count], gaps)
     if pairs.wide.size:
-        symbols[wide] = pairs.wide[:count][wide]
-    return gaps, symbols
+        return all_gaps, np.where(symbols == WIDE, pairs.wide[:count], symbols)
+    return all_gaps, symbols.astype(np.uint64)
 
 
 def ignore(at: int, symbols: np.ndarray) -> None:

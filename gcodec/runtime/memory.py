@@ -44,6 +44,13 @@ def aligned_empty(size: int, dtype: Any) -> np.ndarray:
     return _placed(nbytes, *((_PLACES // 2, _PLACES) if is_placed else (0, LINE))).view(dtype)
 
 
+def aligned_zeros(size: int, dtype: Any) -> np.ndarray:
+    """Return a (size,) array of zeros that starts at a cache line; see `aligned_empty`."""
+    zeros = aligned_empty(size, dtype)
+    zeros[:] = 0
+    return zeros
+
+
 def tile_beside(size: int, out: np.ndarray) -> np.ndarray:
     """Return an uninitialized (size,) float32 array for a tile that is written to `out` later.
 

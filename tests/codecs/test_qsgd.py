@@ -1016,3 +1016,19 @@ def test_segments_change_nothing(
             )
     assert results[0] == results[1] == results[2]
     assert results[0][-1] == results[0][-2]
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse"])
+@pytest.mark.parametrize("code", ["omega", "rice"])
+def test_symbols_that_just_fit_a_byte(form: str, code: str) -> None:
+    """The symbols 254 and 255 of ±127 need no array of larger symbols."""
+    x = np.zeros((1 << 17) + 48, np.float32)
+    x[::16] = np.where(np.arange(x.size // 16) % 3, -2, 2)
+    codec = gcodec.parse(f"qsgd:s=127,bucket=16,form={form},code={code}")
+    symbols, frame = codec.quantize(x), gcodec.encode(x, codec)
+    assert set(np.unique(symbols.levels)) == {0, 254, 255}
+    for read in (gcodec.Frame.from_bytes(frame), gcodec.Frame.from_bytes(frame).without_seek()):
+        assert gs.same_bits(codec.unpack(read.payload, x.size).levels, symbols.levels)
+        total = np.zeros(x.size, np.float32)
+        read.decode_add(total)
+        assert gs.same_bits(total, x)

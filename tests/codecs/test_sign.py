@@ -160,3 +160,35 @@ def test_short_symbols_are_refused() -> None:
     symbols = sign().quantize(np.ones(5000, np.float32))
     with pytest.raises(ParameterError, match="symbols"):
         sign().dequantize(symbols._replace(bits=symbols.bits[:-1]), 5000)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("n", [1, 33, 5000, (1 << 22) + 77])
+def test_residuals_in_place(scale: str, dtype: str, n: int) -> None:
+    """The fused passes leave the bits of the definition, or the residual if they refuse a sum."""
+    rng = np.random.default_rng(n)
+    x = rng.standard_normal(n).astype(gs.DTYPES[dtype])
+    residual = rng.standard_normal(n + 8, np.float32)[4 : 4 + n]  # not from a cache line on
+    total = x.astype(np.float32) + np.float32(0.75) * residual
+    before = residual.copy()
+    symbols = sign(scale).quantize_residual(x, residual, decay=0.75)
+    expected = sign(scale).quantize(total)
+    assert symbols.bits.tobytes() == expected.bits.tobytes()
+    assert symbols.scale == expected.scale
+    level = np.array(symbols.scale).astype(gs.DTYPES[dtype]).astype(np.float32)
+    assert gs.same_bits(residual, total - np.where(total < 0, -level, level))
+    for place, bad in ((n - 1, np.nan), (n // 2, np.inf)):
+        refused, residual[:] = x.copy(), before
+        refused[place] = bad
+        with pytest.raises(ParameterError, match="NaN or Inf"):
+            sign(scale).quantize_residual(refused, residual, decay=0.75)
+        assert gs.same_bits(residual, before)
+
+
+def test_scales_beyond_float16_leave_the_residual_unchanged() -> None:
+    x, residual = np.ones(5000, np.float16), np.full(5000, 1e6, np.float32)
+    for scale in ("l1", "l2"):
+        with pytest.raises(ParameterError, match="range"):
+            sign(scale).quantize_residual(x, residual)
+        assert np.all(residual == 1e6)

@@ -44,6 +44,29 @@ def quantize(x: np.ndarray, squares: bool) -> tuple[np.ndarray, float]:
     return out, fold(sums)
 
 
+def sum_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32, squares: bool) -> float:
+    """Return what `quantize` sums for x + decay·residual of (n,) float32 arrays on the host."""
+    sums = np.empty(-(-x.size // TILE), np.float64)
+    loop: Kernel = _squares_corrected if squares else _magnitudes_corrected
+
+    def task(start: int, stop: int) -> None:
+        part = sums[start // TILE : -(-stop // TILE)]
+        loop(x[start:stop], residual[start:stop], decay, np.empty(LANES), part)
+
+    pool.run(task, x.size, TILE, x)
+    return fold(sums)
+
+
+def _emit_term(e: Emitter, x: Value, squares: bool) -> list[Value]:
+    """Emit what is summed of 16 elements."""
+    builder = e.builder
+    if squares:
+        wide = builder.fpext(x, doubles(COLUMN))
+        return [builder.fmul(wide, wide)]
+    magnitude = builder.bitcast(e.magnitude_bits(x), floats(COLUMN))
+    return [builder.fpext(magnitude, doubles(COLUMN))]
+
+
 def _column(squares: bool) -> Intrinsic:
     """Make the block that processes a column of a tile of x from i.
 
@@ -58,16 +81,23 @@ def _column(squares: bool) -> Intrinsic:
         def terms(x: Value, row: int) -> list[Value]:
             negative = builder.fcmp_ordered("<", x, floats(COLUMN)([0.0] * COLUMN))
             e.store(e.first_highest(negative), e.element(target, row * LANES // 8), 1)
-            if squares:
-                wide = builder.fpext(x, doubles(COLUMN))
-                return [builder.fmul(wide, wide)]
-            magnitude = builder.bitcast(e.magnitude_bits(x), floats(COLUMN))
-            return [builder.fpext(magnitude, doubles(COLUMN))]
+            return _emit_term(e, x, squares)
 
         (total,) = emit_column(e, terms)
         e.store(total, e.address("sums", "t"), 8)
 
     return signs
+
+
+def _corrected_column(squares: bool) -> Intrinsic:
+    """Make the block that sums a column of a tile of x + decay·residual from i to lanes from t."""
+
+    @block("x", "residual", "decay", "i", "next", "sums", "t")
+    def column(e: Emitter) -> None:
+        (total,) = emit_column(e, lambda x, row: _emit_term(e, x, squares))
+        e.store(total, e.address("sums", "t"), 8)
+
+    return column
 
 
 def _make(squares: bool) -> Kernel:
@@ -96,4 +126,29 @@ def _make(squares: bool) -> Kernel:
     return sign_tiles
 
 
+def _make_corrected(squares: bool) -> Kernel:
+    one_column = _corrected_column(squares)
+
+    @kernel(
+        "in float32[], in float32[], float32, out float64[], out float64[]", variant=f"{squares}"
+    )
+    def corrected_tiles(x, residual, decay, lanes, sums):
+        # residual.size == x.size, lanes.size == LANES, sums.size == ceil(x.size / TILE)
+        for tile in range(x.size // TILE):
+            for t in range(0, LANES, COLUMN):  # a column ends inside its tile
+                at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
+                one_column(x, residual, decay, at, ahead, lanes, t)
+            sums[tile] = add_lanes(lanes)
+        whole = x.size // TILE * TILE
+        if whole < x.size:  # less than a tile
+            lanes[:] = 0.0
+            for i in range(whole, x.size):
+                value = np.float64(x[i] + decay * residual[i])
+                lanes[(i - whole) % LANES] += value * value if squares else abs(value)
+            sums[sums.size - 1] = add_lanes(lanes)
+
+    return corrected_tiles
+
+
 _magnitudes, _squares = _make(False), _make(True)
+_magnitudes_corrected, _squares_corrected = _make_corrected(False), _make_corrected(True)

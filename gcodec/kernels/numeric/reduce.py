@@ -194,16 +194,24 @@ def emit_column(e: Emitter, terms: Callable[[Value, int], list[Value]]) -> list[
     Parameters
     ----------
     e : Emitter
-        Its arguments include "x", "i" and "next". The columns of a tile prefetch the cache lines
-        of the next tile in order, one for each row, from element `next` of x on.
+        Its arguments include "x", "i" and "next", and perhaps "residual" and "decay", for the
+        sums x + decay·residual in place of x. The columns of a tile prefetch the cache lines of
+        the next tile in order, one for each row, from element `next` of the arrays on.
     terms : callable
         Gets the float32 vector and the number of a row, and returns float64 vectors to sum.
     """
-    source, ahead = e.address("x", "i"), e.address("x", "next")
+    names = [name for name in ("x", "residual") if name in e.args]
+    decay = e.splat(e.args["decay"], COLUMN) if "decay" in e.args else None
     totals: list[Value] = []
     for row in range(TILE // LANES):
-        emit_prefetch(e.builder, e.element(ahead, row * COLUMN))
-        vectors = terms(e.load(e.element(source, row * LANES), floats(COLUMN)), row)
+        for name in names:
+            emit_prefetch(e.builder, e.element(e.address(name, "next"), row * COLUMN))
+        x, *former = (
+            e.load(e.element(e.address(name, "i"), row * LANES), floats(COLUMN)) for name in names
+        )
+        if decay is not None:
+            x = e.builder.fadd(x, e.builder.fmul(decay, *former))
+        vectors = terms(x, row)
         totals = totals or [doubles(COLUMN)([0.0] * COLUMN)] * len(vectors)
         totals = [e.builder.fadd(a, b) for a, b in zip(totals, vectors, strict=True)]
         e.in_order()

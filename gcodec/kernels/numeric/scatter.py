@@ -17,7 +17,7 @@ from gcodec.kernels.numeric.convert import is_converted, selected
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
-from gcodec.runtime.lanes import Emitter, block
+from gcodec.runtime.lanes import BLOCK, Emitter, Value, block, lanes
 from gcodec.runtime.memory import emit_prefetch, float_bits
 
 _AHEAD = 32  # positions between an element that is read and the element that is prefetched
@@ -103,7 +103,8 @@ def add(
         part = out[start:stop]
         if zero == 0 and np.signbit(zero):
             return int(_add_elements(start, positions[k], values[k], scale, part))
-        return int(_add_everywhere(start, positions[k], values[k], scale, zero, part))
+        least = np.empty(1, np.int32)
+        return int(_add_everywhere(start, positions[k], values[k], scale, zero, least, part))
 
     _by_segment(task, positions, out.size)
 
@@ -184,14 +185,35 @@ def _add_elements(first, positions, values, scale, out):
     return positions.size
 
 
-@kernel("int64, in int64[], in float32[], float32, float32, out float32[]")
-def _add_everywhere(first, positions, values, scale, zero, out):
-    # values.size == positions.size; out contains the elements from `first` on; zero: +0 or NaN
+@block("array", "i", "stop", "least")
+def _least_pattern(e: Emitter) -> None:
+    """Find the least bit pattern, as int32, of the elements from i to stop: that of −0, if any is.
+
+    Their number is a positive multiple of 32.
+    """
+    array, kind = e.args["array"], lanes(32)
+
+    def body(i: Value, least: Value) -> list[Value]:
+        return [e.smaller(e.fetched(e.builder.gep(array, [i]), kind), least)]
+
+    stop, first = e.args["stop"], e.args["i"]
+    (least,) = e.count(first, stop, first.type(BLOCK), [kind([0x7FFFFFFF] * BLOCK)], body)
+    e.builder.store(e.reduced("smin", least), e.args["least"])
+
+
+@kernel("int64, in int64[], in float32[], float32, float32, out int32[], out float32[]")
+def _add_everywhere(first, positions, values, scale, zero, least, out):
+    # values.size == positions.size; out contains the elements from `first` on; zero: +0 or NaN;
+    # least.size == 1
     j = 0
     for start in range(0, out.size, _PART):
         part = out[start : start + _PART]
         changes = zero != 0  # NaN
-        for i in range(part.size):  # this scan also moves the part into the cache
+        whole = part.size - part.size % BLOCK
+        if whole:  # this scan also moves the part into the cache
+            _least_pattern(part, 0, whole, least)
+            changes |= np.uint32(least[0]) == np.uint32(MINUS_ZERO)
+        for i in range(whole, part.size):
             changes |= float_bits(part[i]) == np.uint32(MINUS_ZERO)
         if changes:
             for i in range(part.size):

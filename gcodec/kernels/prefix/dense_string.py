@@ -148,7 +148,9 @@ def read(
     ------
     FormatError
     """
+    # All symbols go to `out`; without it, those of a chunk go to memory that stays cached.
     chunk = coded.chunk(code.wide or coded.uncoded is not None)  # a mask spreads symbols
+    chunk = chunk if out is None else max(coded.n, block_size)
 
     def read_range(start: int, stop: int, step: int, starts: np.ndarray, chained: bool) -> None:
         # Fresh memory for each chunk would cost too much.

@@ -77,9 +77,9 @@ def read_blocks(
     bounds : (count,) int64 array
         Ends of the blocks of symbols, not falling; the last is n.
     symbols : (n,) uint8 array
-        Receives the symbols; WIDE for symbols that are too large.
+        Receives the symbols; WIDE for larger ones.
     wide : (n,) uint64 array
-        Receives these large symbols; of no elements if the code has none.
+        Receives the symbols from WIDE on; of no elements unless `code.wide`.
     end : int
         Bit where the string ends.
     chained : bool
@@ -121,7 +121,7 @@ def check(status: np.ndarray, chained: bool) -> None:
 
 @inline
 def _write_symbol(symbol, out, wide, i):
-    if symbol >= WIDE:  # so the code has such symbols
+    if symbol >= WIDE and wide.size:  # wide.size == out.size if a symbol exceeds a byte
         wide[i] = symbol
     out[i] = np.uint8(min(symbol, np.uint64(WIDE)))
 

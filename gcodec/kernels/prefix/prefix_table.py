@@ -26,7 +26,7 @@ from gcodec.runtime.jit import Inline, Kernel, factory, inline, kernel
 
 Mapping = Literal["plain", "zigzag", "signed"]
 
-WIDE = 255  # byte that stands for a symbol from 255 on, which a second array holds
+WIDE = 255  # byte of the symbol 255, and of larger ones, if a second array holds these
 FOURS, TWOS = 3, 6  # bits of the symbols that tables join in groups of four or of two
 WINDOW = 12  # bits of a lookup of a reader
 _GROUP_NBITS = 26  # most bits of a group of words
@@ -77,8 +77,8 @@ class PrefixCode(NamedTuple):
 
     @property
     def wide(self) -> bool:
-        """Whether a second array must hold large symbols."""
-        return self.top >= WIDE
+        """Whether a second array must hold the symbols from WIDE on, as some exceed a byte."""
+        return self.top > WIDE
 
     @property
     def kind(self) -> Kind:

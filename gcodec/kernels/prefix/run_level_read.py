@@ -95,7 +95,7 @@ def _read_pair(data, at, end, tables, pairs, i):
         symbol, at = _read_symbol(code, data, at, end)  # symbol 0, if `at` is an error
     if gap >= FAR:
         far[i] = gap
-    if symbol >= WIDE:  # so the code has such symbols
+    if symbol >= WIDE and wide.size:  # wide.size == gaps.size if a symbol exceeds a byte
         wide[i] = symbol
     gaps[i] = np.uint8(min(gap, np.uint64(FAR)))
     levels[i] = np.uint8(min(symbol, np.uint64(WIDE)))

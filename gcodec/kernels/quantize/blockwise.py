@@ -44,7 +44,7 @@ from gcodec.runtime.lanes import (
     integer,
     lanes,
 )
-from gcodec.runtime.memory import bits_float, tile_beside
+from gcodec.runtime.memory import aligned_copy, aligned_empty, bits_float, tile_beside
 
 _CACHED = 1 << 16  # elements of the largest block whose sums stay in a cache
 _METHODS = ("tree", "cells", "int4", "int8", "offset8", "fp8")
@@ -234,10 +234,13 @@ def dequantize(
 
 
 def _numbers_of(values: np.ndarray) -> np.ndarray:
-    """Return the number of each byte as (256,) float32, or its two numbers as (256,) uint64."""
+    """Return the number of each byte as (256,) float32, or its two numbers as (256,) uint64.
+
+    The result starts at a cache line: loads of a whole line from it take one access each.
+    """
     if values.size == 256:
-        return values
-    pairs = np.empty((16, 16, 2), np.float32)
+        return aligned_copy(values)
+    pairs = aligned_empty(512, np.float32).reshape(16, 16, 2)
     pairs[..., 0], pairs[..., 1] = values[:, np.newaxis], values
     return pairs.reshape(-1).view(np.uint64)
 

@@ -32,7 +32,7 @@ from gcodec.runtime.lanes import (
     floats_in_registers,
     lanes,
 )
-from gcodec.runtime.memory import aligned_empty, magnitude_bits
+from gcodec.runtime.memory import aligned_empty, aligned_zeros, magnitude_bits
 
 ESCAPE = 254  # the symbol of magnitudes that have none of their own
 MOST = 126  # the largest magnitude that has a symbol of its own
@@ -81,7 +81,7 @@ def plain_levels_and_top(x: np.ndarray, step: np.float32, out: np.ndarray) -> in
     factor = inverse(step)
 
     def task(start: int, stop: int) -> int:
-        tops = np.zeros(BLOCK, np.uint32)
+        tops = aligned_zeros(BLOCK, np.uint32)
         return int(_quantize_and_find_top(x[start:stop], factor, tops, out[start:stop]))
 
     return max(pool.run(task, x.size, BLOCK, x))
@@ -102,7 +102,7 @@ def add_residual_plainly(
     def task(start: int, stop: int) -> int:
         own = update.part(start, stop)
         terms = *own.terms(x[start:stop]), streaming
-        scratch = aligned_empty(BLOCK, np.float32), np.zeros(BLOCK, np.uint32)
+        scratch = aligned_empty(BLOCK, np.float32), aligned_zeros(BLOCK, np.uint32)
         top = _sum_plainly(*terms, *scratch, factor, out[start:stop])
         own.mark_replaced()
         return int(top)
@@ -210,7 +210,7 @@ def points_of(symbols: np.ndarray, unit: float, centroids: np.ndarray) -> np.nda
     -------
     (k,) float32 array
     """
-    points = np.empty(symbols.size, np.float32)
+    points = aligned_empty(symbols.size, np.float32)
     _fill_points(symbols, unit / 256, centroids, points)
     return points
 

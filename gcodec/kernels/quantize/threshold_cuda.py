@@ -23,8 +23,9 @@ def quantize(
     level: np.float32 = ONE,
     update: ResidualUpdate | None = None,
     check: Callable[[Deferred], object] | None = None,
+    undoes: bool = False,
 ) -> Array:
-    """Return packed codes, and replace the residual."""
+    """Return packed codes, and replace the residual, which is never updated in place."""
     device, n = device_with(x), x.size
     out = device.empty(layout.nbytes(n), np.uint8)
     residual, decay, new_residual, *_ = update or (x, np.float32(0), x)

@@ -178,7 +178,7 @@ def _writer(
 
     def write(start: int, stop: int, out: np.ndarray) -> None:
         part = data[start * bits // 8 : -(-stop * bits // 8)]
-        room = *_scratch(), np.arange(BLOCK, dtype=np.uint8), np.empty(BLOCK, np.float32)
+        room = *_scratch(), np.arange(BLOCK, dtype=np.uint8), aligned_empty(BLOCK, np.float32)
         _dequantize_tiles(part, np.uint64(start), *numbers, *room, out)
 
     return write

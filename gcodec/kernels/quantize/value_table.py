@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.kernels.quantize.block_format import BlockFormat
+from gcodec.runtime.memory import aligned_copy, aligned_zeros
 
 CELL = 17  # bits of a float32 that a cell drops
 _ANY = 0x7FFFFFFF  # magnitude that no float32 exceeds
@@ -128,10 +129,13 @@ class ValueTable(NamedTuple):
         return cls(values, cells, zero, name, np.empty(0, np.uint32))
 
     def placed(self) -> np.ndarray:
-        """Return the numbers of places in a tree as (64,) float32, or those of all codes."""
+        """Return the numbers of places in a tree as (64,) float32, or those of all codes.
+
+        The result starts at a cache line.
+        """
         if self.method != "tree":
-            return self.values
-        numbers = np.zeros(64, np.float32)  # as many as the registers of any processor hold
+            return aligned_copy(self.values)
+        numbers = aligned_zeros(64, np.float32)  # as many as the registers of any processor hold
         numbers[:16] = self.values[self.entries[32:].view(np.uint8)[:16]]
         return numbers
 
@@ -181,7 +185,7 @@ def _tree(order: np.ndarray, bounds: np.ndarray) -> np.ndarray:
     and are repeated up to 8. The codes follow as bytes, twice.
     """
     magnitudes = np.where(bounds < 0, -1 - bounds | 1 << 31, bounds)
-    entries = np.zeros(40, np.uint32)
+    entries = aligned_zeros(40, np.uint32)
     for first, step in ((24, 8), (16, 4), (8, 2), (0, 1)):
         chosen = magnitudes[step - 1 :: 2 * step]
         entries[first : first + 8] = np.resize(chosen, 8)
