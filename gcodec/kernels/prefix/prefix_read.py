@@ -93,8 +93,10 @@ def read_blocks(
     """
     status, rate, room = np.zeros(2, np.int64), 0.0, 0
     if not chained and left >= symbols.size >= _LEAST_PARTED and not wide.size:
-        rate = max(end - int(starts[0]), 0) / left
-        room = symbols.size + symbols.size // 2  # as some parts have more words than others
+        rate, largest = max(end - int(starts[0]), 0) / left, symbols.size
+        if bounds.size > 1:
+            largest = int(np.diff(bounds, prepend=0).max())
+        room = largest + largest // 2  # as some parts have more words than others
     loop, *constants = _prepared(code)
     outputs = symbols, wide, np.empty(room, np.uint8)
     loop(data, starts, bounds, chained, end, rate, *constants, state(), *outputs, status)
