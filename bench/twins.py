@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from gcodec.runtime.jit import inline, intrinsic, kernel
-from gcodec.runtime.memory import emit_prefetch
+from gcodec.runtime.lanes import Emitter, block, fence, lanes
+from gcodec.runtime.memory import aligned_zeros, emit_prefetch
 
 _TILE, _AHEAD, _LINE = 128, 512, 16
 _LINE_NBYTES = 4 * _LINE
+_GROUP = 64  # words of 32 bits that the stream reads or writes at a time
 
 
 @intrinsic
@@ -84,19 +86,32 @@ def add(data, out):
 @functools.cache  # so that rows share the memory
 def stream(n: int, read_bits: int, write_bits: int) -> Callable[[], None]:
     """Return a twin that reads and writes the given number of bits per element."""
-    source = np.ones(max(n * read_bits // 64, 1), np.uint64)
-    target = np.ones(max(n * write_bits // 64, 1), np.uint64)
-    # Words per 64 elements, and as many accumulators.
-    lanes = np.zeros(read_bits, np.uint64)
-    return lambda: _stream(source, target, read_bits, write_bits, n // 64, lanes)
+    arrays = [aligned_zeros(n * bits // 32, np.int32) for bits in (read_bits, write_bits)]
+    return lambda: _stream(*arrays, np.zeros(_GROUP, np.int32))
 
 
-@kernel("in uint64[], out uint64[], int64, int64, int64, out uint64[]")
-def _stream(source, target, reads, writes, blocks, lanes):
-    for b in range(blocks):
-        words = source[b * reads : b * reads + reads]
-        for i in range(words.size):
-            lanes[i] ^= words[i]
-        words = target[b * writes : b * writes + writes]
-        for i in range(words.size):
-            words[i] = np.uint64(b)
+@block("source", "i", "sums")
+def _read_group(e: Emitter) -> None:
+    values = e.fetched(e.address("source", "i"), lanes(32, _GROUP))
+    so_far = e.load(e.args["sums"], lanes(32, _GROUP))
+    e.store(e.builder.xor(values, so_far), e.args["sums"])
+
+
+@block("target", "i")
+def _write_group(e: Emitter) -> None:
+    e.store(lanes(32, _GROUP)([1] * _GROUP), e.address("target", "i"), streaming=True)
+
+
+@kernel("in int32[], out int32[], out int32[]")
+def _stream(source, target, sums):
+    """Read source, and write target past the cache, both at the same pace."""
+    reads, writes = source.size // _GROUP, target.size // _GROUP
+    steps, read, written = max(reads, writes), 0, 0
+    for step in range(1, steps + 1):
+        while read * steps < step * reads:
+            _read_group(source, read * _GROUP, sums)
+            read += 1
+        while written * steps < step * writes:
+            _write_group(target, written * _GROUP)
+            written += 1
+    fence()
