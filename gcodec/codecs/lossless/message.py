@@ -100,6 +100,7 @@ class Plane(NamedTuple):
 
 
 STORED_PLANE = Plane(STORED)
+_STREAMING = 1 << 22  # bytes of a result that its planes, as large, would drive from a cache
 
 
 class Head(NamedTuple):
@@ -327,7 +328,7 @@ class Message(NamedTuple):
         if device_of(self.data) is not None:
             self._read_on_device(out)
             return
-        others, streaming = self._others(), streams(out)
+        others, streaming = self._others(), streams(out, _STREAMING)
 
         def take(at: int, symbols: np.ndarray) -> None:
             self._join(at, symbols, others, out[at : at + symbols.size], streaming=streaming)
