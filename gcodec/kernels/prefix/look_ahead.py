@@ -20,7 +20,9 @@ from gcodec.runtime.lanes import Emitter, Value, block, integer
 
 ENTRIES = 5  # strings that are read in turn
 TAKEN = 56  # bits that all lookups in one loaded word may need
-AT, PLACE, LAST_PLACE, LAST_AT, BLOCK, END, END_PLACE, STEP = (k * ENTRIES for k in range(8))
+AT, PLACE, LAST_PLACE, LAST_AT, BLOCK, START, END, END_PLACE, STEP = (
+    k * ENTRIES for k in range(9)
+)
 LAST_STEP = STEP + 1
 
 
@@ -32,9 +34,9 @@ def state() -> np.ndarray:
     (LAST_STEP + 1,) int64 array
         For each string: from AT on the next bit, from PLACE on the next place, from LAST_AT and
         LAST_PLACE on the last of both from which the lookups of a word stay inside of all arrays.
-        For the caller alone: from BLOCK on the number of a block, from END on a bit, and from
-        END_PLACE on a place. At STEP the next step of the side work, and at LAST_STEP the last
-        step from which a round of them is left.
+        For the caller alone: from BLOCK on the number of a block, from START and END on bits, and
+        from END_PLACE on a place. At STEP the next step of the side work, and at LAST_STEP the
+        last step from which a round of them is left.
     """
     return np.empty(LAST_STEP + 1, np.int64)
 

@@ -28,6 +28,7 @@ from gcodec.kernels.prefix.look_ahead import (
     LAST_AT,
     LAST_PLACE,
     PLACE,
+    START,
     TAKEN,
     looking,
     state,
@@ -52,6 +53,7 @@ _LEAST_PARTED = 1 << 12  # symbols of a block from which on reading parts of it 
 _PART_NBITS = 840
 _SURE = 31 / 32  # share of the probable bits of a block that its words nearly always take
 _TRIED = 8  # of so many words of a part, one may be tried as the one where two readers meet
+_MOST_RESTARTS = 100  # readers of parts that meet what is no word, before a part ends there
 
 
 def read_blocks(
@@ -270,24 +272,28 @@ def _parted(family: Family, look: Look) -> Any:
 
     @subroutine
     def read_parts(code, data, first, nbits, end, runs, singles, heads, room, wide, status):
-        """Read parts of `nbits` bits; heads[END + j] and heads[END_PLACE + j] tell their ends."""
+        """Read parts of `nbits` bits; START, END and END_PLACE tell where they begin and end."""
         last_at, space = min(end - TAKEN, 8 * (data.size - 8)), room.size // ENTRIES
         for j in range(ENTRIES):
-            heads[BLOCK + j] = j
-            heads[AT + j] = first + j * nbits
-            heads[PLACE + j] = j * space
+            heads[BLOCK + j], heads[START + j] = j, first + j * nbits
+            heads[AT + j], heads[PLACE + j] = heads[START + j], j * space
             heads[LAST_PLACE + j] = (j + 1) * space - margin
             heads[LAST_AT + j] = min(first + (j + 1) * nbits - 1, last_at)
-        left = ENTRIES
+        left, restarts = ENTRIES, 0
         while left:
             read_along(heads)
             look_all(data, runs, heads, 0, room)
             if pass_words(code, data, heads, end, singles, room, wide, status):
                 continue
             for j in range(ENTRIES):
-                # A part may begin within a word, so it may contain what is no word.
+                if heads[BLOCK + j] < 0:
+                    continue
                 is_wrong = status[0] < 0 and heads[AT + j] == status[1]
-                if heads[BLOCK + j] >= 0 and (is_wrong or not is_amid(heads, j)):
+                if is_wrong and j > 0 and restarts < _MOST_RESTARTS:
+                    # The reader has not read words of the block yet, or the block is damaged.
+                    heads[AT + j], heads[PLACE + j] = heads[AT + j] + 1, j * space
+                    heads[START + j], restarts = heads[AT + j], restarts + 1
+                elif is_wrong or not is_amid(heads, j):
                     heads[END + j], heads[END_PLACE + j] = heads[AT + j], heads[PLACE + j]
                     left, heads[BLOCK + j] = left - 1, -1
             status[0] = 0
@@ -308,7 +314,7 @@ def _parted(family: Family, look: Look) -> Any:
         heads[AT], heads[PLACE], heads[LAST_PLACE] = first, 0, out.size - margin
         for j in range(ENTRIES):
             # String 1 is part j from its begin on.
-            heads[AT + 1], heads[PLACE + 1] = first + j * nbits, j * space
+            heads[AT + 1], heads[PLACE + 1] = heads[START + j], j * space
             heads[LAST_AT + 1], heads[LAST_PLACE + 1] = last_at, -1
             last_tried = j * space + (heads[END_PLACE + j] - j * space) // _TRIED
             while heads[AT] != heads[AT + 1] and heads[PLACE] < out.size:
