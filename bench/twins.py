@@ -8,30 +8,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from gcodec.runtime.jit import inline, intrinsic, kernel
+from gcodec.kernels.numeric.cache_lines import prefetch
+from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.lanes import Emitter, block, fence, lanes
-from gcodec.runtime.memory import aligned_zeros, emit_prefetch
+from gcodec.runtime.memory import aligned_zeros
 
 _TILE, _AHEAD, _LINE = 128, 512, 16
 _LINE_NBYTES = 4 * _LINE
 _GROUP = 64  # words of 32 bits that the stream reads or writes at a time
-
-
-@intrinsic
-def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    """Prefetch the cache line of ``array[index]``; never faults, even beyond the end."""
-    from numba.core import types
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        emit_prefetch(builder, builder.gep(data, [args[1]]))
-        return context.get_dummy_value()
-
-    return types.void(array, index), generate
 
 
 @inline

@@ -13,12 +13,13 @@ from collections.abc import Callable
 import numpy as np
 
 from gcodec.errors import ParameterError
+from gcodec.kernels.numeric.cache_lines import prefetch
 from gcodec.kernels.numeric.convert import is_converted, selected
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, Value, block, lanes
-from gcodec.runtime.memory import emit_prefetch, float_bits
+from gcodec.runtime.memory import float_bits
 
 _AHEAD = 32  # positions between an element that is read and the element that is prefetched
 _PART = 1 << 13  # elements that are processed at a time
@@ -138,18 +139,12 @@ def position_error(n: int) -> ParameterError:
     return ParameterError(f"positions: they must rise, and lie within {n} elements")
 
 
-@block("array", "i")
-def _prefetch(e: Emitter) -> None:
-    """Prefetch an element, which need not lie inside the array."""
-    emit_prefetch(e.builder, e.address("array", "i"))
-
-
 @kernel("in float32[], in int64[], out float32[]")
 def _take_elements(values, positions, out):
     # positions.size == out.size
     done = 0
     for j in range(out.size):
-        _prefetch(values, positions[min(j + _AHEAD, out.size - 1)])
+        prefetch(values, positions[min(j + _AHEAD, out.size - 1)])
         inside = np.uint64(positions[j]) < np.uint64(values.size)
         if inside:
             out[j] = values[positions[j]]
@@ -180,7 +175,7 @@ def _add_elements(first, positions, values, scale, out):
         at = np.uint64(positions[j] - first)
         if at >= np.uint64(out.size):
             return j
-        _prefetch(out, positions[min(j + _AHEAD, positions.size - 1)] - first)
+        prefetch(out, positions[min(j + _AHEAD, positions.size - 1)] - first)
         out[at] += scale * values[j]
     return positions.size
 
