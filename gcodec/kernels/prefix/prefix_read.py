@@ -52,8 +52,8 @@ _LEAST_PARTED = 1 << 12  # symbols of a block from which on reading parts of it 
 # begin where the parts do: the readers of such words would never synchronize.
 _PART_NBITS = 840
 _SURE = 31 / 32  # share of the probable bits of a block that its words nearly always take
-_TRIED = 8  # of so many words of a part, one may be tried as the one where two readers meet
-_MOST_RESTARTS = 100  # readers of parts that meet what is no word, before a part ends there
+_SEARCHED = 8  # two readers must meet within the first of so many equal shares of a part's words
+_MOST_RESTARTS = 100  # of the readers of parts in a block, each after bits that are no word
 
 
 def read_blocks(
@@ -240,24 +240,43 @@ def begin(starts, bounds, block, last_at, margin, heads, j):
 
 
 @inline
+def last_lookup(data, end):
+    """Return the last bit at which lookups stay inside the string and the array."""
+    return min(end - TAKEN, 8 * (data.size - 8))
+
+
+@inline
 def is_amid(heads, j):
     """Return whether lookups in string j are possible."""
     return heads[PLACE + j] <= heads[LAST_PLACE + j] and heads[AT + j] <= heads[LAST_AT + j]
 
 
-@inline
-def read_along(heads):
-    """Let each string without a block be that of another one, in step with it.
+@functools.cache
+def _together(family: Family, look: Look) -> Any:
+    """Make the helper that reads all strings in turn until no lookup is possible in one of them.
 
-    The loop over all strings takes as long with fewer blocks. At least one string has a block.
+    (code, data, heads, end, runs, singles, out, wide, status); an invalid word is reported as by
+    `between_looks`. At least one string has a block. The loop takes as long with fewer blocks than
+    strings, so a string without a block is that of another one, in step with it.
     """
-    source = 0
-    while heads[BLOCK + source] < 0:
-        source += 1
-    for j in range(ENTRIES):
-        if heads[BLOCK + j] < 0:
-            for field in (AT, PLACE, LAST_PLACE, LAST_AT):
-                heads[field + j] = heads[field + source]
+    look_all = looking(ENTRIES, look, {"out": 0})
+    pass_words, _ = between_looks(family, look)
+
+    @subroutine
+    def read_together(code, data, heads, end, runs, singles, out, wide, status):
+        source = 0
+        while heads[BLOCK + source] < 0:
+            source += 1
+        for j in range(ENTRIES):
+            if heads[BLOCK + j] < 0:
+                for field in (AT, PLACE, LAST_PLACE, LAST_AT):
+                    heads[field + j] = heads[field + source]
+        together = True
+        while together:
+            look_all(data, runs, heads, 0, out)
+            together = pass_words(code, data, heads, end, singles, out, wide, status)
+
+    return read_together
 
 
 @functools.cache
@@ -267,13 +286,13 @@ def _parted(family: Family, look: Look) -> Any:
     (code, data, first, nbits, end, runs, singles, heads, room, out, wide, status) -> next bit.
     The block has `nbits` bits, about. `room` receives the symbols of the parts.
     """
-    look_all, margin = looking(ENTRIES, look, {"out": 0}), look.margin
-    pass_words, read_rest = between_looks(family, look)
+    read_together, margin = _together(family, look), look.margin
+    _, read_rest = between_looks(family, look)
 
     @subroutine
     def read_parts(code, data, first, nbits, end, runs, singles, heads, room, wide, status):
         """Read parts of `nbits` bits; START, END and END_PLACE tell where they begin and end."""
-        last_at, space = min(end - TAKEN, 8 * (data.size - 8)), room.size // ENTRIES
+        last_at, space = last_lookup(data, end), room.size // ENTRIES
         for j in range(ENTRIES):
             heads[BLOCK + j], heads[START + j] = j, first + j * nbits
             heads[AT + j], heads[PLACE + j] = heads[START + j], j * space
@@ -281,10 +300,7 @@ def _parted(family: Family, look: Look) -> Any:
             heads[LAST_AT + j] = min(first + (j + 1) * nbits - 1, last_at)
         left, restarts = ENTRIES, 0
         while left:
-            read_along(heads)
-            look_all(data, runs, heads, 0, room)
-            if pass_words(code, data, heads, end, singles, room, wide, status):
-                continue
+            read_together(code, data, heads, end, runs, singles, room, wide, status)
             for j in range(ENTRIES):
                 if heads[BLOCK + j] < 0:
                     continue
@@ -309,14 +325,15 @@ def _parted(family: Family, look: Look) -> Any:
     def read_parted(code, data, first, nbits, end, runs, singles, heads, room, out, wide, status):
         nbits = nbits // ENTRIES // _PART_NBITS * _PART_NBITS
         read_parts(code, data, first, nbits, end, runs, singles, heads, room, wide, status)
-        last_at, space = min(end - TAKEN, 8 * (data.size - 8)), room.size // ENTRIES
-        # String 0 is the block, of which `out` has the symbols up to its place.
+        last_at, space = last_lookup(data, end), room.size // ENTRIES
+        # String 0 reads the block to `out`.
         heads[AT], heads[PLACE], heads[LAST_PLACE] = first, 0, out.size - margin
         for j in range(ENTRIES):
-            # String 1 is part j from its begin on.
-            heads[AT + 1], heads[PLACE + 1] = heads[START + j], j * space
+            # String 1 reads the first words of part j again.
+            begun = j * space
+            heads[AT + 1], heads[PLACE + 1] = heads[START + j], begun
             heads[LAST_AT + 1], heads[LAST_PLACE + 1] = last_at, -1
-            last_tried = j * space + (heads[END_PLACE + j] - j * space) // _TRIED
+            last_tried = begun + (heads[END_PLACE + j] - begun) // _SEARCHED
             while heads[AT] != heads[AT + 1] and heads[PLACE] < out.size:
                 if heads[AT] < heads[AT + 1]:
                     heads[LAST_AT] = min(heads[AT + 1] - 1, last_at)
@@ -349,9 +366,8 @@ def _codes() -> Iterator[tuple[Family, Look]]:
 
 @factory(_codes)
 def _reader(family: Family, look: Look) -> Kernel:
-    look_all, margin = looking(ENTRIES, look, {"out": 0}), look.margin
-    pass_words, read_rest = between_looks(family, look)
-    read_parted = _parted(family, look)
+    read_together, read_parted = _together(family, look), _parted(family, look)
+    margin, (_, read_rest) = look.margin, between_looks(family, look)
 
     @kernel(
         "in uint8[], out int64[], in int64[], boolean, int64, float64, in uint64[], "
@@ -367,7 +383,7 @@ def _reader(family: Family, look: Look) -> Kernel:
         # `rate` bits, about, or 0 if no block is to be read in parts; otherwise `room` has half
         # as many elements again as the largest block.
         out, wide, room = outputs
-        last_at = min(end - TAKEN, 8 * (data.size - 8))
+        last_at = last_lookup(data, end)
         if not chained:
             for block in range(bounds.size):
                 begin(starts, bounds, block, last_at, margin, heads, 0)
@@ -394,10 +410,7 @@ def _reader(family: Family, look: Look) -> Kernel:
             if j < begun:
                 begin(starts, bounds, j, last_at, margin, heads, j)
         while left:
-            read_along(heads)
-            look_all(data, runs, heads, 0, out)
-            if pass_words(code, data, heads, end, singles, out, wide, status):
-                continue
+            read_together(code, data, heads, end, runs, singles, out, wide, status)
             for j in range(ENTRIES):
                 block = heads[BLOCK + j]
                 if block < 0 or is_amid(heads, j) or status[0] < 0:
