@@ -188,20 +188,23 @@ def add_lanes(lanes):
     return lanes[0]
 
 
-def emit_column(e: Emitter, terms: Callable[[Value, int], list[Value]]) -> list[Value]:
+def emit_column(
+    e: Emitter, terms: Callable[[Value, int], list[Value]], corrected: bool = False
+) -> list[Value]:
     """Emit sums over the rows of a whole tile, for COLUMN lanes from element i of x on.
 
     Parameters
     ----------
     e : Emitter
-        Its arguments include "x", "i" and "next", and perhaps "residual" and "decay", for the
-        sums x + decay·residual in place of x. The columns of a tile prefetch the cache lines of
-        the next tile in order, one for each row, from element `next` of the arrays on.
+        Its arguments include "x", "i" and "next". The columns of a tile prefetch the cache lines
+        of the next tile in order, one for each row, from element `next` of the arrays on.
     terms : callable
         Gets the float32 vector and the number of a row, and returns float64 vectors to sum.
+    corrected : bool
+        Whether x + decay·residual takes the place of x; the arguments then also include "residual"
+        and "decay".
     """
-    names = [name for name in ("x", "residual") if name in e.args]
-    decay = e.splat(e.args["decay"], COLUMN) if "decay" in e.args else None
+    names = ("x", "residual") if corrected else ("x",)
     totals: list[Value] = []
     for row in range(TILE // LANES):
         for name in names:
@@ -209,8 +212,8 @@ def emit_column(e: Emitter, terms: Callable[[Value, int], list[Value]]) -> list[
         x, *former = (
             e.load(e.element(e.address(name, "i"), row * LANES), floats(COLUMN)) for name in names
         )
-        if decay is not None:
-            x = e.builder.fadd(x, e.builder.fmul(decay, *former))
+        if corrected:
+            x = e.builder.fadd(x, e.builder.fmul(e.splat(e.args["decay"], COLUMN), *former))
         vectors = terms(x, row)
         totals = totals or [doubles(COLUMN)([0.0] * COLUMN)] * len(vectors)
         totals = [e.builder.fadd(a, b) for a, b in zip(totals, vectors, strict=True)]
