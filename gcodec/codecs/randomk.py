@@ -47,7 +47,6 @@ from gcodec.kernels.numeric.arithmetic import ResidualUpdate, corrected
 from gcodec.kernels.numeric.draw import draw
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.payload import Payload
-from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import host
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Field, param
@@ -144,7 +143,7 @@ class RandomK(SparseCodec):
         self, values: np.ndarray, seed: int, prior: RandomKSymbols | None
     ) -> RandomKSymbols:
         check_finite(values)
-        positions = draw(values.size, self._sent(values.size), seed, values)
+        positions = self._drawn(values.size, seed, values)
         return self._rounded(host(scatter.take(values, positions)), values.size, seed)
 
     def _rounded(self, values: np.ndarray, n: int, seed: int) -> RandomKSymbols:
@@ -157,31 +156,37 @@ class RandomK(SparseCodec):
     def _quantize_residual(
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: RandomKSymbols | None
     ) -> RandomKSymbols:
-        # Only the sent elements are quantized, and only these change once `out` contains u.
         x, out = tensor.values, update.new_residual
-        log: undo_log.UndoLog | None = None
-        top_bits: int | Deferred
-        drawn = partial(draw, x.size, self._sent(x.size), seed, out)
-        if update.is_in_place:
-            positions = drawn()  # first, because the sums fill the caches
-            top_bits, log = undo_log.replace_by_sum(x, out, update.decay)
-        else:
-            top_bits = self._correct(x, update).top_bits
-            positions = drawn()
+        if not update.is_in_place:
+            check_top(self._correct(x, update).top_bits, x)
+            return self._subtract_sent(tensor, out, self._drawn(x.size, seed, out), seed)
+        positions = self._drawn(x.size, seed, out)  # first, because the sums fill the caches
+        top_bits, log = undo_log.replace_by_sum(x, out, update.decay)
         try:
             check_top(top_bits, x)
-            values = host(scatter.take(out, positions))
-            symbols = self._rounded(values, x.size, seed)
-            decoded = convert.round_to(self._values(symbols.values, x.size), tensor.dtype)
-            minus = np.float32(-1)
-            if not all_finite(corrected(values, decoded, minus)):
-                allowed = f"the range of {self} or {tensor.dtype}"
-                raise ParameterError(f"x: its residual exceeds {allowed}")
+            return self._subtract_sent(tensor, out, positions, seed)
         except BaseException:
-            if log is not None:
-                log.restore(x, out)
+            log.restore(x, out)
             raise
-        scatter.add(out, positions, decoded, minus)
+
+    def _drawn(self, n: int, seed: int, beside: np.ndarray) -> np.ndarray:
+        """Return the positions of the elements that are sent, of n, in the memory of an array."""
+        return draw(n, self._sent(n), seed, beside)
+
+    def _subtract_sent(
+        self, tensor: Tensor, sums: np.ndarray, positions: np.ndarray, seed: int
+    ) -> RandomKSymbols:
+        """Quantize the sums at positions, and subtract the decoded values.
+
+        Only the sent elements are quantized, so an error leaves the sums unchanged.
+        """
+        n, minus = sums.size, np.float32(-1)
+        values = host(scatter.take(sums, positions))
+        symbols = self._rounded(values, n, seed)
+        decoded = convert.round_to(self._values(symbols.values, n), tensor.dtype)
+        if not all_finite(corrected(values, decoded, minus)):
+            raise ParameterError(f"x: its residual exceeds the range of {self} or {tensor.dtype}")
+        scatter.add(sums, positions, decoded, minus)
         return symbols
 
     # --- dequantize
