@@ -28,8 +28,8 @@ ONE_BIT = FieldLayout(width=1, align=4)
 ONE = np.float32(1)
 
 Output = Literal["cached", "streamed", "logged"]
-"""How a kernel writes the new residual: to the cache, past it, or over the former one, of which it
-logs what restores it."""
+"""How a kernel writes the new residual: to the cache, past the cache, or in place, with a log that
+restores the former one."""
 
 
 @dispatched("gcodec.kernels.quantize.threshold_cuda")
