@@ -34,7 +34,7 @@ from bench.interop_rows import interop_rows
 from bench.kernel_rows import Row, Times, kernel_rows
 from bench.matrix_rows import matrix_rows
 from bench.page import put
-from bench.speed_page import codec_lines, half_lines, sum_lines
+from bench.speed_page import codec_lines, decoding_lines, half_lines, sum_lines
 from bench.sum_rows import sum_rows
 
 
@@ -118,6 +118,7 @@ def main() -> None:
         put(options.page, half_lines(measured), "bfloat16")
     else:
         put(options.page, codec_lines(measured), "codecs")
+        put(options.page, decoding_lines(measured), "decoding")
         put(options.page, sum_lines(measured), "sums")
 
 

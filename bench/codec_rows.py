@@ -136,6 +136,7 @@ def _calls(
     out, other = np.empty(data.size, np.uint8), np.ones(x.size, np.float32)
     feedback = gcodec.Feedback(codec)
     feedback_of_part, part = gcodec.Feedback(codec), x[:CACHED]
+    frame_of_part, parts = gcodec.encode(part, codec), x.size // CACHED
     for _ in range(_STEPS):
         feedback.compress("x", x)
         feedback_of_part.compress("part", part)
@@ -149,8 +150,12 @@ def _calls(
         return gcodec.encode(corrected, codec)
 
     def compress_parts() -> None:
-        for _ in range(x.size // CACHED):
+        for _ in range(parts):
             feedback_of_part.compress("part", part)
+
+    def add_parts() -> None:
+        for _ in range(parts):
+            gcodec.decode_add(frame_of_part, acc[:CACHED])
 
     def decode() -> np.ndarray:
         return gcodec.decode(frame, out=acc)
@@ -189,6 +194,7 @@ def _calls(
             lambda: twins.add(data, other),
             goals.add,
             decode,
+            add_parts,
         ),
         Row(f"{spec}: decode", lambda: gcodec.decode(frame), base=decode),
     ]
