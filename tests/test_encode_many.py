@@ -243,3 +243,33 @@ def test_too_many_tensors_are_refused() -> None:
 def test_no_tensors() -> None:
     assert gcodec.encode_many({}, "sign") == b""
     assert gcodec.decode_many(b"") == {}
+
+
+def test_tensors_of_similar_exponents_share_frames() -> None:
+    rng = np.random.default_rng(3)
+    named = {
+        f"{kind}.{number}": (scale * rng.standard_normal((100, 90))).astype(np.float32)
+        for number in range(8)
+        for kind, scale in (("moment", 1e-9), ("weight", 0.7))
+    }
+    message = gcodec.encode_many(named, "lossless:mode=fast", group_below=1 << 20)
+    lists = [frame for frame in gcodec.iter_frames(message) if frame.name == "\\members"]
+    names = [[name for name, _ in json.loads(frame.decode().tobytes())] for frame in lists]
+    kinds = ("moment", "weight")
+    assert names == [[name for name in named if name.startswith(kind)] for kind in kinds]
+    assert same(gcodec.decode_many(message), named)
+    # Other codecs and messages that state the elements themselves have one frame.
+    for spec in ("sign", "raw", "lossless:mode=stored"):
+        message = gcodec.encode_many(named, spec, group_below=1 << 20)
+        assert [frame.name for frame in gcodec.iter_frames(message)] == ["\\members", None]
+    message = gcodec.Feedback("lossless").compress_many(named, group_below=1 << 20)
+    assert sum(frame.name is None for frame in gcodec.iter_frames(message)) == 2
+
+
+def test_tensor_unlike_all_others_has_its_own_frame() -> None:
+    rng = np.random.default_rng(4)
+    named = {f"{k}": (1e-3 * rng.standard_normal(40000)).astype(np.float32) for k in range(3)}
+    named["norm"] = np.exp2(rng.uniform(-60, 60, (200, 150))).astype(np.float32)
+    message = gcodec.encode_many(named, "lossless", group_below=1 << 20)
+    assert [frame.name for frame in gcodec.iter_frames(message)] == ["\\members", None, "norm"]
+    assert same(gcodec.decode_many(message), named)

@@ -101,9 +101,10 @@ def encode_many(
     """Compress many tensors, such as the weights of a model, to one message.
 
     Small tensors with the same codec and dtype share a frame, as if they were one vector: its
-    scale and tables are those of all of them. Larger tensors have frames of their own, and are
-    compressed on several threads. `Feedback.compress_many` also keeps what a lossy codec leaves
-    out for the next message.
+    scale and tables are those of all of them. With ``lossless``, only tensors with similar
+    exponents share one, where further tables pay. Larger tensors have frames of their own. Several
+    threads compress the frames. `Feedback.compress_many` also keeps what a lossy codec leaves out
+    for the next message.
 
     Parameters
     ----------
@@ -167,11 +168,17 @@ def encode_many(
                 own_frame(name, array)  # raises an error that names the tensor
             raise
 
-    frames = [[group.members(key), *shared_frame(group)] for group in groups]
     shared = {name for group in groups for name in group.arrays}
     others = [name for name in sources if name not in shared]
-    frames += pool.run_each(lambda k, _: own_frame(others[k], tensors[others[k]]), len(others))
-    return joined([part for parts in frames for part in parts])
+
+    def frames(k: int, _: int) -> list[bytes | memoryview]:
+        if k < len(groups):
+            return [groups[k].members(key), *shared_frame(groups[k])]
+        name = others[k - len(groups)]
+        return own_frame(name, tensors[name])
+
+    parts = pool.run_each(frames, len(groups) + len(others))
+    return joined([part for own in parts for part in own])
 
 
 @overload

@@ -451,6 +451,13 @@ class Codec(Parameters):
         bound.__dict__.update(self.__dict__, **attributes)
         return bound
 
+    def _clusters(self, arrays: Sequence[np.ndarray], dtype: str) -> Sequence[int]:
+        """Return a number for each of many small tensors of one dtype, none of which is empty.
+
+        Tensors with the same number share a frame; see `gcodec.encode_many`.
+        """
+        return [0] * len(arrays)
+
     def _with_dtype(self: _Self, dtype: str) -> _Self:
         """Return the codec bound to a dtype; raise `ParameterError` for an unsupported dtype."""
         if dtype not in FLOATS:

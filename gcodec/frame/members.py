@@ -87,6 +87,14 @@ class SharedFrame(NamedTuple):
             for end, array in zip(ends, arrays, strict=True)
         ]
 
+    def clusters(self, dtype: str) -> list[SharedFrame]:
+        """Divide the tensors, which have this dtype, among frames as the codec does."""
+        groups: dict[int, SharedFrame] = {}
+        numbers = self.codec._clusters([*self.arrays.values()], dtype)
+        for number, (name, array) in zip(numbers, self.arrays.items(), strict=True):
+            groups.setdefault(number, SharedFrame(self.codec, {})).arrays[name] = array
+        return [*groups.values()]
+
     def members(self, key: bytes | None) -> bytes:
         """Return the frame that lists the tensors, which precedes the frame that they share.
 
@@ -149,7 +157,8 @@ def shared_frames(
             codec = codec_of(name, array.shape, dtype)
             group = groups.setdefault((id(codec), dtype), SharedFrame(codec, {}))
             group.arrays[name] = array
-    return [group for group in groups.values() if len(group.arrays) > 1]
+    clusters = [part for (_, dtype), group in groups.items() for part in group.clusters(dtype)]
+    return [group for group in clusters if len(group.arrays) > 1]
 
 
 def members_of(frame: Frame) -> list[Member]:

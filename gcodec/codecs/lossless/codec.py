@@ -13,7 +13,7 @@ All dtypes of frames are accepted, and NaN with any payload, −0 and infinity a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from gcodec.arrays.bit_patterns import bits_of, check_booleans, dtype_beside
 from gcodec.arrays.source import NUMPY_DTYPES, shares_memory
 from gcodec.codec import Codec, register
-from gcodec.codecs.lossless import describe, encoder
+from gcodec.codecs.lossless import clusters, describe, encoder
 from gcodec.codecs.lossless.message import Message
 from gcodec.codecs.lossless.planes import PlaneLayout
 from gcodec.entropy.coder import RansString, WordString, Written
@@ -111,6 +111,11 @@ class Lossless(Codec):
         if self.mode == "stored":
             return None
         return "elements" if self.mode == "fast" else "states"
+
+    def _clusters(self, arrays: Sequence[np.ndarray], dtype: str) -> Sequence[int]:
+        if self.mode == "stored":
+            return super()._clusters(arrays, dtype)
+        return clusters.clusters(arrays, dtype)
 
     def _with_dtype(self: _L, dtype: str) -> _L:
         if dtype not in DTYPE_CODES:
