@@ -142,7 +142,7 @@ class Raw(Codec):
         is_single = dtype == "float32" and self.dtype == "float32" and self._own_dtype is None
         if is_single and device_of(out) is None:
             self._require(symbols.bits.nbytes == out.nbytes, out.size)
-            arithmetic.add_stored(symbols.bits.view(np.uint8), scale, out)
+            arithmetic.add_scaled(symbols.bits.view(np.uint8), scale, out)
         else:
             super()._dequantize_add(symbols, dtype, scale, out)
 

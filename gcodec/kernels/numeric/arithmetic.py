@@ -235,16 +235,13 @@ def _past_cache(x: np.ndarray, update: ResidualUpdate, bucket: int) -> np.ndarra
 
 @dispatched("gcodec.kernels.numeric.arithmetic_cuda")
 def add_scaled(decoded: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
-    """Add scale·decoded to `out`, both (n,) float32; each step is rounded once."""
-    pool.run(lambda i, j: _add_scaled(decoded[i:j], scale, out[i:j]), out.size, 1, decoded)
+    """Add scale·v to (n,) float32 `out`; each step is rounded once.
 
-
-def add_stored(stored: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
-    """Add scale·v to (n,) float32 `out` on the host; each step is rounded once.
-
-    `stored` is a (4·n,) uint8 array: the values v as little-endian float32, at any address.
+    `decoded` is an (n,) float32 array, the values v. On the host, it may be their (4·n,) bytes,
+    which may begin at any address.
     """
-    pool.run(lambda i, j: _add_stored(stored[4 * i : 4 * j], scale, out[i:j]), out.size)
+    stored = decoded.view(np.uint8)
+    pool.run(lambda i, j: _add_scaled(stored[4 * i : 4 * j], scale, out[i:j]), out.size)
 
 
 # All arrays of a call have the same size.
@@ -477,7 +474,7 @@ def _correct_with_moments(terms, scratch, top, sums, squares):
 
 
 @block("stored", "at", "scale", "out", "i")
-def _add_stored_block(e: Emitter) -> None:
+def _add_block(e: Emitter) -> None:
     """Add scale times the 32 values that begin at a byte of `stored` to elements from i on."""
     values, target = e.load(e.address("stored", "at"), floats(), 1), e.address("out", "i")
     product = e.builder.fmul(e.splat(e.args["scale"]), values)
@@ -485,19 +482,13 @@ def _add_stored_block(e: Emitter) -> None:
 
 
 @kernel("in uint8[], float32, out float32[]")
-def _add_stored(stored, scale, out):
+def _add_scaled(stored, scale, out):
     # stored.size == 4 * out.size
     whole = out.size - out.size % BLOCK
     for i in range(0, whole, BLOCK):
-        _add_stored_block(stored, 4 * i, scale, out, i)
+        _add_block(stored, 4 * i, scale, out, i)
     for i in range(whole, out.size):
         bits = np.uint32(0)
         for k in range(4 * i, 4 * i + 4):
             bits = np.uint32(bits >> np.uint32(8) | np.uint32(stored[k]) << np.uint32(24))
         out[i] += scale * bits_float(bits)
-
-
-@kernel("in float32[], float32, out float32[]")
-def _add_scaled(decoded, scale, out):
-    for i in range(out.size):
-        out[i] += scale * decoded[i]
