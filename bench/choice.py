@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--most", type=int, default=1 << 62, help="values of each tensor to measure"
     )
-    parser.add_argument("--hard", action="store_true", help="only time choices on drawn tensors")
+    parser.add_argument("--hard", action="store_true", help="only time synthetic tensors")
     options = parser.parse_args(arguments)
     if options.hard:
         hard()

@@ -1,4 +1,4 @@
-"""Fit the drawn matrices of `gcodec.analysis.synthetic` to real gradients, and compare both.
+"""Fit the synthetic matrices of `gcodec.analysis.synthetic` to real gradients, and compare both.
 
 Files are dumps of gradients. The first axis of a tensor forms the rows and the other axes form the
 columns of a matrix. Rows and columns of zeros are removed; a matrix counts if it still has at
@@ -11,8 +11,8 @@ least 64 rows, 64 columns and 32,768 values. The program measures
   normalized matrix without its 64 largest components.
 
 The program prints these numbers for each tensor, and the medians over tensors, which are the
-constants of the drawn matrices. Then it prints bits per value and errors of codecs: the quartiles
-on the tensors, and the median on drawn matrices.
+constants of the synthetic matrices. Then it prints bits per value and errors of codecs: the
+quartiles on the tensors, and the median on synthetic matrices.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"SHARES beyond {synthetic.RANKS}:",
             " ".join(f"{share:.3g}" for share in each[3:]),
         )
-    print("\n| codec | bits: real | drawn | nmse: real | drawn |\n|---|---|---|---|---|")
+    print("\n| codec | bits: real | synthetic | nmse: real | synthetic |\n|---|---|---|---|---|")
     for spec in CODECS:
         cells = []
         for tensors in ([matrix for _, matrix in real], drawn):

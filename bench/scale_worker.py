@@ -299,7 +299,7 @@ def coding(hook: Hook, rank: int, size: int, inside: int) -> dict[str, float]:
 
 
 def is_two_phase(hook: Hook, size: int, inside: int) -> bool:
-    """Tell whether messages between nodes travel in two phases."""
+    """Return whether messages between nodes travel in two phases."""
     hierarchical = hook.collective == "hierarchical" and size // inside > 2
     return hook.collective == "two-phase" or hierarchical
 

@@ -261,7 +261,7 @@ class Candidate(Generic[_T]):
     Attributes
     ----------
     nbits : int or Deferred
-        Price in bits, but for `more_nbits`; for rANS an estimate. A `Deferred` has an int64 word.
+        Price in bits, without `more_nbits`; an estimate for rANS. A `Deferred` has an int64 word.
     write : callable
         Writes the string. Its argument is None if the string is selected, or a `Gate` if a device
         selects: the kernels then write nothing unless the gate is open.

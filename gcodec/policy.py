@@ -45,7 +45,7 @@ class Rule(NamedTuple):
     max_bytes: int
 
     def matches(self, name: str, ndim: int, nbytes: int) -> bool:
-        """Whether the rule applies to a tensor."""
+        """Return whether the rule applies to a tensor."""
         return (
             (not self.names or matches_any(name, self.names))
             and (not self.ndims or ndim in self.ndims)

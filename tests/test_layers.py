@@ -68,7 +68,7 @@ def imported(path: Path) -> list[str]:
 
 
 def existing(module: str, name: str) -> bool:
-    """Tell whether a module has this name, or a module of this name inside it."""
+    """Return whether a module has this name, or a module of this name inside it."""
     if hasattr(importlib.import_module(module), name):
         return True
     return importlib.util.find_spec(f"{module}.{name}") is not None

@@ -20,7 +20,7 @@ import gcodec
 from gcodec import Feedback, ParameterError, Policy
 from gcodec.policy import PrefixedPolicy
 
-PAGE = Path(__file__).parent.parent / "docs" / "policy.md"
+PAGE = Path(__file__).parent.parent / "docs" / "codecs.md"
 RAW, TWO_BIT, ONE_BIT = (gcodec.parse(name) for name in ("raw", "mxnet-2bit", "mxnet-1bit"))
 FULL = {
     "rules": [
@@ -606,7 +606,7 @@ def test_feedback_takes_a_mapping_as_a_codec() -> None:
             Feedback(wrong)
 
 
-# --- docs/policy.md
+# --- docs/codecs.md
 
 
 def test_policies_of_the_page() -> None:

@@ -124,7 +124,6 @@ def run_python(page: str) -> None:
         "docs/codecs.md",
         "docs/federated.md",
         "docs/files.md",
-        "docs/policy.md",
         "docs/reliability.md",
     ],
 )

@@ -182,7 +182,7 @@ def levels(tensor: Tensor, stats: Statistics, error: float) -> list[Candidate]:
 
 
 def may_project(tensor: Tensor, stats: Statistics) -> bool:
-    """Tell whether all projections are within the dtype, and no factor is subnormal."""
+    """Return whether all projections are within the dtype, and no factor is subnormal."""
     largest = _LARGEST.get(tensor.dtype, _LARGEST["bfloat16"])
     return stats.norm >= _MIN_NORM and stats.peak + stats.norm <= largest
 

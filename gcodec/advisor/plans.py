@@ -550,7 +550,7 @@ def _check_arguments(cluster: Cluster, work: Work) -> None:
 
 
 def _is_useful(cluster: Cluster, work: Work, way: Way) -> bool:
-    """Tell whether a way may be recommended."""
+    """Return whether a way may be recommended."""
     if way.scheme is None:
         return True
     if way.scheme.error is None or not way.scheme.converges:

@@ -26,7 +26,7 @@ from gcodec.tensorfiles.dumps import open_dump
 from gcodec.wire import primitives
 
 SYNTHETIC_RMS = 1e-3
-"""Root mean square of drawn values, about that of gradients of a mean loss."""
+"""Root mean square of synthetic values, about that of gradients of a mean loss."""
 
 
 class MeasuredCodec(NamedTuple):
@@ -121,7 +121,7 @@ def measure_dump(path: Path, settings: Settings) -> tuple[Source, list[MeasuredC
 
 
 def measure_synthetic(text: str, settings: Settings) -> tuple[Source, list[MeasuredCodec]]:
-    """Measure codecs on drawn values with the root mean square `SYNTHETIC_RMS`.
+    """Measure codecs on synthetic values with the root mean square `SYNTHETIC_RMS`.
 
     Parameters
     ----------

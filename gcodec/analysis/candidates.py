@@ -51,13 +51,13 @@ class Budget(NamedTuple):
         return math.inf if self.max_nmse is None else _OUTSIDE * self.max_nmse
 
     def allows(self, bits: float, error: float, slack: float = 1.0) -> bool:
-        """Tell whether a message is within the budget, or outside by less than a factor."""
+        """Return whether a message is within the budget, or outside by less than a factor."""
         return (self.max_nmse is None or error <= slack * self.max_nmse) and (
             self.max_bits is None or bits <= slack**0.5 * self.max_bits
         )
 
     def barely_exceeded(self, bits: float, error: float) -> bool:
-        """Tell whether a message is just outside of the budget."""
+        """Return whether a message is just outside of the budget."""
         return self.allows(bits, error, _OUTSIDE) and not self.allows(bits, error)
 
     def cost(self, bits: float, error: float) -> tuple[float, float]:
@@ -254,7 +254,7 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def _is_share(declared: Param) -> bool:
-    """Tell whether a parameter counts the elements that share a scale, as `bucket` and `block` do.
+    """Return whether a parameter, such as `bucket`, counts the elements that share a scale.
 
     Such a parameter is 0 by default: all elements then share one.
     """

@@ -44,7 +44,7 @@ def grouped(tensors: Iterable[Entry], *, each: bool = False) -> list[list[Entry]
 
 
 def selects(layers: tuple[str, ...], name: str) -> bool:
-    """Tell whether globs select a tensor.
+    """Return whether globs select a tensor.
 
     Parameters
     ----------

@@ -67,7 +67,7 @@ def minimum_versions() -> dict[str, str]:
 
 
 def is_older(version: str, minimum: str) -> bool:
-    """Tell whether a version is below a minimum, by the leading numbers of both."""
+    """Return whether a version is below a minimum, by the leading numbers of both."""
     own, limit = ([int(n) for n in re.findall(r"\d+", text)[:3]] for text in (version, minimum))
     length = min(len(own), len(limit))
     return own[:length] < limit[:length]

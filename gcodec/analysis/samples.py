@@ -1,4 +1,4 @@
-"""Finite samples of the tensors of a dump, and drawn values, ready to be encoded."""
+"""Finite samples of the tensors of a dump, and synthetic values, ready to be encoded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Origin(enum.Enum):
     ROWS = "some rows of a tensor"
     FLAT = "flat samples of tensors"
     INDEPENDENT = "independent values"
-    MATRIX = "a drawn matrix"
+    MATRIX = "a synthetic matrix"
 
 
 class Sample(NamedTuple):
@@ -113,5 +113,5 @@ def doubt(codec: Codec, samples: Iterable[Sample]) -> str | None:
         if origin is Origin.ROWS and hasattr(codec, "rank"):
             return "its bits depend on how many rows there are, and only some were measured"
         if uses_neighbors and origin in (Origin.INDEPENDENT, Origin.MATRIX):
-            return "neighbors of drawn values are independent, so a transform gains nothing"
+            return "neighbors of synthetic values are independent, so a transform gains nothing"
     return None

@@ -149,7 +149,7 @@ class Gradient(Synthetic):
 
 def _spectrum(count: int) -> tuple[np.ndarray, float]:
     """Return the energies of the components and of the residual; their sum is 1."""
-    from scipy import interpolate  # loads many modules, which only drawn values need
+    from scipy import interpolate  # loads many modules, which only synthetic values need
 
     # Monotone cubics interpolate the logarithms of the shares; beyond the last rank the curve
     # continues with its final slope.

@@ -62,7 +62,7 @@ class Library:
         return sys.modules[self.module]
 
     def owns(self, x: Any) -> bool:
-        """Whether `x` is an array of this library."""
+        """Return whether `x` is an array of this library."""
         module = sys.modules.get(self.module)  # also None if the import is blocked
         for name in self.types:  # noqa: SIM110 - a loop takes less time than a generator
             if isinstance(x, getattr(module, name, ())):

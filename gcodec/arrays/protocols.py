@@ -54,7 +54,7 @@ ShapeLike: TypeAlias = SupportsIndex | Iterable[SupportsIndex]
 
 
 def is_on_cuda(x: Any) -> bool:
-    """Whether an object exports an array on a CUDA device."""
+    """Return whether an object exports an array on a CUDA device."""
     if hasattr(type(x), "__cuda_array_interface__"):
         return True
     exports = hasattr(type(x), "__dlpack_device__") and hasattr(type(x), "__dlpack__")
@@ -62,12 +62,12 @@ def is_on_cuda(x: Any) -> bool:
 
 
 def is_read_only_on_cuda(x: Any) -> bool:
-    """Whether an object on a CUDA device states that its memory is read-only."""
+    """Return whether an object on a CUDA device states that its memory is read-only."""
     return hasattr(type(x), "__cuda_array_interface__") and x.__cuda_array_interface__["data"][1]
 
 
 def exports_array(x: Any) -> bool:
-    """Whether an object exports an array through any protocol."""
+    """Return whether an object exports an array through any protocol."""
     names = ("__array__", "__dlpack__", "__cuda_array_interface__")
     if any(hasattr(type(x), name) for name in names):
         return True

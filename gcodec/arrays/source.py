@@ -411,7 +411,7 @@ def inspect(x: TensorLike, name: str) -> Source:
 
 
 def is_array(x: object) -> bool:
-    """Whether an object is an array, or exports one; `Source.read` may still refuse it."""
+    """Return whether an object is an array, or exports one; `Source.read` may still refuse it."""
     if isinstance(x, (np.ndarray, np.generic)) or library_of(x) is not None:
         return True
     if x is None or isinstance(x, (type, str, bytes, bytearray)):
@@ -560,21 +560,21 @@ def outlet(values: Array, dtype: str) -> Array:
 
 
 def is_flat(array: Array) -> bool:
-    """Whether kernels can work on the array where it lies."""
+    """Return whether kernels can work on the array where it lies."""
     if type(array) is not np.ndarray and device_of(array) is not None:
         return True  # `Source.target` refuses all others
     return bool(array.flags.c_contiguous and array.flags.aligned)
 
 
 def is_plain_array(array: Any, dtypes: Sequence[str | np.dtype[Any]], ndim: int = 1) -> bool:
-    """Whether an object is a C-contiguous array of `ndim` dimensions and one of the dtypes."""
+    """Return whether an object is a C-contiguous array of a given dtype and `ndim` dimensions."""
     if not isinstance(array, np.ndarray) and device_of(array) is None:
         return False
     return array.ndim == ndim and array.dtype in dtypes and bool(array.flags.c_contiguous)
 
 
 def shares_memory(data: Array, values: Array | ConvertedArray) -> bool:
-    """Whether bytes on the host may lie in the memory of values that were read."""
+    """Return whether bytes on the host may lie in the memory of values that were read."""
     source = values.source if is_converted(values) else values
     are_numpy = type(data) is np.ndarray and type(source) is np.ndarray
     return are_numpy and bool(np.may_share_memory(data, source))

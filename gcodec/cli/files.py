@@ -103,7 +103,7 @@ def summary(sources: str, target: Path, result: Mapping[str, Any]) -> list[str]:
 
 
 def is_frames(path: Path) -> bool:
-    """Tell whether a file contains frames: by its name, or its first bytes if the name is open.
+    """Return whether a file contains frames: by its name, or its first bytes if the name is open.
 
     `gcodec encode` writes frames under any name except those of `OTHER_SUFFIXES`.
     """
@@ -116,7 +116,7 @@ def is_frames(path: Path) -> bool:
 
 
 def is_dump(path: Path) -> bool:
-    """Tell whether a file is a dump rather than a file of frames; see `is_frames`."""
+    """Return whether a file is a dump rather than a file of frames; see `is_frames`."""
     return not is_frames(path)
 
 

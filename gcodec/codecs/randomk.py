@@ -214,7 +214,7 @@ class RandomK(SparseCodec):
 
     def _check_symbols(self, symbols: RandomKSymbols) -> None:
         n, _, values = symbols
-        self._require(value_coding.are(values, self.value, self._sent(n)), n)
+        self._require(value_coding.fits(values, self.value, self._sent(n)), n)
 
     def _pack(self, symbols: RandomKSymbols) -> Payload:
         k = self._sent(symbols.n)

@@ -179,7 +179,7 @@ class TopK(SparseCodec):
 
     def _check_symbols(self, symbols: TopKSymbols) -> None:
         n, positions, values = symbols
-        fits = value_coding.are(values, self.value, positions.size)
+        fits = value_coding.fits(values, self.value, positions.size)
         self._require(fits and position_coding.rise(positions, n), n)
 
     def _encode(self, values: np.ndarray, seed: int, prior: TopKSymbols | None) -> Payload:

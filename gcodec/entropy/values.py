@@ -67,7 +67,7 @@ def quantize(values: np.ndarray, value: str) -> SparseValues:
     return SparseValues(_NO_SCALES, codes)
 
 
-def are(quantized: SparseValues, value: str, k: int) -> bool:
+def fits(quantized: SparseValues, value: str, k: int) -> bool:
     """Return whether these are k quantized values."""
     scales, codes = quantized
     dtype = CODE_DTYPES.get(value, np.dtype(np.uint8))
@@ -86,7 +86,7 @@ def dequantize(quantized: SparseValues, value: str, k: int) -> np.ndarray:
         If there are not k values.
     """
     scales, codes = quantized
-    if not are(quantized, value, k):
+    if not fits(quantized, value, k):
         raise ParameterError(f"symbols: they do not have {k} values")
     if value == "sign":
         out = aligned_empty(k, np.float32)

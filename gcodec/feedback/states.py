@@ -27,7 +27,7 @@ def no_residual(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def is_no_residual(residual: Array) -> bool:
-    """Tell whether a residual is a `no_residual`, which is on the host and not contiguous."""
+    """Return whether a residual is a `no_residual`, which is on the host and not contiguous."""
     return getattr(residual, "base", None) is _ZERO
 
 
@@ -318,7 +318,7 @@ class Tensors:
                 self.spares.give(array)
 
     def _is_read(self, state: TensorState) -> bool:
-        """Tell whether the array of a state has other readers than the steps."""
+        """Return whether the array of a state has other readers than the steps."""
         return state.is_shown or id(state.array) in self._loans
 
     def _release(self, before: TensorState | None, read: Array, state: TensorState) -> None:

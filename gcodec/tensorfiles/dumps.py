@@ -98,7 +98,7 @@ def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> 
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Tell whether a path is a folder of torch.distributed.checkpoint, which is one dump."""
+    """Return whether a path is a folder of torch.distributed.checkpoint, which is one dump."""
     return os.path.isfile(path / METADATA)  # also False for a folder that may not be read
 
 

@@ -77,7 +77,7 @@ def shown(text: object) -> str:
 
 
 def stays_inside(name: str) -> bool:
-    """Tell whether a name, taken as a relative path on any system, stays within its folder.
+    """Return whether a name, taken as a relative path on any system, stays within its folder.
 
     Names of archive members and of shards become paths when a program unpacks or opens them.
     """

@@ -218,7 +218,7 @@ def originals(path: Path) -> Iterator[tuple[str, bytes, OriginalFile | None]]:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether any system can have a file of this name in any folder, and shows it."""
+    """Return whether any system can have a file of this name in any folder, and shows it."""
     if not name or name.startswith(".") or not name.isprintable():
         return False
     return not set(name) & set('/\\:*?"<>|') and stays_inside(name)

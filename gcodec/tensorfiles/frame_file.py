@@ -214,7 +214,7 @@ class TensorFile(Mapping[str, np.ndarray]):
         return self.decode(name)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the file has a tensor of this name."""
+        """Return whether the file has a tensor of this name."""
         return name in self.headers()
 
     def __iter__(self) -> Iterator[str]:

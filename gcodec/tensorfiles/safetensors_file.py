@@ -55,7 +55,7 @@ def _format_error(error: SafetensorError, path: Path) -> FormatError:
 
 
 def _is_truncated(path: Path) -> bool:
-    """Tell whether a damaged file is too short, which the library does not report."""
+    """Return whether a damaged file is too short, which the library does not report."""
     try:
         ends = (end for _, end in _places(path).values())
         return max(ends, default=0) > path.stat().st_size
@@ -234,7 +234,7 @@ class ShardedDump(Dump):
 
 @functools.cache  # NumPy composes the name of a dtype at each access
 def can_store(dtype: np.dtype[np.generic]) -> bool:
-    """Tell whether the format can store a dtype, and the reader can load it again."""
+    """Return whether the format can store a dtype, and the reader can load it again."""
     return dtype.name in _DTYPES.values() and dtype.name in READABLE
 
 

@@ -79,7 +79,7 @@ def check_scalar(value: object, title: str) -> None:
 
 
 def is_flat(tree: object) -> bool:
-    """Whether the keys of a tree, as names of tensors, express it without a structure."""
+    """Return whether the keys of a tree, as names of tensors, express it without a structure."""
     return (
         isinstance(tree, dict)
         and bool(tree)

@@ -224,7 +224,7 @@ def _title(parts: tuple[str, ...]) -> str:
 
 
 def is_scalar(node: object) -> bool:
-    """Whether a node is None, a number or a text of Python, which the structure stores."""
+    """Return whether a node is None, a number or a text of Python, which the structure stores."""
     return node is None or (isinstance(node, _SCALARS) and not isinstance(node, np.generic))
 
 

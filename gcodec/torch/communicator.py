@@ -334,7 +334,7 @@ def _match_group_counts(ranks: Sequence[int], timeout: timedelta | None) -> None
 
 
 def _is_foreign(group: object) -> bool:
-    """Tell whether a group is one that torch.distributed did not make.
+    """Return whether a group is one that torch.distributed did not make.
 
     Subclasses, such as those of torchft, do not always know their rank.
     """

@@ -595,7 +595,7 @@ class DdpState:
         self._begin_at(counters["iteration"])
 
     def _lacks_residuals(self, iteration: int, saved: SavedState) -> bool:
-        """Tell whether compressed steps precede a state, but residuals are missing in it."""
+        """Return whether compressed steps precede a state, but residuals are missing in it."""
         settings = self.settings
         if saved.worker or not settings.feedback or iteration <= settings.start_iter:
             return False
@@ -816,7 +816,7 @@ class DdpState:
     def _codes_on_device(
         self, flat: torch.Tensor, codecs: Sequence[Codec | None], is_gathered: bool
     ) -> bool:
-        """Tell whether all codecs of a bucket, and those of means, run on the bucket's device."""
+        """Return whether all codecs of a bucket, and of its means, run on its device."""
         if self.settings.collective == "factors" or not _works_there(flat):
             return False
         used = [codec for codec in codecs if codec is not None]
@@ -901,7 +901,7 @@ def _parts_of(
 
 
 def _all_finite(values: torch.Tensor) -> bool:
-    """Tell whether a tensor, possibly a sparse one, contains neither NaN nor Inf."""
+    """Return whether a tensor, possibly a sparse one, contains neither NaN nor Inf."""
     if values.layout is not torch.strided:
         values = values.coalesce().values()
     if values.dtype == torch.float32 and not values.is_cuda and values.is_contiguous():
@@ -917,7 +917,7 @@ def _cupy_on(stream: torch.cuda.Stream, flat: torch.Tensor) -> AbstractContextMa
 
 
 def _works_there(flat: torch.Tensor) -> bool:
-    """Tell whether kernels can run on the device of a bucket; if not, they run on the host."""
+    """Return whether kernels can run on the device of a bucket; if not, they run on the host."""
     return bool(flat.is_cuda) and has_cupy()
 
 

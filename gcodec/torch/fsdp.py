@@ -567,7 +567,7 @@ class FsdpComm:
         self._forget_passes()
 
     def _keeps_residuals(self) -> bool:
-        """Tell whether any shard has feedback; before `register`, whether any may have it."""
+        """Return whether any shard has feedback; before `register`, whether any may have it."""
         policy, shapes = self._policies["codec"], self._shapes["worker"].items()
         if policy is None or self._gradients.feedback is None:
             return False

@@ -360,7 +360,7 @@ class BucketCoder:
         return _PLAIN, encode(values, _RAW, name=name, nonfinite="propagate", key=key)
 
     def _is_finite(self, name: str, values: Array) -> bool:
-        """Tell whether the gradient and its sum with a residual of equal shape are finite."""
+        """Return whether the gradient and its sum with a residual of equal shape are finite."""
         flat, feedback = inspect(values, "x").read().values, self.feedback
         if feedback is None:
             return all_finite(flat)
@@ -386,7 +386,7 @@ def _errors_naming(rank: int) -> Iterator[None]:
 
 
 def is_zero(flat: Array) -> bool:
-    """Tell whether a gradient is that of a parameter which took no part, so that it sends nothing.
+    """Return whether a parameter took no part, so that its gradient is not sent.
 
     Its mean may reach no rank: DDP drops that of a parameter which no rank used.
     """

@@ -77,7 +77,7 @@ def lossy_codec(policy: Policy, name: str, shape: tuple[int, ...]) -> Codec | No
 
 
 def is_lossy(policy: Policy) -> bool:
-    """Tell whether any rule of a policy has a codec other than ``raw``."""
+    """Return whether any rule of a policy has a codec other than ``raw``."""
     return any(rule.codec != _DENSE for rule in policy.rules)
 
 

@@ -128,5 +128,5 @@ def decode(
 
 
 def _is_on_device(tensor: torch.Tensor) -> bool:
-    """Tell whether a dense tensor has values outside of the host's memory."""
+    """Return whether a dense tensor has values outside of the host's memory."""
     return tensor.layout is torch.strided and tensor.device.type not in ("cpu", "meta")

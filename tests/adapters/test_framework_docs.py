@@ -32,12 +32,8 @@ QUICK_STARTS = {
 }
 QUICK_NEEDS = {
     "PyTorch DDP": "torch",
-    "PyTorch FSDP2": "torch",
-    "DiLoCo": "torch",
     "NumPy": "numpy",
     "Weights": "numpy",
-    "JAX": "jax",
-    "Zarr": "zarr",
 }
 GUIDES = ("ddp", "fsdp2", "diloco")
 

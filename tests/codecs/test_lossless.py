@@ -755,7 +755,7 @@ def test_heads_that_contradict_the_payload_are_refused() -> None:
     payload = gcodec.parse("lossless:mode=fast").encode(x)
     assert payload.data[0] == 1
     cases = {
-        0: (2, "zeros are left out in the way 2"),
+        0: (2, "the flag of zeros is 2, not 0 or 1"),
         2: (3, "plane 0 is coded by method 3"),
         3: (6, "plane 1 is coded by method 6"),
         5: (2, "512 of 400 elements"),

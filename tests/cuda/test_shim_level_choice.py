@@ -30,10 +30,10 @@ def sparse_tensors() -> list[np.ndarray]:
     """Return tensors with few nonzero levels, and tensors with zero-norm buckets."""
     random = np.random.default_rng(1)
     x = random.standard_normal(9000).astype(np.float32)
-    silent = np.where(np.arange(9000) % 1000 < 512, 0, x)
+    with_zero_norms = np.where(np.arange(9000) % 1000 < 512, 0, x)
     few = np.where(random.random(9000) < 0.002, x, 0)
     wide = np.exp(2 * random.standard_normal((64, 100)))
-    return [one.astype(np.float32) for one in (silent, few, wide)]
+    return [one.astype(np.float32) for one in (with_zero_norms, few, wide)]
 
 
 def test_frames(gpu: Device) -> None:

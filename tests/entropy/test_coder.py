@@ -119,7 +119,7 @@ def test_strings_of_no_symbols_have_no_bits_and_no_blocks() -> None:
 
 
 def test_elements_without_codewords_may_have_empty_blocks() -> None:
-    """Blocks of codewords count elements, such as silent ones; those of rANS count symbols."""
+    """Blocks of codewords count all elements; those of rANS count symbols."""
     elements = CodedMask.of(9000, 9000, np.array([True]))
     span = BitSpan(np.empty(0, np.uint8), 0, 0, SeekTable.of(12, np.zeros(4, np.int64)))
     assert tabled.open("huffman", span, ALPHABET, elements).read(ignore) == 0

@@ -690,9 +690,9 @@ def test_words_of_parallel_parts(
         symbols = holed(n, np.where(rng.random(n) < 0.6, 0, rng.integers(2, 2002, n)), holes)
         symbols = symbols.astype(np.uint16)
         size = bucket or n
-        silent = np.array([not symbols[at : at + size].any() for at in range(0, n, size)])
-        coded = CodedMask.of(n, size, silent)
-        mask = np.repeat(~silent, size)[:n]
+        is_zero = np.array([not symbols[at : at + size].any() for at in range(0, n, size)])
+        coded = CodedMask.of(n, size, is_zero)
+        mask = np.repeat(~is_zero, size)[:n]
         assert coded.words == mask.sum()
         words = [
             word(code, symbol) if lives else ""

@@ -252,6 +252,28 @@ def test_seeds_depend_on_names(tmp_path: Path) -> None:
     assert (tmp_path / "x.gcf").read_bytes() == (tmp_path / "y.gcf").read_bytes()
 
 
+def test_missed_targets_are_reported_with_the_name_of_the_tensor(tmp_path: Path) -> None:
+    reports: list[tuple[str, float]] = []
+    tree = {"bias": array(1, -2, 3), "step": 7, "flat": array(0, 0)}
+    gcodec.save_file(
+        tree,
+        tmp_path / "x.gcf",
+        "ecsq:bits=1.5",
+        report=lambda name, missed: reports.append((name, missed.target)),
+    )
+    assert reports == [("bias", 1.5)]
+
+
+def test_nonfinite_values_follow_their_policy(tmp_path: Path) -> None:
+    path, tree = tmp_path / "x.gcf", {"w": array(np.nan, 2)}
+    gcodec.save_file(tree, path, "raw", nonfinite="zero")
+    assert gcodec.load_file(path)["w"].tolist() == [0, 2]
+    gcodec.save_file(tree, path, "raw", nonfinite="propagate")
+    assert np.isnan(gcodec.load_file(path)["w"][0])
+    with pytest.raises(gcodec.ParameterError, match=r"^tensor 'w': "):
+        gcodec.save_file(tree, path, "raw")
+
+
 def test_open_decodes_on_access(tmp_path: Path) -> None:
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     gcodec.save_file({"w": rows, "h": np.ones(2, ml_dtypes.bfloat16)}, tmp_path / "x.gcf", "raw")

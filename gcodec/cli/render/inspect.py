@@ -458,7 +458,7 @@ class DumpView(View[DumpRow]):
         return min(useful, key=lambda cost: cost.bits).codec if useful else None
 
     def _is_within(self, spec: str, budget: Budget) -> bool:
-        """Tell whether a codec aims at the budget, or meets it wherever another codec does."""
+        """Return whether a codec aims at the budget, or meets it wherever another codec does."""
         codec = parse_encoder(spec)
         for key, bound in (("nmse", budget.max_nmse), ("bits", budget.max_bits)):
             if bound is not None and getattr(codec, key, None) == bound:

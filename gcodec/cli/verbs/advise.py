@@ -13,7 +13,7 @@ from gcodec.cli import options
 from gcodec.cli.outcome import EXIT_CODES, Outcome
 
 _LARGER = 2  # ratio of --params to the values of SOURCE from which on its tensors are too small
-_MIN_ROWS, _MAX_ROWS = 1 << 6, 1 << 11  # of a drawn matrix
+_MIN_ROWS, _MAX_ROWS = 1 << 6, 1 << 11  # of a synthetic matrix
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 
 
@@ -178,10 +178,10 @@ def command(
     shows.
 
     gcodec measures bits per value and nmse of codecs on SOURCE: a dump of gradients, see gcodec
-    inspect; or a drawn matrix, such as synthetic:shape=4096x4096, with the scales and the spectrum
-    of real gradients, by default as large as those of a transformer with --params values, but at
-    most 2048x2048; or independent values, such as synthetic:gennorm,beta=0.8,n=1000000. The output
-    names codecs that these values cannot judge.
+    inspect; or a synthetic matrix, such as synthetic:shape=4096x4096, with the scales and the
+    spectrum of real gradients, by default as large as those of a transformer with --params values,
+    but at most 2048x2048; or independent values, such as synthetic:gennorm,beta=0.8,n=1000000. The
+    output names codecs that these values cannot judge.
 
     The effect of a codec on convergence follows from its law, which holds for all gradients, and
     from the measured nmse: delta is the guaranteed share of a gradient's energy that arrives, for

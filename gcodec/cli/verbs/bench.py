@@ -39,7 +39,7 @@ _ORDERS: dict[str, Callable[[Timing], float]] = {
         "-L 'layer3.*.weight'",
     ),
     (
-        "Use a drawn matrix in place of a dump, and one thread.",
+        "Use a synthetic matrix in place of a dump, and one thread.",
         "gcodec bench synthetic:shape=256x1024 --threads 1",
     ),
     (
@@ -104,7 +104,7 @@ def command(
 ) -> int:
     """Time codecs on the tensors of a training step.
 
-    SOURCE is a file of tensors; or a drawn matrix with the scales and the spectrum of real
+    SOURCE is a file of tensors; or a synthetic matrix with the scales and the spectrum of real
     gradients, by default synthetic:shape=1024x1024; or synthetic:gennorm with beta=, n= and seed=
     after commas: independent values of the generalized normal distribution (beta 2: normal, 1:
     Laplace). The output names codecs that these values cannot judge. As in a training step, each

@@ -80,7 +80,7 @@ class Quantizer(Protocol):
         """Return the approximate number of bits of the string."""
 
     def diverges(self, x: np.ndarray, step: float, layout: RowLayout) -> bool:
-        """Tell whether the step is so coarse that the residual of feedback would grow forever."""
+        """Return whether the step is so coarse that the residual would grow forever."""
 
 
 _S = TypeVar("_S")
@@ -143,7 +143,7 @@ class CachedQuantizer(Generic[_S]):
         return nbits_of(levels)
 
     def diverges(self, x: np.ndarray, step: float, layout: RowLayout) -> bool:
-        """Tell whether all levels are 0, or the error is at least that of zeros."""
+        """Return whether all levels are 0, or the error is at least that of zeros."""
         levels, _ = self._quantized(x, step, layout)
         if int(host(byte_counts(levels.symbols))[0]) == x.size:
             return True

@@ -87,6 +87,6 @@ class StochasticQuantizer(NamedTuple):
         return nbits_of(StochasticQuantizer(0).quantize(x, step, layout))
 
     def diverges(self, x: np.ndarray, step: float, layout: RowLayout) -> bool:
-        """Tell whether the expected error reaches or exceeds 0.9 of the energy of the values."""
+        """Return whether the expected error reaches or exceeds 0.9 of the energy of the values."""
         squares = self.squared_error(x, step, layout) * step**2
         return squares > _DIVERGES * float(sum_squares(x))

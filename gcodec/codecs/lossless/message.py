@@ -117,7 +117,7 @@ class Head(NamedTuple):
     planes: tuple[Plane, ...]
 
     def coded(self, n: int) -> int:
-        """Return the number of elements that all planes contain, of n."""
+        """Return the number of elements in planes after the first: n, or fewer without zeros."""
         return n if self.zeros is None else self.zeros.coded
 
     @property
@@ -175,7 +175,7 @@ def read_methods(
     """
     flag = reader.byte()
     if flag > 1:
-        raise Corrupt(f"zeros are left out in the way {flag}", reader.at - 1)
+        raise Corrupt(f"the flag of zeros is {flag}, not 0 or 1", reader.at - 1)
     note("zeros", None, flag, "left out" if flag else "as other elements")
     planes: list[Plane] = []
     escape = 0
@@ -342,7 +342,7 @@ class Message(NamedTuple):
         if is_aligned:
             self.first.read(take)
             return
-        symbols = np.empty(self.n, np.uint8)  # as a range might not begin with a group
+        symbols = np.empty(self.n, np.uint8)  # a range might not begin with a group
         self.first.read(into(symbols))
         pool.run(lambda start, stop: take(start, symbols[start:stop]), self.n, TILE)
 

@@ -71,7 +71,7 @@ def coded_nbytes(n: int, fmt: MiniFloat, code: str) -> int:
 
 
 def is_paired(fmt: MiniFloat, code: str) -> bool:
-    """Whether a coded byte contains two codes."""
+    """Return whether a coded byte contains two codes."""
     # For rANS, pairs halve the number of symbols, and with it the time.
     return code == "pair" or (code == "rans" and per_byte(fmt) == 2)
 
