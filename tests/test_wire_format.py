@@ -76,6 +76,12 @@ def check_refused(fields: dict[str, str]) -> None:
     assert type(caught.value).__name__ == error
 
 
+def check_decoded(fields: dict[str, str]) -> None:
+    frame, decoded = keys(fields, "frame", "decoded")
+    x = gcodec.decode(vector.data(frame))
+    assert [f"{value:g}" for value in x.tolist()] == decoded.split()
+
+
 def check_sum_squares(fields: dict[str, str]) -> None:
     values, total = keys(fields, "values", "sum")
     x = vector.floats(values, "float32")
@@ -163,6 +169,7 @@ PRIMITIVES: dict[str, Callable[[dict[str, str]], None]] = {
     "leb128": check_leb128,
     "crc-32c": check_crc,
     "refused": check_refused,
+    "decoded": check_decoded,
     "sum-squares": check_sum_squares,
     "philox": check_philox,
     "seed": check_seed,

@@ -13,8 +13,9 @@ from samples import gradient, same
 from shim import ShimDevice
 
 import gcodec
-from gcodec.kernels.bits import byte_planes, row_differences
+from gcodec.kernels.bits import byte_planes, inner_signs, row_differences
 from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
+from gcodec.kernels.bits.inner_signs import ITEMSIZES
 from gcodec.kernels.context import byte_scales, byte_sums
 from gcodec.kernels.context.byte_scales import PlaneForm
 from gcodec.runtime import device as devices
@@ -130,6 +131,30 @@ def test_row_differences(gpu: Device) -> None:
         assert np.array_equal(gpu.to_host(differences), wanted)
         row_differences.add_above(differences, row)
         assert np.array_equal(gpu.to_host(differences), symbols)
+
+
+@pytest.mark.parametrize("itemsize", ITEMSIZES)
+def test_inner_signs(gpu: Device, itemsize: int) -> None:
+    bits = patterns(itemsize, 5000)
+    for base in (0, 3, 255):
+        moved, on_device = bits.copy(), gpu.to_device(bits)
+        inner_signs.move_signs_in(moved, base)
+        inner_signs.move_signs_in(on_device, base)
+        assert np.array_equal(gpu.to_host(on_device), moved)
+        inner_signs.move_signs_out(moved, base)
+        inner_signs.move_signs_out(on_device, base)
+        assert np.array_equal(gpu.to_host(on_device), moved)
+
+
+def test_first_plane_with_a_bit_of_the_mantissa(gpu: Device) -> None:
+    random = np.random.default_rng(31)
+    normal = 0.1 * random.standard_normal((125, 160))
+    for x in (normal, 40 * normal, np.where(normal > 0.1, 0, normal), np.abs(normal)):
+        for dtype in (np.float32, ml_dtypes.bfloat16):
+            values = x.astype(dtype)
+            frames_agree(gpu, "lossless", values)
+            payload = gcodec.Frame.from_bytes(gcodec.encode(values, "lossless")).payload
+            assert payload.data[0] & 2
 
 
 def test_wrong_numbers_of_zeros_are_refused(gpu: Device) -> None:

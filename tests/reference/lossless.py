@@ -51,10 +51,14 @@ class Plane(NamedTuple):
 
 
 class Message(NamedTuple):
-    """The planes of a tensor; if zeros are left out, all but the first lack them."""
+    """The planes of a tensor; if zeros are left out, all but the first lack them.
+
+    With a base, they are those of patterns with inner signs; see `with_inner_sign`.
+    """
 
     planes: list[Plane]
     escape: int | None = None
+    base: int | None = None
 
 
 # --- planes -------------------------------------------------------------------------------------
@@ -78,6 +82,24 @@ def join(parts: Sequence[int], shift: int) -> int:
 def shape_of(dtype: str, itemsize: int) -> tuple[int, int]:
     """Return the number of planes and the lowest bit of the first one."""
     return FLOATS.get(dtype, (itemsize, 8 * itemsize - 8))
+
+
+def with_inner_sign(pattern: int, mantissa: int, base: int) -> int:
+    """Return exponent − base, the first bit of the mantissa, the sign, and the other bits."""
+    (sign, exponent), rest = divmod(pattern >> mantissa, 256), pattern % 2**mantissa
+    if exponent or rest:
+        exponent = (exponent - base) % 256
+    first, others = divmod(rest, 2 ** (mantissa - 1))
+    return ((2 * exponent + first) * 2 + sign) * 2 ** (mantissa - 1) + others
+
+
+def with_outer_sign(pattern: int, mantissa: int, base: int) -> int:
+    """Return the bit pattern of a float; see `with_inner_sign`."""
+    upper, others = divmod(pattern, 2 ** (mantissa - 1))
+    exponent, first, sign = upper // 4, upper // 2 % 2, upper % 2
+    if exponent or first or others:
+        exponent = (exponent + base) % 256
+    return ((256 * sign + exponent) * 2 + first) * 2 ** (mantissa - 1) + others
 
 
 def lowered(value: int, octaves: int) -> int:
@@ -193,8 +215,9 @@ def models_text(models: Sequence[Sequence[int]]) -> str:
 
 def write(message: Message) -> tuple[bytes, int]:
     """Return the bytes of a message, and its number of bits."""
-    planes, escape = message.planes, message.escape
-    head = b"\0" if escape is None else bytes([1, escape])
+    planes, escape, base = message
+    head = bytes([(escape is not None) + 2 * (base is not None)])
+    head += bytes(number for number in (base, escape) if number is not None)
     body = b""
     for k, plane in enumerate(planes):
         head += bytes([plane.method])
@@ -375,9 +398,11 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
             int.from_bytes(data[at : at + itemsize], "little")
             for at in range(0, len(data), itemsize)
         ]
-    flag = bits.number(8)
-    if flag > 1:
-        raise Corrupt(f"the flag {flag}")
+    flags = bits.number(8)
+    may_have_base = mode == "small" and dtype in ("float32", "bfloat16")
+    if flags > (3 if may_have_base else 1):
+        raise Corrupt(f"the flags {flags}")
+    flag, base = flags % 2, bits.number(8) if flags > 1 else None
     escape = bits.number(8) if flag else 0
     heads = [
         _read_head(bits, OTHERS if k else ALLOWED[mode], n, k == 0, flag) for k in range(planes)
@@ -396,13 +421,16 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
     elif method == STORED:
         first = list(to_bytes(bits.take(8 * n)))
     else:
-        first = _read_string(bits, method, n, UNITS.get(dtype, 1))
+        unit = UNITS.get(dtype, 1) if base is None else 2
+        first = _read_string(bits, method, n, unit)
     if bits.at < nbits:
         raise Corrupt("bits after the last plane")
     if counts is not None:
         patterns = _without_zeros(first, others, counts, escape, shift)
     else:
         patterns = [join(parts, shift) for parts in zip(*[first, *others], strict=True)]
+    if base is not None:
+        return [with_outer_sign(pattern, shift, base) for pattern in patterns]
     if dtype in SIGNS_LAST:
         return [pattern >> 1 | (pattern & 1) << 7 for pattern in patterns]
     return patterns

@@ -38,9 +38,10 @@ def fields(
         spans.append(walk.span_to(reader, "header", name, value, meaning))
 
     try:
-        has_zeros, escape, planes = message.read_methods(reader, n, layout.itemsize, mode, note)
+        methods = message.read_methods(reader, n, layout, mode, note)
     finally:
         yield from spans
+    layout, has_zeros, escape, planes = methods
     zeros = None
     if has_zeros:
 
@@ -55,7 +56,7 @@ def fields(
             little=True,
         )
         zeros = Zeros(escape, counts)
-    head = Head(zeros, planes)
+    head = Head(layout, zeros, planes)
     for k in range(1, layout.itemsize):
         yield from _other_plane(walk, head, k, n)
     yield from _first_plane(walk, head.planes[0].method, layout, n, values)

@@ -60,6 +60,8 @@ _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
 _SPARE = 32  # bits of a string for each byte that it may exceed its estimated size by
 _LEAST_ROOM = 1 << 12  # bytes of a string beyond its estimated size
 _LOG2_ACCURATE = 12  # computed entropies err by at most a bit for 2^12 symbols
+_LEAST_MOVED = 1 << 14  # elements for which tables of bytes with a bit of the mantissa pay
+_LARGEST_EXPONENT = 127  # that leaves the highest bit 0
 _ROW = 64  # sampled elements of a row, and least number of sampled rows
 
 
@@ -142,9 +144,15 @@ def write(
         "fast" in place of "small".
     Written
     """
-    writer = _Writer(layout.arranged(bits), layout, shape, is_exact=mode != "fast")
+    fast = small = _Writer(layout.arranged(bits), layout, shape, is_exact=mode != "fast")
+    base = None if mode == "fast" else fast.base()
+    if base is not None:
+        layout = layout.with_base(base)
+        small = _Writer(layout.arranged(bits), layout, shape, is_exact=True)
     name, best, nbits = "stored", None, 8 * bits.nbytes
-    for each in ("fast",) if mode == "fast" else ("small", "fast"):
+    for each, writer in (("small", small), ("fast", fast)):
+        if mode == "fast" and each == "small":
+            continue
         written = writer.write(each, nbits)
         if written is not None and written.nbits < nbits:
             name, best, nbits = each, written, written.nbits
@@ -187,7 +195,7 @@ class _Writer:
         self._count_plane()
         zeros = self._plane.zeros
         self._others = OtherPlanes(bits, layout, zeros, shape, is_exact=is_exact)
-        self._head = Head(zeros, (STORED_PLANE, *self._others.planes))
+        self._head = Head(layout, zeros, (STORED_PLANE, *self._others.planes))
         self._stored_head, self._others_nbytes = self._head.to_bytes(), self._others.nbytes
         self._lead = len(self._stored_head) + self._others_nbytes  # unless the plane is constant
         self._is_constant = _is_constant(self._counts)
@@ -228,6 +236,28 @@ class _Writer:
             if sample is not None and zeros.escape:
                 sample = self._plane.sample(self._shape, self._is_exact)
         self._counts, self._sample = counts, sample
+
+    def base(self) -> int | None:
+        """Return the base of exponents for a first plane with a bit of the mantissa.
+
+        The result is None where such a plane is not possible, or does not pay. It pays where the
+        bits of the mantissa have no code of their own: large mantissas are rarer than small ones,
+        which halves of octaves exploit.
+        """
+        others = self._others
+        if not self._layout.may_move_signs or others.coded < _LEAST_MOVED or self._is_constant:
+            return None
+        if others.planes[0].method not in (STORED, PACKED):
+            return None
+        counts, escape = self._counts.copy(), 0
+        if self._plane.zeros is not None:
+            escape = self._plane.zeros.escape
+            counts[escape] = counts[0] = 0
+        least, largest = bytes_range(counts)
+        base = max(largest - _LARGEST_EXPONENT, 0)
+        # Subnormal numbers would underflow.
+        is_possible = not base or (base < least and not counts[0] and not escape)
+        return base if is_possible else None
 
     def write(self, mode: str, limit: int) -> Written | None:
         """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
@@ -321,7 +351,7 @@ class _Writer:
         """Return the bytes of the head, given the method of the first plane."""
         if method == CONSTANT:
             first = Plane(CONSTANT, int(self._counts.argmax()))
-            return Head(self._head.zeros, (first, *self._others.planes)).to_bytes()
+            return self._head._replace(planes=(first, *self._others.planes)).to_bytes()
         at = self._head.method_at
         return self._stored_head[:at] + bytes((method,)) + self._stored_head[at + 1 :]
 

@@ -1,18 +1,19 @@
 """The message: a head, all planes but the first one, and the first plane.
 
-    zeros u8 · escape u8, if zeros is 1
+    flags u8 · base u8, if flag 2 is set · escape u8, if flag 1 is set
     for each plane: method u8 · byte u8, if constant · width u8, if packed
         · row LEB128, if of differences · length LEB128, if coded and not the first
-    numbers of elements that are not zeros, u16 each, if zeros is 1
+    numbers of elements that are not zeros, u16 each, if flag 1 is set
     the other planes · the first plane
 
-If zeros is 1, the elements whose bits are all 0 are left out of all planes but the first; see
-`planes`. A plane is stored as it is, constant, or coded by Huffman words or rANS, after the least
-and the largest byte and a table of 0 and of these bytes. The length of a coded plane is that of
-its string in bytes. The first plane may also be lowered by the scales of rows and columns, which
-then precede it, or coded by the context coder of bytes. Other planes may be packed, in fields of 1
-to 7 bits, or coded by Huffman words of the differences from the bytes a row above; see
-`gcodec.kernels.bits.row_differences`.
+With flag 1, the elements whose bits are all 0 are left out of all planes but the first; see
+`planes`. With flag 2, the first plane contains a bit of the mantissa, and the base is what is
+subtracted from exponents. A plane is stored as it is, constant, or coded by Huffman words or rANS,
+after the least and the largest byte and a table of 0 and of these bytes. The length of a coded
+plane is that of its string in bytes. The first plane may also be lowered by the scales of rows and
+columns, which then precede it, or coded by the context coder of bytes. Other planes may be packed,
+in fields of 1 to 7 bits, or coded by Huffman words of the differences from the bytes a row above;
+see `gcodec.kernels.bits.row_differences`.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ class Plane(NamedTuple):
 
 
 STORED_PLANE = Plane(STORED)
+_ZEROS, _BASE = 1, 2  # flags
 _STREAMING = 1 << 22  # bytes of a result that its planes, as large, would drive from a cache
 
 
@@ -108,11 +110,13 @@ class Head(NamedTuple):
 
     Attributes
     ----------
+    layout : PlaneLayout
     zeros : Zeros or None
         None if no element is left out.
     planes : tuple of Plane
     """
 
+    layout: PlaneLayout
     zeros: Zeros | None
     planes: tuple[Plane, ...]
 
@@ -123,12 +127,17 @@ class Head(NamedTuple):
     @property
     def method_at(self) -> int:
         """Offset of the method of the first plane."""
-        return 1 if self.zeros is None else 2
+        return 1 + (self.layout.base is not None) + (self.zeros is not None)
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the head."""
-        zeros = self.zeros
-        parts = [b"\0" if zeros is None else bytes([1, zeros.escape])]
+        zeros, base = self.zeros, self.layout.base
+        flags = (_ZEROS if zeros is not None else 0) | (_BASE if base is not None else 0)
+        parts = [bytes([flags])]
+        if base is not None:
+            parts.append(bytes([base]))
+        if zeros is not None:
+            parts.append(bytes([zeros.escape]))
         for k, plane in enumerate(self.planes):
             parts.append(bytes([plane.method]))
             if plane.method == CONSTANT:
@@ -147,10 +156,10 @@ class Head(NamedTuple):
 def read_methods(
     reader: Reader,
     n: int,
-    itemsize: int,
+    layout: PlaneLayout,
     mode: str,
     note: Callable[[str, int | None, int, str], None],
-) -> tuple[bool, int, tuple[Plane, ...]]:
+) -> tuple[PlaneLayout, bool, int, tuple[Plane, ...]]:
     """Read a head up to the numbers of elements.
 
     Parameters
@@ -158,13 +167,16 @@ def read_methods(
     reader : Reader
     n : int
         Number of elements.
-    itemsize : int
+    layout : PlaneLayout
+        That of the dtype.
     mode : str
     note : callable
         Receives the name of each field, the plane that it belongs to, its value and its meaning.
 
     Returns
     -------
+    layout : PlaneLayout
+        That of the message.
     has_zeros : bool
     escape : int
     planes : tuple of Plane
@@ -173,16 +185,23 @@ def read_methods(
     ------
     FormatError
     """
-    flag = reader.byte()
-    if flag > 1:
-        raise Corrupt(f"the flag of zeros is {flag}, not 0 or 1", reader.at - 1)
-    note("zeros", None, flag, "left out" if flag else "as other elements")
+    flags, allowed = reader.byte(), _ZEROS
+    if mode == "small" and layout.may_move_signs:
+        allowed |= _BASE
+    if flags & ~allowed:
+        raise Corrupt(f"the flags are {flags}, of which only {allowed} are allowed", reader.at - 1)
+    has_zeros, has_base = bool(flags & _ZEROS), bool(flags & _BASE)
+    meanings = ["zeros left out"] * has_zeros + ["a bit of the mantissa in plane 0"] * has_base
+    note("flags", None, flags, ", ".join(meanings) or "none")
     planes: list[Plane] = []
     escape = 0
-    if flag:
+    if has_base:
+        layout = layout.with_base(reader.byte())
+        note("base", None, layout.base or 0, "subtracted from exponents")
+    if has_zeros:
         escape = reader.byte()
         note("escape", None, escape, "replacement for 0 in elements that are not left out")
-    for k in range(itemsize):
+    for k in range(layout.itemsize):
         method = reader.byte()
         if method not in (OTHER_METHODS if k else FIRST_METHODS[mode]):
             raise Corrupt(f"plane {k} is coded by method {method}", reader.at - 1)
@@ -198,12 +217,12 @@ def read_methods(
             note("width", k, plane.width, "bits of each byte")
         elif k and method != STORED:
             if method == DIFFERENCES:
-                plane = _with_row(plane, reader, n, has_zeros=bool(flag))
+                plane = _with_row(plane, reader, n, has_zeros=has_zeros)
                 note("row", k, plane.row, "elements of a row")
             plane = plane._replace(nbytes=reader.leb128())
             note("bytes", k, plane.nbytes, "bytes")
         planes.append(plane)
-    return bool(flag), escape, tuple(planes)
+    return layout, has_zeros, escape, tuple(planes)
 
 
 def _with_row(plane: Plane, reader: Reader, n: int, *, has_zeros: bool) -> Plane:
@@ -233,7 +252,9 @@ def read_counts(reader: Reader, n: int) -> np.ndarray:
     return counts
 
 
-def read_head(data: np.ndarray, end: int, n: int, itemsize: int, mode: str) -> tuple[Head, int]:
+def read_head(
+    data: np.ndarray, end: int, n: int, layout: PlaneLayout, mode: str
+) -> tuple[Head, int]:
     """Read the head of a message of n > 0 elements; return it and its number of bytes.
 
     Raises
@@ -241,9 +262,9 @@ def read_head(data: np.ndarray, end: int, n: int, itemsize: int, mode: str) -> t
     FormatError
     """
     reader = Reader(data[: end // 8].data)
-    has_zeros, escape, planes = read_methods(reader, n, itemsize, mode, _ignore)
+    layout, has_zeros, escape, planes = read_methods(reader, n, layout, mode, _ignore)
     zeros = Zeros(escape, read_counts(reader, n)) if has_zeros else None
-    return Head(zeros, planes), reader.at
+    return Head(layout, zeros, planes), reader.at
 
 
 def _ignore(name: str, plane: int | None, value: int, meaning: str) -> None:
@@ -255,7 +276,6 @@ class Message(NamedTuple):
 
     Attributes
     ----------
-    layout : PlaneLayout
     n : int
         Number of elements, above 0.
     head : Head
@@ -270,7 +290,6 @@ class Message(NamedTuple):
         host.
     """
 
-    layout: PlaneLayout
     n: int
     head: Head
     spans: tuple[BitSpan, ...]
@@ -282,6 +301,8 @@ class Message(NamedTuple):
     def open(cls, payload: Payload, layout: PlaneLayout, n: int, mode: str) -> Message:
         """Open a message: parse the head and the table of the first plane.
 
+        `layout` is that of the dtype.
+
         Raises
         ------
         FormatError
@@ -289,7 +310,7 @@ class Message(NamedTuple):
         data, nbits = host(payload.data), payload.nbits
         if nbits % 8:
             check_padding(data, nbits)
-        head, at = read_head(data, nbits, n, layout.itemsize, mode)
+        head, at = read_head(data, nbits, n, layout, mode)
         others: list[BitSpan] = []
         count = head.coded(n)
         for k, plane in enumerate(head.planes[1:], 1):
@@ -316,7 +337,7 @@ class Message(NamedTuple):
             if span.nbits != size:
                 error = Truncated if span.nbits < size else Corrupt
                 raise error(f"the first plane has {span.nbits} bits, not {size}")
-        return cls(layout, n, head, (span, *others), first, scales, payload.data)
+        return cls(n, head, (span, *others), first, scales, payload.data)
 
     def read(self, out: np.ndarray) -> None:
         """Decode all elements to (n,) bit patterns.
@@ -328,7 +349,8 @@ class Message(NamedTuple):
         if device_of(self.data) is not None:
             self._read_on_device(out)
             return
-        others, streaming = self._others(), streams(out, _STREAMING)
+        others = self._others()
+        streaming = streams(out, _STREAMING) and not self.head.layout.is_arranged
 
         def take(at: int, symbols: np.ndarray) -> None:
             self._join(at, symbols, others, out[at : at + symbols.size], streaming=streaming)
@@ -348,7 +370,7 @@ class Message(NamedTuple):
 
     def _read_on_device(self, out: np.ndarray) -> None:
         """Decode all elements to an array on the device of the data."""
-        layout, zeros, count = self.layout, self.head.zeros, self.head.coded(self.n)
+        layout, zeros, count = self.head.layout, self.head.zeros, self.head.coded(self.n)
         if self.first is None:
             first = self._plain(0, self.n)
         else:
@@ -365,6 +387,7 @@ class Message(NamedTuple):
                     part = unpack_fields(part.copy(), count, FieldLayout(plane.width))
                 target[:] = part
         layout.join(first, others, count, out, self.scales, 0, zeros)
+        layout.restore(out)
 
     def _placed(self, string: WordString | RansString) -> WordString | RansString:
         """Return a string that is read where the data is."""
@@ -380,7 +403,7 @@ class Message(NamedTuple):
         first = start - start % GROUP
         last = min(-(-stop // GROUP) * GROUP, self.n)
         if start >= stop:
-            return np.empty(0, self.layout.bits_dtype)
+            return np.empty(0, self.head.layout.bits_dtype)
         symbols = np.empty(last - first, np.uint8)
         if self.first is None:
             symbols[:] = self._plain(first, last)
@@ -392,7 +415,7 @@ class Message(NamedTuple):
                     symbols[low - first : high - first] = part[low - at : high - at]
 
             self.first.read_range(first, last, take)
-        out = np.empty(symbols.size, self.layout.bits_dtype)
+        out = np.empty(symbols.size, self.head.layout.bits_dtype)
         self._join(first, symbols, self._others(), out)
         return out[start - first : stop - first]
 
@@ -452,11 +475,12 @@ class Message(NamedTuple):
 
         The bytes of the first plane are as their string contains them.
         """
-        layout, zeros, stop = self.layout, self.head.zeros, at + first.size
+        layout, zeros, stop = self.head.layout, self.head.zeros, at + first.size
         if others is None:
             span, (own, coded) = self.spans[1 % layout.itemsize], part_of(zeros, at, stop)
             rest, stride = span.data[span.first // 8 + coded.start :], self.head.coded(self.n)
             layout.join(first, rest, stride, out, self.scales, at, own, streaming=streaming)
+            layout.restore(out)
             return
         stride = min(LARGE_TILE, first.size)
         room = np.empty((layout.itemsize - 1) * stride, np.uint8)
@@ -473,3 +497,4 @@ class Message(NamedTuple):
                     target[:] = data[coded]
             tile, target = first[begin - at : end - at], out[begin - at : end - at]
             layout.join(tile, room, stride, target, self.scales, begin, own, streaming=streaming)
+            layout.restore(target)
