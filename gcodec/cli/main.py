@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import Any, NoReturn, cast
 
 import click
@@ -25,7 +26,7 @@ _VERBS = (
     *("encode", "decode", "diff", "apply", "verify", "seek"),
     *("codecs", "doctor", "warmup"),
 )
-_AGAIN = 0.01  # seconds until a signal is sent again
+_AGAIN = 0.05  # seconds until a signal is sent again
 
 
 class _Verbs(click.Group):
@@ -184,10 +185,19 @@ def _exit_on_signals() -> None:
         else:
             report(dropped)
             return
-        # A signal within this function would be dropped, too.
-        threading.Timer(_AGAIN, _send, (number,)).start()
+        # A signal within this function would be dropped, too, and starting a thread may take long.
+        ends = threading.Event()
+        threading.Thread(target=_send_after, args=(ends, number)).start()
+        ends.set()
 
     sys.unraisablehook = send_again
+
+
+def _send_after(event: threading.Event, number: int) -> None:
+    """Send a signal to this process soon after an event."""
+    event.wait()
+    time.sleep(_AGAIN)
+    _send(number)
 
 
 def _send(number: int) -> None:

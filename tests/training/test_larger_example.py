@@ -72,7 +72,7 @@ def test_rounds_of_one_worker_are_plain_steps(task: Task) -> None:
     by_steps, by_rounds = scored(larger.train_means), scored(larger.train_rounds)
     assert by_rounds == pytest.approx(by_steps, rel=1e-3)
     torch.manual_seed(0)  # that of the model before its steps
-    assert by_rounds < plain.score(plain.model()) - 0.1
+    assert by_rounds < plain.score(plain.model()) - 0.05  # the text is that of any Python
 
 
 def test_command_reuses_stored_curves(tmp_path: Path) -> None:
