@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -144,15 +145,14 @@ def write(
         "fast" in place of "small".
     Written
     """
-    fast = small = _Writer(layout.arranged(bits), layout, shape, is_exact=mode != "fast")
-    base = None if mode == "fast" else fast.base()
+    writer = _Writer(layout.arranged(bits), layout, shape, is_exact=mode != "fast")
+    modes: tuple[str, ...] = ("fast",) if mode == "fast" else ("small", "fast")
+    base = None if mode == "fast" else writer.base()
     if base is not None:
-        layout = layout.with_base(base)
-        small = _Writer(layout.arranged(bits), layout, shape, is_exact=True)
+        layout, modes = layout.with_base(base), ("small",)  # Huffman words would not be shorter
+        writer = _Writer(layout.arranged(bits), layout, shape, is_exact=True)
     name, best, nbits = "stored", None, 8 * bits.nbytes
-    for each, writer in (("small", small), ("fast", fast)):
-        if mode == "fast" and each == "small":
-            continue
+    for each in modes:
         written = writer.write(each, nbits)
         if written is not None and written.nbits < nbits:
             name, best, nbits = each, written, written.nbits
@@ -199,10 +199,16 @@ class _Writer:
         self._stored_head, self._others_nbytes = self._head.to_bytes(), self._others.nbytes
         self._lead = len(self._stored_head) + self._others_nbytes  # unless the plane is constant
         self._is_constant = _is_constant(self._counts)
-        self._lowering, self._plain_nbits = None, 0  # bits of the plane for an ideal coder
-        if self._sample is not None and not self._is_constant:
-            self._plain_nbits = entropy_nbits(self._counts)
-            self._lowering = self._find_lowering(self._sample)
+
+    @functools.cached_property
+    def _plain_nbits(self) -> int:
+        """Bits of the first plane for an ideal coder, if there is a sample."""
+        return 0 if self._sample is None else entropy_nbits(self._counts)
+
+    @functools.cached_property
+    def _lowering(self) -> Lowering | None:
+        """The lowered first plane; None if there is no sample, or no gain."""
+        return None if self._sample is None else self._find_lowering(self._sample)
 
     def _count_plane(self) -> None:
         """Count the bytes of the first plane, select its zeros, and take a sample of its rows.

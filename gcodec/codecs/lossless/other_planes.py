@@ -96,11 +96,22 @@ class OtherPlanes:
         if self._is_on_device:
             return self._on_device[k]
         plane = np.empty(self.coded, np.uint8)
-        for start in range(0, self._bits.size, LARGE_TILE):
-            tile = self._bits[start : start + LARGE_TILE]
-            own, coded = part_of(self._zeros, start, start + tile.size)
-            plane[coded] = _planes(tile, self._layout, own)[k]
+        self._split({k: plane})
         return plane
+
+    def _split(self, targets: dict[int, np.ndarray]) -> None:
+        """Write the bytes of some planes of a tensor on the host."""
+        bits, layout, zeros = self._bits, self._layout, self._zeros
+
+        def task(start: int, stop: int) -> None:
+            for at in range(start, stop, LARGE_TILE):
+                end = min(at + LARGE_TILE, stop)
+                own, coded = part_of(zeros, at, end)
+                planes = _planes(bits[at:end], layout, own)
+                for k, target in targets.items():
+                    target[coded] = planes[k]
+
+        pool.run(task, bits.size, LARGE_TILE)
 
     @functools.cached_property
     def _widths(self) -> list[int]:
@@ -179,35 +190,30 @@ class OtherPlanes:
         if self._is_on_device:
             self.write_bytes(self._on_device, data)
             return
-        at, stored = 0, dict[int, int]()
+        if self.methods == {STORED}:
+            self._write_stored(data)
+            return
+        at, targets, packed = 0, dict[int, np.ndarray](), dict[int, np.ndarray]()
         for k, (plane, string) in enumerate(zip(self.planes, self.strings, strict=True)):
-            end = at + plane.nbytes_of(self.coded)
+            own = data[at : at + plane.nbytes_of(self.coded)]
             if plane.method == STORED:
-                stored[k] = at
+                targets[k] = own
             elif plane.method == PACKED:
-                pack_to(self._plane(k), FieldLayout(plane.width), data[at:end])
+                targets[k], packed[k] = np.empty(self.coded, np.uint8), own
             elif string is not None:
-                data[at:end] = string
-            at = end
-        if stored:
-            self._write_stored(stored, data)
+                own[:] = string
+            at += own.size
+        self._split(targets)
+        for k, own in packed.items():
+            pack_to(targets[k], FieldLayout(self.planes[k].width), own)
 
-    def _write_stored(self, starts: dict[int, int], data: np.ndarray) -> None:
-        """Write stored planes, given the start of each in an array."""
+    def _write_stored(self, data: np.ndarray) -> None:
+        """Write the planes, all of which are stored."""
         bits, layout, zeros = self._bits, self._layout, self._zeros
-        count = self.coded
 
         def task(start: int, stop: int) -> None:
             own, coded = part_of(zeros, start, stop)
-            if len(starts) == len(self.planes):
-                layout.take_others(bits[start:stop], data[coded.start :], count, own)
-                return
-            for at in range(start, stop, LARGE_TILE):
-                end = min(at + LARGE_TILE, stop)
-                own, coded = part_of(zeros, at, end)
-                planes = _planes(bits[at:end], layout, own)
-                for k, begin in starts.items():
-                    data[begin + coded.start : begin + coded.stop] = planes[k]
+            layout.take_others(bits[start:stop], data[coded.start :], self.coded, own)
 
         pool.run(task, bits.size, LARGE_TILE)
 
