@@ -137,6 +137,7 @@ def lasting_tensors() -> Iterator[tuple[str, np.ndarray]]:
     yield "slow and small", np.cumsum(narrow >> 16, axis=0) & 15
     octave = np.where(vector % 97 == 0, -131, vector % 229 - 100)
     yield "all octaves", np.where(vector % 5 < 2, 0, np.ldexp(1 + vector % 7, octave))
+    yield "below 2", np.ldexp(matrix, octaves[:1000, None] - 26)
     for rows in (1, 2, 3, 31, 32, 33, 75):
         yield f"{rows} of 64", np.ldexp(random_sums(rows, 64), 2 * octaves[:rows, None])
 
@@ -156,6 +157,7 @@ LASTING = {
         "slow": (2000089, 0xD651DC20),
         "slow and small": (751710, 0xEE00987A),
         "all octaves": (1396671, 0x18548ECA),
+        "below 2": (2309376, 0x00C8205F),
         "1 of 64": (1622, 0x1D78855E),
         "2 of 64": (2520, 0x50D67EE0),
         "3 of 64": (3640, 0x6BB460A0),
@@ -171,13 +173,14 @@ LASTING = {
         "narrow": (2746454, 0xEAB6955B),
         "broad": (2874530, 0xC30BE281),
         "wide": (2774410, 0x1E6A7689),
-        "zeros": (2923607, 0x60D7D32F),
+        "zeros": (2926659, 0x8DB8BC16),
         "sparse": (441415, 0x3198028A),
         "subnormal": (2774683, 0xEB11B398),
         "few bits": (2432450, 0xA3271F71),
         "slow": (1364062, 0x915D5418),
         "slow and small": (638890, 0x80CC2442),
         "all octaves": (1326581, 0x5850D86E),
+        "below 2": (2274369, 0xAC4B920D),
         "1 of 64": (1622, 0xBE3117BF),
         "2 of 64": (2520, 0x4DA361FE),
         "3 of 64": (3640, 0x3E9F85BD),
@@ -595,7 +598,7 @@ def test_floats_without_signs_take_seven_bits_of_the_plane_that_contains_the_sig
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
     monkeypatch.setattr(pool, "SEGMENT", 1 << 14)
     rng = np.random.default_rng(17)
-    x = np.abs(rng.standard_normal(300_007)).astype(dtype)
+    x = np.abs(rng.standard_normal(300_007) / 4).astype(dtype)  # below 2
     if has_zeros:
         x[rng.random(x.size) < 0.3] = 0
     for mode in ("fast", "small"):
@@ -750,14 +753,14 @@ def test_damaged_rows_of_differences_are_refused() -> None:
             payload.codec.decode(payload._replace(data=array, nbits=8 * array.size), x.shape)
 
 
-def base_of(frame: bytes) -> int | None:
-    """Return the base of exponents, if the first plane contains a bit of the mantissa."""
-    base: int | None = opened(frame).head.layout.base
-    return base
+def has_mantissa_bit(frame: bytes) -> bool:
+    """Return whether the first plane contains a bit of the mantissa."""
+    result: bool = opened(frame).head.layout.has_mantissa_bit
+    return result
 
 
 def numbers(name: str) -> np.ndarray:
-    """Return 20,000 numbers, for whose mantissas a table pays."""
+    """Return 20,000 numbers, for whose mantissas a table may pay."""
     normal = np.random.default_rng(31).standard_normal((125, 160)) * 0.1
     octaves = np.arange(125) % 5 - 4
     cases = {
@@ -767,8 +770,8 @@ def numbers(name: str) -> np.ndarray:
         "zeros": np.where(normal > 0.1, 0, normal),
         "both zeros": np.where(normal > 0.15, 0, np.where(normal < -0.25, -0.0, normal)),
         "subnormal": np.where(normal > 0.2, 1e-40, normal),
-        "above 2": 40 * normal,
-        "large": 1e30 * normal,
+        "below 2": np.where(normal > 0.35, 1.99, normal),
+        "one is 2": np.where(normal == normal.max(), -2, normal),
         "special": np.where(normal > 0.15, np.resize([np.nan, np.inf, 0, -0.0], 160), normal),
     }
     return cases[name]
@@ -777,21 +780,22 @@ def numbers(name: str) -> np.ndarray:
 @pytest.mark.parametrize("threads", ("1", "3"))
 @pytest.mark.parametrize("dtype", ("bfloat16", "float32"))
 @pytest.mark.parametrize(
-    ("name", "base"),
+    ("name", "is_coded"),
     [
-        *(("normal", 0), ("rows", 0), ("positive", 0), ("zeros", 0), ("both zeros", 0)),
-        *(("subnormal", 0), ("above 2", 4), ("large", 98), ("special", None)),
+        *(("normal", True), ("rows", True), ("positive", True), ("zeros", True)),
+        *(("both zeros", True), ("subnormal", True), ("below 2", True)),
+        *(("one is 2", False), ("special", False)),
     ],
 )
 def test_first_plane_with_a_bit_of_the_mantissa(
-    name: str, base: int | None, dtype: str, threads: str, monkeypatch: pytest.MonkeyPatch
+    name: str, is_coded: bool, dtype: str, threads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
     monkeypatch.setattr(pool, "SEGMENT", 1 << 12)
     x = numbers(name).astype(FLOATS[dtype])
     frame = gcodec.encode(x, "lossless:mode=small")
-    assert base_of(frame) == base
+    assert has_mantissa_bit(frame) == is_coded
     assert gcodec.encode(x, "lossless") == frame
     assert bits(gcodec.decode(frame)) == bits(x)
     flat = x.reshape(-1)
@@ -800,62 +804,67 @@ def test_first_plane_with_a_bit_of_the_mantissa(
     out = np.ones(x.shape, x.dtype)
     gcodec.decode(frame, out=out)
     assert bits(out) == bits(x)
-    assert base_of(gcodec.encode(x, "lossless:mode=fast")) is None
-    monkeypatch.setattr(encoder, "_LEAST_MOVED", x.size + 1)
+    assert not has_mantissa_bit(gcodec.encode(x, "lossless:mode=fast"))
+    monkeypatch.setattr(encoder, "_LEAST_WITH_MANTISSAS", x.size + 1)
     without = gcodec.encode(x, "lossless:mode=small")
-    assert base_of(without) is None
-    assert len(frame) < len(without) or base is None
+    assert not has_mantissa_bit(without)
+    assert len(frame) < len(without) or not is_coded
     if threads == "1":
         read = gcodec.Frame.from_bytes(frame).payload
         arguments = read.nbits, x.size, dtype, x.itemsize, "small"
         assert reference.read(read.tobytes(), *arguments) == flat.view(f"u{x.itemsize}").tolist()
 
 
-def test_no_bit_of_the_mantissa_is_moved_where_that_does_not_pay() -> None:
-    x = numbers("above 2").astype(np.float32)
-    assert base_of(gcodec.encode(x, "lossless:mode=small")) == 4
-    rare = x.copy()
-    for small in (1e-40, -0.0, 0.0, 2.0**-123, 2.0**-122):
-        rare[7, 3] = small  # the base would turn all of these but the last into other numbers
-        frame = gcodec.encode(rare, "lossless:mode=small")
-        assert base_of(frame) == (4 if small == 2.0**-122 else None), small
-        assert bits(gcodec.decode(frame)) == bits(rare)
-    for others in (x.astype(np.float16), x.astype(np.float64), x[:90]):
-        assert base_of(gcodec.encode(others, "lossless:mode=small")) is None
+def test_mantissas_stay_where_coding_them_does_not_pay() -> None:
+    x = numbers("normal")
+    for others in (x.astype(np.float16), x.astype(np.float64), x[:90].astype(np.float32)):
+        assert not has_mantissa_bit(gcodec.encode(others, "lossless:mode=small"))
     similar = (similar_rows((150, 120)) * 0.01).astype(np.float32)
     frame = gcodec.encode(similar, "lossless:mode=small")
     assert opened(frame).head.planes[1].method == message.DIFFERENCES
-    assert base_of(frame) is None
+    assert not has_mantissa_bit(frame)
+
+
+@pytest.mark.parametrize("mode", ("small", "auto"))
+@pytest.mark.parametrize("rows", (700, 4100))
+def test_large_matrices_with_coded_mantissas(rows: int, mode: str) -> None:
+    """Scales of large matrices are those of samples."""
+    rng = np.random.default_rng(rows)
+    x = 0.01 * rng.standard_normal((rows, 300)) * np.exp2(rng.integers(-5, 0, (rows, 1)))
+    for dtype in ("bfloat16", "float32"):
+        frame = gcodec.encode(x.astype(FLOATS[dtype]), f"lossless:mode={mode}")
+        assert has_mantissa_bit(frame)
+        assert bits(gcodec.decode(frame)) == bits(x.astype(FLOATS[dtype]))
 
 
 @pytest.mark.parametrize("has_zeros", (False, True))
 @pytest.mark.parametrize("dtype", ("bfloat16", "float32"))
-def test_patterns_with_inner_signs_of_other_encoders(dtype: str, has_zeros: bool) -> None:
-    """A reader accepts any bytes and bases, also those that several numbers would have."""
+def test_mantissas_of_other_encoders(dtype: str, has_zeros: bool) -> None:
+    """A reader accepts any bytes, and ignores the highest bit of the second plane."""
     kind = FLOATS[dtype]
-    shift = reference.FLOATS[dtype][1]
+    shift = reference.FLOATS[dtype][1] - 1
     patterns = random_patterns(np.dtype(f"u{kind.itemsize}"), 5000)
-    patterns[::3] &= patterns.dtype.type(~(255 << shift) & (1 << 8 * kind.itemsize) - 1)
+    patterns &= patterns.dtype.type(~(1 << shift + 8) % 256**kind.itemsize)
+    patterns[::3] &= patterns.dtype.type(~(255 << shift) % 256**kind.itemsize)
     patterns[::5] = 0
-    split = [reference.split(int(p), kind.itemsize, shift) for p in patterns]
-    first, *others = ([*plane] for plane in zip(*split, strict=True))
+    split = [reference.split(int(p), kind.itemsize, shift, 1) for p in patterns]
+    first, second, *others = ([*plane] for plane in zip(*split, strict=True))
+    others = [[byte ^ 128 * (k % 7 < 2) for k, byte in enumerate(second)], *others]
     escape = 200 if has_zeros else None
     if has_zeros:
+        patterns[np.array(first) == 200] = 0
         coded = [k for k, pattern in enumerate(patterns) if pattern]
-        first = [0 if not p else value or 200 for p, value in zip(patterns, first, strict=True)]
+        first = [value or 200 if p else 0 for p, value in zip(patterns, first, strict=True)]
         others = [[plane[k] for k in coded] for plane in others]
     scales = reference.Scales(1000, 0, [41, 37, 45, 40, 70], [])
-    for base in (0, 1, 127, 255):
-        planes = [reference.tabled_plane(message.LOWERED_RANS, first, 2, scales)]
-        planes += [reference.Plane(message.STORED, plane) for plane in others]
-        data, nbits = reference.write(reference.Message(planes, escape, base))
-        expected = reference.read(data, nbits, 5000, dtype, kind.itemsize, "small")
-        codec = gcodec.parse("lossless:mode=small")._with_dtype(dtype)
-        payload = gcodec.Payload(codec, {}, np.frombuffer(data, np.uint8), nbits, None)
-        frame = gcodec.Frame(codec, dtype, (5000,), payload, None)
-        decoded = frame.decode().view(patterns.dtype)
-        assert decoded.tolist() == expected
-        assert len({*expected} - {*patterns.tolist()}) > 1000
+    planes = [reference.tabled_plane(message.LOWERED_RANS, first, 2, scales)]
+    planes += [reference.Plane(message.STORED, plane) for plane in others]
+    data, nbits = reference.write(reference.Message(planes, escape, True))
+    assert reference.read(data, nbits, 5000, dtype, kind.itemsize, "small") == patterns.tolist()
+    codec = gcodec.parse("lossless:mode=small")._with_dtype(dtype)
+    payload = gcodec.Payload(codec, {}, np.frombuffer(data, np.uint8), nbits, None)
+    decoded = gcodec.Frame(codec, dtype, (5000,), payload, None).decode()
+    assert decoded.view(patterns.dtype).tolist() == patterns.tolist()
 
 
 def test_flags_that_a_message_may_not_have_are_refused() -> None:

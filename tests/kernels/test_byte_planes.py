@@ -11,8 +11,10 @@ from gcodec.entropy.huffman import code_lengths
 from gcodec.entropy.rans import entropy_nbits, log2_table
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.byte_planes import (
-    FLOAT_SHIFTS,
+    ALL_FORMS,
+    FLOAT_FORMS,
     FORMS,
+    MANTISSA_SHIFTS,
     coded_counts,
     count_others,
     take_others,
@@ -40,12 +42,19 @@ ESCAPE = 64
 NONE = np.empty(0, np.uint8)
 
 
+def skipped(itemsize: int, shift: int) -> int:
+    """Return the number of bits above the first plane that no plane contains."""
+    return int((itemsize, shift) in MANTISSA_SHIFTS.items())
+
+
 def random_bits(itemsize: int, shift: int, n: int) -> np.ndarray:
     rng = np.random.default_rng(n)
     bits = rng.integers(0, 256, n * itemsize, np.uint8).view(f"u{itemsize}")
     bits[rng.random(n) < 0.2] = 0
     small = rng.random(n) < 0.2
     bits[small] &= bits.dtype.type((1 << shift) - 1)
+    if skipped(itemsize, shift):
+        bits &= bits.dtype.type(~(1 << shift + 8) % 256**itemsize)
     return bits
 
 
@@ -57,13 +66,13 @@ def first_of(bits: np.ndarray, shift: int, escape: int = 0) -> np.ndarray:
 
 def others_of(bits: np.ndarray, shift: int) -> np.ndarray:
     """Return the other planes, one after the other, by integers of Python."""
-    planes = bits.itemsize - 1
-    rests = [(b >> shift + 8 << shift) | (b & (1 << shift) - 1) for b in bits.tolist()]
+    planes, above = bits.itemsize - 1, shift + 8 + skipped(bits.itemsize, shift)
+    rests = [(b >> above << shift) | (b & (1 << shift) - 1) for b in bits.tolist()]
     data = [b >> 8 * k & 255 for k in range(planes - 1, -1, -1) for b in rests]
     return np.array(data, np.uint8)
 
 
-@pytest.mark.parametrize(("itemsize", "shift"), FORMS)
+@pytest.mark.parametrize(("itemsize", "shift"), ALL_FORMS)
 def test_planes_equal_the_oracle_and_are_joined(itemsize: int, shift: int) -> None:
     for n in SIZES:
         bits = random_bits(itemsize, shift, n)
@@ -92,7 +101,7 @@ def lowered(plane: np.ndarray, scales: ScaleArrays, unit: int) -> np.ndarray:
     return np.where(plane > 0, moved, 0).astype(np.uint8)
 
 
-@pytest.mark.parametrize(("itemsize", "shift"), FORMS)
+@pytest.mark.parametrize(("itemsize", "shift"), ALL_FORMS)
 @pytest.mark.parametrize("escape", (0, 9))
 def test_runs_are_parts_of_the_plane(itemsize: int, shift: int, escape: int) -> None:
     rng = np.random.default_rng(3)
@@ -130,7 +139,7 @@ def test_runs_are_parts_of_the_plane(itemsize: int, shift: int, escape: int) -> 
             assert np.array_equal(counts, np.bincount(out, minlength=256))
 
 
-@pytest.mark.parametrize(("itemsize", "shift"), FORMS)
+@pytest.mark.parametrize(("itemsize", "shift"), ALL_FORMS)
 @pytest.mark.parametrize("n", (1, 31, 4096, 5000, 3 * 4096 + 5))
 def test_other_planes_are_counted(itemsize: int, shift: int, n: int) -> None:
     bits = random_bits(itemsize, shift, n)
@@ -143,7 +152,7 @@ def test_other_planes_are_counted(itemsize: int, shift: int, n: int) -> None:
         assert np.array_equal(counts, np.reshape(expected, (itemsize - 1, 256)))
 
 
-@pytest.mark.parametrize(("itemsize", "shift"), FLOAT_SHIFTS.items())
+@pytest.mark.parametrize(("itemsize", "shift"), FLOAT_FORMS)
 @pytest.mark.parametrize("width", (1, 7, 64, 300, 4096, 9000))
 def test_sums_of_planes(itemsize: int, shift: int, width: int) -> None:
     bits = random_bits(itemsize, shift, 20000)
@@ -157,7 +166,7 @@ def test_sums_of_planes(itemsize: int, shift: int, width: int) -> None:
         row, column = row[is_summed], column[is_summed]
         plane = first_of(own, shift, 0)[is_summed].astype(int)
         for has_columns in (False, True):
-            rows, columns, *ends = plane_sums(own, width, period, has_columns=has_columns)
+            rows, columns, *ends = plane_sums(own, shift, width, period, has_columns=has_columns)
             for sums, line in ((rows, row), (columns, column)):
                 if sums is rows or has_columns:
                     assert np.array_equal(sums[0], np.bincount(line, plane, sums[0].size))
@@ -221,7 +230,7 @@ def coded_numbers(bits: np.ndarray) -> np.ndarray:
     return np.array([np.count_nonzero(group) for group in groups], np.uint16)
 
 
-@pytest.mark.parametrize(("itemsize", "shift"), FLOAT_SHIFTS.items())
+@pytest.mark.parametrize(("itemsize", "shift"), FLOAT_FORMS)
 @pytest.mark.parametrize("share", (0, 0.01, 0.5, 0.99, 1))
 def test_zeros_are_left_out_of_the_other_planes(itemsize: int, shift: int, share: float) -> None:
     rng = np.random.default_rng(4)
@@ -231,7 +240,7 @@ def test_zeros_are_left_out_of_the_other_planes(itemsize: int, shift: int, share
         bits[rng.random(n) >= share] = 0
         if n == 20000:  # groups without zeros, and without other elements
             bits[RUN : 2 * RUN], bits[2 * RUN : 3 * RUN] = bits[RUN : 2 * RUN] | 1, 0
-        numbers, hidden = coded_counts(bits)
+        numbers, hidden = coded_counts(bits, shift)
         assert np.array_equal(numbers, coded_numbers(bits))
         assert hidden == np.count_nonzero((first_of(bits, shift) == 0) & (bits != 0))
         count = np.count_nonzero(bits)
@@ -333,11 +342,11 @@ def test_the_range_of_lowered_rows_is_known_before_they_are_lowered(unit: int) -
     plane[:width] = 0
     bits = (plane[: 39 * width + 5] << 7).astype(np.uint16)
     scales = rng.integers(0, 120 // unit, count).astype(np.uint8)
-    sums = plane_sums(bits, width)
+    sums = plane_sums(bits, 7, width)
     form, lowered = PlaneForm(7, unit, 0, (scales, NONE, width)), np.empty(bits.size, np.uint8)
     take_runs(bits, form, 0, 1 << 40, 0, lowered)
     expected = int(lowered[lowered > 0].min()), int(lowered.max())
     assert lowered_range(sums, scales, unit) == expected
-    assert lowered_range(plane_sums(np.zeros_like(bits), width), scales, unit) is None
-    wrapping = plane_sums(np.where(bits > 0, bits.dtype.type(1 << 7), bits), width)
+    assert lowered_range(plane_sums(np.zeros_like(bits), 7, width), scales, unit) is None
+    wrapping = plane_sums(np.where(bits > 0, bits.dtype.type(1 << 7), bits), 7, width)
     assert lowered_range(wrapping, np.full(count, 63, np.uint8), unit) is None

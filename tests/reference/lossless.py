@@ -53,53 +53,40 @@ class Plane(NamedTuple):
 class Message(NamedTuple):
     """The planes of a tensor; if zeros are left out, all but the first lack them.
 
-    With a base, they are those of patterns with inner signs; see `with_inner_sign`.
+    The first plane may contain a bit of the mantissa.
     """
 
     planes: list[Plane]
     escape: int | None = None
-    base: int | None = None
+    has_bit: bool = False
 
 
 # --- planes -------------------------------------------------------------------------------------
 
 
-def split(pattern: int, itemsize: int, shift: int) -> list[int]:
-    """Return the bytes of a bit pattern, the one from bit `shift` on first."""
-    rest = (pattern >> shift + 8) << shift | pattern & (1 << shift) - 1
+def split(pattern: int, itemsize: int, shift: int, skipped: int = 0) -> list[int]:
+    """Return the bytes of a bit pattern, the one from bit `shift` on first.
+
+    No byte contains the `skipped` bits above that one.
+    """
+    rest = (pattern >> shift + 8 + skipped) << shift | pattern & (1 << shift) - 1
     others = [rest >> 8 * k & 255 for k in reversed(range(itemsize - 1))]
     return [pattern >> shift & 255, *others]
 
 
-def join(parts: Sequence[int], shift: int) -> int:
+def join(parts: Sequence[int], shift: int, skipped: int = 0) -> int:
     """Return the bit pattern of bytes; see `split`."""
     rest = 0
     for part in parts[1:]:
         rest = rest << 8 | part
-    return (rest >> shift) << shift + 8 | parts[0] << shift | rest & (1 << shift) - 1
+    rest %= 256 ** (len(parts) - 1) >> skipped
+    upper = (rest >> shift) << shift + 8 + skipped
+    return upper | parts[0] << shift | rest & (1 << shift) - 1
 
 
 def shape_of(dtype: str, itemsize: int) -> tuple[int, int]:
     """Return the number of planes and the lowest bit of the first one."""
     return FLOATS.get(dtype, (itemsize, 8 * itemsize - 8))
-
-
-def with_inner_sign(pattern: int, mantissa: int, base: int) -> int:
-    """Return exponent − base, the first bit of the mantissa, the sign, and the other bits."""
-    (sign, exponent), rest = divmod(pattern >> mantissa, 256), pattern % 2**mantissa
-    if exponent or rest:
-        exponent = (exponent - base) % 256
-    first, others = divmod(rest, 2 ** (mantissa - 1))
-    return ((2 * exponent + first) * 2 + sign) * 2 ** (mantissa - 1) + others
-
-
-def with_outer_sign(pattern: int, mantissa: int, base: int) -> int:
-    """Return the bit pattern of a float; see `with_inner_sign`."""
-    upper, others = divmod(pattern, 2 ** (mantissa - 1))
-    exponent, first, sign = upper // 4, upper // 2 % 2, upper % 2
-    if exponent or first or others:
-        exponent = (exponent + base) % 256
-    return ((256 * sign + exponent) * 2 + first) * 2 ** (mantissa - 1) + others
 
 
 def lowered(value: int, octaves: int) -> int:
@@ -215,9 +202,9 @@ def models_text(models: Sequence[Sequence[int]]) -> str:
 
 def write(message: Message) -> tuple[bytes, int]:
     """Return the bytes of a message, and its number of bits."""
-    planes, escape, base = message
-    head = bytes([(escape is not None) + 2 * (base is not None)])
-    head += bytes(number for number in (base, escape) if number is not None)
+    planes, escape, has_bit = message
+    head = bytes([(escape is not None) + 2 * has_bit])
+    head += b"" if escape is None else bytes([escape])
     body = b""
     for k, plane in enumerate(planes):
         head += bytes([plane.method])
@@ -361,7 +348,11 @@ def _read_other(bits: Bits, head: _Head, coded: int) -> list[int]:
 
 
 def _without_zeros(
-    first: list[int], others: list[list[int]], counts: list[int], escape: int, shift: int
+    first: list[int],
+    others: list[list[int]],
+    counts: list[int],
+    escape: int,
+    layout: tuple[int, int],
 ) -> list[int]:
     """Return the bit patterns of a message that leaves zeros out of the other planes."""
     if [
@@ -374,7 +365,7 @@ def _without_zeros(
             patterns.append(0)
             continue
         rest = [plane[at] for plane in others]
-        patterns.append(join([0 if value == escape else value, *rest], shift))
+        patterns.append(join([0 if value == escape else value, *rest], *layout))
         at += 1
     return patterns
 
@@ -399,10 +390,11 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
             for at in range(0, len(data), itemsize)
         ]
     flags = bits.number(8)
-    may_have_base = mode == "small" and dtype in ("float32", "bfloat16")
-    if flags > (3 if may_have_base else 1):
+    may_have_bit = mode == "small" and dtype in ("float32", "bfloat16")
+    if flags > (3 if may_have_bit else 1):
         raise Corrupt(f"the flags {flags}")
-    flag, base = flags % 2, bits.number(8) if flags > 1 else None
+    skipped, flag = divmod(flags, 2)
+    shift -= skipped
     escape = bits.number(8) if flag else 0
     heads = [
         _read_head(bits, OTHERS if k else ALLOWED[mode], n, k == 0, flag) for k in range(planes)
@@ -421,16 +413,14 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
     elif method == STORED:
         first = list(to_bytes(bits.take(8 * n)))
     else:
-        unit = UNITS.get(dtype, 1) if base is None else 2
+        unit = 2 if skipped else UNITS.get(dtype, 1)
         first = _read_string(bits, method, n, unit)
     if bits.at < nbits:
         raise Corrupt("bits after the last plane")
     if counts is not None:
-        patterns = _without_zeros(first, others, counts, escape, shift)
+        patterns = _without_zeros(first, others, counts, escape, (shift, skipped))
     else:
-        patterns = [join(parts, shift) for parts in zip(*[first, *others], strict=True)]
-    if base is not None:
-        return [with_outer_sign(pattern, shift, base) for pattern in patterns]
+        patterns = [join(parts, shift, skipped) for parts in zip(*[first, *others], strict=True)]
     if dtype in SIGNS_LAST:
         return [pattern >> 1 | (pattern & 1) << 7 for pattern in patterns]
     return patterns

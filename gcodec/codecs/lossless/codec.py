@@ -200,6 +200,7 @@ class Lossless(Codec):
             out.view(np.uint8)[:] = payload.data
         else:
             Message.open(payload, self._layout, n, self.mode).read(out)
+            self._layout.restore(out)
         if self._dtype == "bool":
             check_booleans(out)
 
@@ -225,6 +226,7 @@ class Lossless(Codec):
             values = self._decode_as(self._dtype, payload, n)[start:stop].copy()
             return values
         part = Message.open(payload, self._layout, n, self.mode).read_range(start, stop)
+        self._layout.restore(part)
         if self._dtype == "bool":
             check_booleans(part)
         return part.view(NUMPY_DTYPES[self._dtype])

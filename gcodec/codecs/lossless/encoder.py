@@ -61,8 +61,8 @@ _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
 _SPARE = 32  # bits of a string for each byte that it may exceed its estimated size by
 _LEAST_ROOM = 1 << 12  # bytes of a string beyond its estimated size
 _LOG2_ACCURATE = 12  # computed entropies err by at most a bit for 2^12 symbols
-_LEAST_MOVED = 1 << 14  # elements for which tables of bytes with a bit of the mantissa pay
-_LARGEST_EXPONENT = 127  # that leaves the highest bit 0
+_LEAST_WITH_MANTISSAS = 1 << 14  # elements for which tables of bytes with a mantissa's bit pay
+_LARGEST_EXPONENT = 127  # whose highest bit is 0
 _ROW = 64  # sampled elements of a row, and least number of sampled rows
 
 
@@ -84,9 +84,9 @@ class _Coded(NamedTuple):
     zeros: int
 
     @classmethod
-    def of(cls, bits: np.ndarray) -> _Coded:
-        """Count the elements."""
-        groups, hidden = byte_planes.coded_counts(bits)
+    def of(cls, bits: np.ndarray, shift: int) -> _Coded:
+        """Count the elements; `shift` is the lowest bit of the first plane."""
+        groups, hidden = byte_planes.coded_counts(bits, shift)
         zeros = bits.size - int(np.add.reduce(groups, dtype=np.int64))
         return cls(groups, hidden, zeros)
 
@@ -147,10 +147,9 @@ def write(
     """
     writer = _Writer(layout.arranged(bits), layout, shape, is_exact=mode != "fast")
     modes: tuple[str, ...] = ("fast",) if mode == "fast" else ("small", "fast")
-    base = None if mode == "fast" else writer.base()
-    if base is not None:
-        layout, modes = layout.with_base(base), ("small",)  # Huffman words would not be shorter
-        writer = _Writer(layout.arranged(bits), layout, shape, is_exact=True)
+    if mode != "fast" and writer.may_code_mantissas():
+        modes = ("small",)  # Huffman words without the mantissas would not be shorter
+        writer = _Writer(bits, layout.with_mantissa_bit(), shape, is_exact=True)
     name, best, nbits = "stored", None, 8 * bits.nbytes
     for each in modes:
         written = writer.write(each, nbits)
@@ -223,7 +222,11 @@ class _Writer:
         if layout.is_float and n >= _LEAST_LOWERED:
             sample = plane.sample(self._shape, self._is_exact)
             if may_estimate:
-                coded = _Coded.of(self._bits) if may_omit_zeros and sample.counts[0] else None
+                coded = (
+                    _Coded.of(self._bits, layout.shift)
+                    if may_omit_zeros and sample.counts[0]
+                    else None
+                )
                 zero_count = coded.zeros if coded else None
                 counts = estimated(sample.counts, n, layout.unit, zero_count)
                 if coded and coded.hidden:  # only exact counts tell which byte may be an escape
@@ -236,34 +239,29 @@ class _Writer:
         if counts is None or (may_estimate and not self._is_estimated):
             counts = plane.counts(True)
         if may_omit_zeros and (coded is not None or (not self._is_estimated and counts[0])):
-            zeros = _zeros_of(coded or _Coded.of(self._bits), counts, layout.itemsize - 1)
+            zeros = _zeros_of(
+                coded or _Coded.of(self._bits, layout.shift), counts, layout.itemsize - 1
+            )
         if zeros is not None:
             self._plane = plane._replace(zeros=zeros)
             if sample is not None and zeros.escape:
                 sample = self._plane.sample(self._shape, self._is_exact)
         self._counts, self._sample = counts, sample
 
-    def base(self) -> int | None:
-        """Return the base of exponents for a first plane with a bit of the mantissa.
+    def may_code_mantissas(self) -> bool:
+        """Return whether a bit of the mantissa can be coded with the exponent, and that may pay.
 
-        The result is None where such a plane is not possible, or does not pay. It pays where the
-        bits of the mantissa have no code of their own: large mantissas are rarer than small ones,
-        which halves of octaves exploit.
+        Large mantissas are rarer than small ones, and halves of octaves fit the scales of rows
+        better than whole ones. Neither pays where mantissas have a code of their own.
         """
         others = self._others
-        if not self._layout.may_move_signs or others.coded < _LEAST_MOVED or self._is_constant:
-            return None
-        if others.planes[0].method not in (STORED, PACKED):
-            return None
-        counts, escape = self._counts.copy(), 0
-        if self._plane.zeros is not None:
-            escape = self._plane.zeros.escape
-            counts[escape] = counts[0] = 0
-        least, largest = bytes_range(counts)
-        base = max(largest - _LARGEST_EXPONENT, 0)
-        # Subnormal numbers would underflow.
-        is_possible = not base or (base < least and not counts[0] and not escape)
-        return base if is_possible else None
+        if not self._layout.may_have_mantissa_bit or others.coded < _LEAST_WITH_MANTISSAS:
+            return False
+        if self._is_constant or others.planes[0].method not in (STORED, PACKED):
+            return False
+        exponents = self._counts[1:].nonzero()[0] + 1
+        escape = self._plane.zeros.escape if self._plane.zeros is not None else 0
+        return bool((exponents[exponents != escape] <= _LARGEST_EXPONENT).all())
 
     def write(self, mode: str, limit: int) -> Written | None:
         """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
@@ -318,7 +316,7 @@ class _Writer:
             return self._lowered_by(self._scales_of(layout))
         # This many rows determine the scales of columns. If they are lowered by these scales, they
         # are a sample of the lowered plane.
-        sums = plane_sums(self._bits, layout.width)
+        sums = plane_sums(self._bits, self._layout.shift, layout.width)
         own = rounded_scales(sums.rows, layout.quantum, ONE, unit, lowering.rows)
         occurring = None if layout.group else lowered_range(sums, own, unit)
         all_counts = estimated(lowering.counts, n, unit, self._plane.zero_count, occurring)
@@ -330,12 +328,12 @@ class _Writer:
 
         Scales in octaves need no more.
         """
-        bits, width = self._bits, layout.width
-        rows, columns, *_ = plane_sums(bits[(width - _ROW) // 2 :], _ROW, width)
+        bits, shift, width = self._bits, self._layout.shift, layout.width
+        rows, columns, *_ = plane_sums(bits[(width - _ROW) // 2 :], shift, _ROW, width)
         if layout.group:
             count = bits.size // width
             stride = count // min(max(2 * SAMPLE // width, 2 * _ROW), count)
-            columns = plane_sums(bits, width, stride * width, has_columns=True).columns
+            columns = plane_sums(bits, shift, width, stride * width, has_columns=True).columns
         return scales_of_sums(layout, rows, columns, self._layout.unit)
 
     def _lowered_by(self, scales: Scales) -> Lowering:

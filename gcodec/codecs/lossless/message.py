@@ -1,19 +1,18 @@
 """The message: a head, all planes but the first one, and the first plane.
 
-    flags u8 · base u8, if flag 2 is set · escape u8, if flag 1 is set
+    flags u8 · escape u8, if flag 1 is set
     for each plane: method u8 · byte u8, if constant · width u8, if packed
         · row LEB128, if of differences · length LEB128, if coded and not the first
     numbers of elements that are not zeros, u16 each, if flag 1 is set
     the other planes · the first plane
 
 With flag 1, the elements whose bits are all 0 are left out of all planes but the first; see
-`planes`. With flag 2, the first plane contains a bit of the mantissa, and the base is what is
-subtracted from exponents. A plane is stored as it is, constant, or coded by Huffman words or rANS,
-after the least and the largest byte and a table of 0 and of these bytes. The length of a coded
-plane is that of its string in bytes. The first plane may also be lowered by the scales of rows and
-columns, which then precede it, or coded by the context coder of bytes. Other planes may be packed,
-in fields of 1 to 7 bits, or coded by Huffman words of the differences from the bytes a row above;
-see `gcodec.kernels.bits.row_differences`.
+`planes`. With flag 2, the first plane contains a bit of the mantissa. A plane is stored as it is,
+constant, or coded by Huffman words or rANS, after the least and the largest byte and a table of 0
+and of these bytes. The length of a coded plane is that of its string in bytes. The first plane may
+also be lowered by the scales of rows and columns, which then precede it, or coded by the context
+coder of bytes. Other planes may be packed, in fields of 1 to 7 bits, or coded by Huffman words of
+the differences from the bytes a row above; see `gcodec.kernels.bits.row_differences`.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class Plane(NamedTuple):
 
 
 STORED_PLANE = Plane(STORED)
-_ZEROS, _BASE = 1, 2  # flags
+_ZEROS, _MANTISSAS = 1, 2  # flags
 _STREAMING = 1 << 22  # bytes of a result that its planes, as large, would drive from a cache
 
 
@@ -127,17 +126,12 @@ class Head(NamedTuple):
     @property
     def method_at(self) -> int:
         """Offset of the method of the first plane."""
-        return 1 + (self.layout.base is not None) + (self.zeros is not None)
+        return 1 if self.zeros is None else 2
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the head."""
-        zeros, base = self.zeros, self.layout.base
-        flags = (_ZEROS if zeros is not None else 0) | (_BASE if base is not None else 0)
-        parts = [bytes([flags])]
-        if base is not None:
-            parts.append(bytes([base]))
-        if zeros is not None:
-            parts.append(bytes([zeros.escape]))
+        zeros, flags = self.zeros, _MANTISSAS if self.layout.has_mantissa_bit else 0
+        parts = [bytes([flags]) if zeros is None else bytes([flags | _ZEROS, zeros.escape])]
         for k, plane in enumerate(self.planes):
             parts.append(bytes([plane.method]))
             if plane.method == CONSTANT:
@@ -186,18 +180,17 @@ def read_methods(
     FormatError
     """
     flags, allowed = reader.byte(), _ZEROS
-    if mode == "small" and layout.may_move_signs:
-        allowed |= _BASE
+    if mode == "small" and layout.may_have_mantissa_bit:
+        allowed |= _MANTISSAS
     if flags & ~allowed:
         raise Corrupt(f"the flags are {flags}, of which only {allowed} are allowed", reader.at - 1)
-    has_zeros, has_base = bool(flags & _ZEROS), bool(flags & _BASE)
-    meanings = ["zeros left out"] * has_zeros + ["a bit of the mantissa in plane 0"] * has_base
+    has_zeros, has_bit = bool(flags & _ZEROS), bool(flags & _MANTISSAS)
+    meanings = ["zeros left out"] * has_zeros + ["a bit of the mantissa in plane 0"] * has_bit
     note("flags", None, flags, ", ".join(meanings) or "none")
     planes: list[Plane] = []
     escape = 0
-    if has_base:
-        layout = layout.with_base(reader.byte())
-        note("base", None, layout.base or 0, "subtracted from exponents")
+    if has_bit:
+        layout = layout.with_mantissa_bit()
     if has_zeros:
         escape = reader.byte()
         note("escape", None, escape, "replacement for 0 in elements that are not left out")
@@ -349,8 +342,7 @@ class Message(NamedTuple):
         if device_of(self.data) is not None:
             self._read_on_device(out)
             return
-        others = self._others()
-        streaming = streams(out, _STREAMING) and not self.head.layout.is_arranged
+        others, streaming = self._others(), streams(out, _STREAMING)
 
         def take(at: int, symbols: np.ndarray) -> None:
             self._join(at, symbols, others, out[at : at + symbols.size], streaming=streaming)
@@ -387,7 +379,6 @@ class Message(NamedTuple):
                     part = unpack_fields(part.copy(), count, FieldLayout(plane.width))
                 target[:] = part
         layout.join(first, others, count, out, self.scales, 0, zeros)
-        layout.restore(out)
 
     def _placed(self, string: WordString | RansString) -> WordString | RansString:
         """Return a string that is read where the data is."""
@@ -480,7 +471,6 @@ class Message(NamedTuple):
             span, (own, coded) = self.spans[1 % layout.itemsize], part_of(zeros, at, stop)
             rest, stride = span.data[span.first // 8 + coded.start :], self.head.coded(self.n)
             layout.join(first, rest, stride, out, self.scales, at, own, streaming=streaming)
-            layout.restore(out)
             return
         stride = min(LARGE_TILE, first.size)
         room = np.empty((layout.itemsize - 1) * stride, np.uint8)
@@ -497,4 +487,3 @@ class Message(NamedTuple):
                     target[:] = data[coded]
             tile, target = first[begin - at : end - at], out[begin - at : end - at]
             layout.join(tile, room, stride, target, self.scales, begin, own, streaming=streaming)
-            layout.restore(target)

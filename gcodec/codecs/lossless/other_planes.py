@@ -96,11 +96,14 @@ class OtherPlanes:
         if self._is_on_device:
             return self._on_device[k]
         plane = np.empty(self.coded, np.uint8)
-        self._split({k: plane})
+        self._split({k: (plane, 8)})
         return plane
 
-    def _split(self, targets: dict[int, np.ndarray]) -> None:
-        """Write the bytes of some planes of a tensor on the host."""
+    def _split(self, targets: dict[int, tuple[np.ndarray, int]]) -> None:
+        """Write some planes of a tensor on the host to arrays, given the bits of their fields.
+
+        These are 8 if zeros are left out.
+        """
         bits, layout, zeros = self._bits, self._layout, self._zeros
 
         def task(start: int, stop: int) -> None:
@@ -108,8 +111,12 @@ class OtherPlanes:
                 end = min(at + LARGE_TILE, stop)
                 own, coded = part_of(zeros, at, end)
                 planes = _planes(bits[at:end], layout, own)
-                for k, target in targets.items():
-                    target[coded] = planes[k]
+                for k, (target, width) in targets.items():
+                    if width == 8:
+                        target[coded] = planes[k]
+                    else:  # a tile begins with a byte
+                        part = target[at * width // 8 : -(-end * width // 8)]
+                        pack_to(planes[k], FieldLayout(width), part)
 
         pool.run(task, bits.size, LARGE_TILE)
 
@@ -193,19 +200,20 @@ class OtherPlanes:
         if self.methods == {STORED}:
             self._write_stored(data)
             return
-        at, targets, packed = 0, dict[int, np.ndarray](), dict[int, np.ndarray]()
+        at, targets = 0, dict[int, tuple[np.ndarray, int]]()
         for k, (plane, string) in enumerate(zip(self.planes, self.strings, strict=True)):
             own = data[at : at + plane.nbytes_of(self.coded)]
             if plane.method == STORED:
-                targets[k] = own
+                targets[k] = own, 8
+            elif plane.method == PACKED and self._zeros is None:
+                targets[k] = own, plane.width
             elif plane.method == PACKED:
-                targets[k], packed[k] = np.empty(self.coded, np.uint8), own
+                pack_to(self._plane(k), FieldLayout(plane.width), own)
             elif string is not None:
                 own[:] = string
             at += own.size
-        self._split(targets)
-        for k, own in packed.items():
-            pack_to(targets[k], FieldLayout(self.planes[k].width), own)
+        if targets:
+            self._split(targets)
 
     def _write_stored(self, data: np.ndarray) -> None:
         """Write the planes, all of which are stored."""

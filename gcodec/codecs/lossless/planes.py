@@ -1,10 +1,9 @@
 """The byte planes of a tensor, and the elements that are left out of all planes but the first.
 
 The first plane of a float contains its exponent; see `gcodec.kernels.bits.byte_planes`. Of
-bfloat16 and float32, it may instead contain the first bit of the mantissa and all bits of the
-exponent but the highest, which the second plane contains; see `gcodec.kernels.bits.inner_signs`.
-The only plane of floats of 8 bits contains exponent, mantissa and sign, in this order. The planes
-of integers are their bytes, the most significant one first.
+bfloat16 and float32 below 2, it may also contain the first bit of the mantissa. The only plane of
+floats of 8 bits contains exponent, mantissa and sign, in this order. The planes of integers are
+their bytes, the most significant one first.
 
 A tensor may leave out its zeros: elements whose bits are all 0. Only the first plane then contains
 them, as bytes of 0. The byte of other elements whose byte of the first plane is 0, such as −0, is
@@ -21,8 +20,8 @@ import numpy as np
 
 from gcodec.arrays.bit_patterns import bits_dtype
 from gcodec.entropy.context.scale_model import Scales
-from gcodec.kernels.bits import byte_planes, inner_signs
-from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
+from gcodec.kernels.bits import byte_planes
+from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP, MANTISSA_SHIFTS
 from gcodec.kernels.bits.code_parts import changed
 from gcodec.kernels.context.byte_scales import PlaneForm, join_planes
 from gcodec.kernels.numeric.scan import starts_of
@@ -89,16 +88,12 @@ class PlaneLayout(NamedTuple):
         What the byte of the first plane grows by in an octave.
     float8 : BlockFormat or None
         Format of floats of 8 bits; None for other dtypes.
-    base : int or None
-        What is subtracted from exponents, if the first plane contains a bit of the mantissa; else
-        None.
     """
 
     itemsize: int
     shift: int
     unit: int = 1
     float8: BlockFormat | None = None
-    base: int | None = None
 
     @classmethod
     @functools.cache
@@ -116,36 +111,28 @@ class PlaneLayout(NamedTuple):
         return self.float8 is not None or self.shift < 8 * self.itemsize - 8
 
     @property
-    def may_move_signs(self) -> bool:
-        """Whether the first plane may contain a bit of the mantissa."""
-        return self.is_float and self.unit == 1 and self.itemsize in inner_signs.ITEMSIZES
-
-    def with_base(self, base: int) -> PlaneLayout:
-        """Return the layout whose first plane contains a bit of the mantissa."""
-        return self._replace(unit=2, base=base)
+    def may_have_mantissa_bit(self) -> bool:
+        """Whether the first plane may contain a bit of the mantissa, but does not."""
+        below = (self.itemsize, self.shift - 1) in MANTISSA_SHIFTS.items()
+        return below and self.unit == 1
 
     @property
-    def is_arranged(self) -> bool:
-        """Whether the bits of a pattern are in another order than in the tensor."""
-        return self.float8 is not None or self.base is not None
+    def has_mantissa_bit(self) -> bool:
+        """Whether the first plane contains a bit of the mantissa."""
+        return (self.itemsize, self.shift) in MANTISSA_SHIFTS.items()
+
+    def with_mantissa_bit(self) -> PlaneLayout:
+        """Return the layout whose first plane contains a bit of the mantissa."""
+        return self._replace(shift=MANTISSA_SHIFTS[self.itemsize], unit=2)
 
     def arranged(self, bits: np.ndarray) -> np.ndarray:
         """Return (n,) bit patterns with their bits in the order of the planes."""
-        if not self.is_arranged:
-            return bits
-        bits = bits.copy()
-        if self.float8 is not None:
-            return changed(bits, self.float8, "signs last")
-        assert self.base is not None
-        inner_signs.move_signs_in(bits, self.base)
-        return bits
+        return bits if self.float8 is None else changed(bits.copy(), self.float8, "signs last")
 
     def restore(self, bits: np.ndarray) -> None:
         """Move the bits of (n,) patterns from the order of the planes to their own."""
         if self.float8 is not None:
             changed(bits, self.float8, "signs first")
-        elif self.base is not None:
-            inner_signs.move_signs_out(bits, self.base)
 
     @property
     def bits_dtype(self) -> np.dtype[np.generic]:

@@ -144,7 +144,7 @@ def scales_of_parts(parts: PartsOf, n: int, layout: RowLayout, unit: int) -> Sca
 def scales_of_symbols(symbols: Symbols, layout: RowLayout, unit: int) -> Scales:
     """Compute the scales of the (n,) bytes of a tensor; see `Sample` for `unit`."""
     if not isinstance(symbols, ComputedSymbols) and device_of(symbols) is not None:
-        rows, columns, *_ = plane_sums(symbols, layout.width, has_columns=layout.group > 0)
+        rows, columns, *_ = plane_sums(symbols, 0, layout.width, has_columns=layout.group > 0)
         return scales_of_sums(layout, rows, columns, unit)
     return scales_of_parts(lambda start, stop: symbols[start:stop], symbols.size, layout, unit)
 

@@ -6,10 +6,10 @@ static const int THREADS = 256;
 static const i64 GROUP = 4096;
 static const i64 OWN = GROUP / THREADS;  // neighboring elements of a thread
 
-// The bits of a pattern that are not in the first plane, joined.
-__device__ __forceinline__ u64 joined_rest(u64 pattern, i32 shift) {
+// The bits of a pattern that are not in the first plane, joined: those above it move by `distance`.
+__device__ __forceinline__ u64 joined_rest(u64 pattern, i32 shift, i32 distance) {
     u64 low = ((u64)1 << shift) - 1;
-    return (pattern >> 8 & ~low) | (pattern & low);
+    return (pattern >> distance & ~low) | (pattern & low);
 }
 
 __device__ __forceinline__ void put_rest(u64 rest, i32 planes, i64 stride, u8* out, i64 place) {
@@ -19,15 +19,17 @@ __device__ __forceinline__ void put_rest(u64 rest, i32 planes, i64 stride, u8* o
 
 // Writes all elements of n patterns of `width` bytes: out: (width - 1) * stride, stride >= n.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    take_others(const u8* __restrict__ patterns, i32 width, i32 shift, i64 n, i64 stride,
+    take_others(const u8* __restrict__ patterns, i32 width, i32 shift, i32 distance, i64 n, i64 stride,
                 u8* __restrict__ out) {
-    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP)
-        put_rest(joined_rest(pattern_at(patterns, width, i), shift), width - 1, stride, out, i);
+    for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
+        u64 rest = joined_rest(pattern_at(patterns, width, i), shift, distance);
+        put_rest(rest, width - 1, stride, out, i);
+    }
 }
 
 // Writes the elements that are not 0. starts: their number before each group; a block has a group.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    take_coded(const u8* __restrict__ patterns, i32 width, i32 shift, i64 n,
+    take_coded(const u8* __restrict__ patterns, i32 width, i32 shift, i32 distance, i64 n,
                const i64* __restrict__ starts, i64 stride, u8* __restrict__ out) {
     __shared__ i64 scratch[THREADS / WARP];
     i64 first = blockIdx.x * GROUP + threadIdx.x * OWN, stop = min(first + OWN, n), count = 0;
@@ -36,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (i64 i = first; i < stop; ++i) {
         u64 pattern = pattern_at(patterns, width, i);
         if (pattern == 0 || place >= stride) continue;
-        put_rest(joined_rest(pattern, shift), width - 1, stride, out, place++);
+        put_rest(joined_rest(pattern, shift, distance), width - 1, stride, out, place++);
     }
 }
 

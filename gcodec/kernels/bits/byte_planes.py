@@ -5,6 +5,10 @@ and 32 bits include the exponent, and those of integers are the most significant
 bits, joined, are the bytes of the other planes, the most significant byte first. So the sign of a
 float is the highest bit of the second plane.
 
+The first plane of bfloat16 and float32 may instead contain the first bit of the mantissa, and the
+exponent without its highest bit. That bit must be 0, and no plane contains it. So the second plane
+has a bit less.
+
 The other planes may leave out the elements whose bits are all 0. The others are coded elements:
 each group of 4096 elements has a number of them.
 """
@@ -29,8 +33,11 @@ from gcodec.runtime.jit import Kernel, Subroutine, factory, inline, kernel, subr
 from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
 
 FLOAT_SHIFTS = {2: 7, 4: 23, 8: 52}  # lowest bit of the first plane, by the bytes of a float
+MANTISSA_SHIFTS = {2: 6, 4: 22}  # the same of bfloat16 and float32, with a bit of the mantissa
 FORMS = (*FLOAT_SHIFTS.items(), *((itemsize, 8 * itemsize - 8) for itemsize in (1, 2, 4, 8)))
 """Bytes of an element and lowest bit of the first plane, of floats and of integers."""
+FLOAT_FORMS = *FLOAT_SHIFTS.items(), *MANTISSA_SHIFTS.items()
+ALL_FORMS = *FORMS, *MANTISSA_SHIFTS.items()
 _NO_GROUPS = np.empty(0, np.uint16), np.empty(0, np.uint8)
 GROUP = 1 << 12  # elements whose coded elements are counted
 _COUNTED = 1 << 17  # elements of a task that counts them
@@ -52,7 +59,7 @@ def take_others(
 
 
 @dispatched("gcodec.kernels.bits.byte_planes_cuda")
-def coded_counts(bits: np.ndarray) -> tuple[np.ndarray, int]:
+def coded_counts(bits: np.ndarray, shift: int) -> tuple[np.ndarray, int]:
     """Count the coded elements among (n,) bit patterns of floats, n > 0.
 
     Returns
@@ -62,7 +69,8 @@ def coded_counts(bits: np.ndarray) -> tuple[np.ndarray, int]:
     hidden : int
         The number of elements that are not 0 although their byte of the first plane is 0.
     """
-    counts, loop = np.empty(-(-bits.size // GROUP), np.uint16), _coded_counted(bits.itemsize)
+    counts = np.empty(-(-bits.size // GROUP), np.uint16)
+    loop = _coded_counted(bits.itemsize, shift)
 
     def task(start: int, stop: int) -> int:
         hidden = np.zeros(1, np.int64)
@@ -91,6 +99,11 @@ def count_others(bits: np.ndarray, shift: int, period: int) -> np.ndarray:
     counts, room = np.zeros((planes, 256), np.int64), np.empty(planes * GROUP, np.uint8)
     _others_counted(bits.itemsize, shift)(bits, period, room, count_tables(), counts.reshape(-1))
     return counts
+
+
+def distance_above(itemsize: int, shift: int) -> int:
+    """Return how far the bits above the first plane are from their place in the other planes."""
+    return 9 if (itemsize, shift) in MANTISSA_SHIFTS.items() else 8
 
 
 def group_arguments(itemsize: int, coded: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -149,14 +162,15 @@ def taking_first(itemsize: int, shift: int) -> Subroutine:
 def taking_others(itemsize: int, shift: int) -> Subroutine:
     """Make the subroutine (bits, stride, out) of `take_others`."""
     word, planes = np.dtype(f"uint{8 * itemsize}").type, itemsize - 1
-    low = (1 << shift) - 1
+    low, distance = (1 << shift) - 1, distance_above(itemsize, shift)
     high = (1 << 8 * itemsize) - 1 - low
 
     @block("bits", "i", "out", "stride")
     def take_block(e: Emitter) -> None:
         builder, kind = e.builder, lanes(8 * itemsize)
         values = e.fetched(e.address("bits", "i"), kind, itemsize)
-        upper = builder.and_(builder.lshr(values, kind([8] * BLOCK)), kind([high] * BLOCK))
+        above = builder.lshr(values, kind([distance] * BLOCK))
+        upper = builder.and_(above, kind([high] * BLOCK))
         rest = builder.or_(upper, builder.and_(values, kind([low] * BLOCK)))
         target = e.address("out", "i")
         for plane in range(planes):
@@ -172,7 +186,8 @@ def taking_others(itemsize: int, shift: int) -> Subroutine:
         for i in range(0, whole, BLOCK):
             take_block(bits, i, out, stride)
         for i in range(whole, bits.size):
-            rest = word(word(bits[i] >> word(8)) & word(high)) | word(bits[i] & word(low))
+            upper = word(word(bits[i] >> word(distance)) & word(high))
+            rest = upper | word(bits[i] & word(low))
             for plane in range(planes):
                 by = word(8 * (planes - 1 - plane))
                 out[plane * stride + i] = np.uint8(word(rest >> by))
@@ -180,11 +195,11 @@ def taking_others(itemsize: int, shift: int) -> Subroutine:
     return split_others
 
 
-@factory(lambda: ((itemsize,) for itemsize in FLOAT_SHIFTS))
-def _coded_counted(itemsize: int) -> Kernel:
-    word, shift = np.dtype(f"uint{8 * itemsize}").type, FLOAT_SHIFTS[itemsize]
+@factory(lambda: FLOAT_FORMS)
+def _coded_counted(itemsize: int, shift: int) -> Kernel:
+    word = np.dtype(f"uint{8 * itemsize}").type
 
-    @kernel(f"in uint{8 * itemsize}[], out uint16[], out int64[]", variant=str(itemsize))
+    @kernel(f"in uint{8 * itemsize}[], out uint16[], out int64[]", variant=f"{itemsize} {shift}")
     def count_coded(bits, counts, hidden):
         # counts.size is the number of groups, and hidden.size 1.
         for group in range(counts.size):
@@ -222,7 +237,7 @@ def taking_coded(itemsize: int, shift: int) -> Subroutine:
     return take_coded
 
 
-@factory(lambda: FORMS)
+@factory(lambda: ALL_FORMS)
 def _others(itemsize: int, shift: int) -> Kernel:
     take, take_coded = taking_others(itemsize, shift), taking_coded(itemsize, shift)
     word, planes = np.dtype(f"uint{8 * itemsize}").type, itemsize - 1
@@ -249,7 +264,7 @@ def _others(itemsize: int, shift: int) -> Kernel:
     return take_others
 
 
-@factory(lambda: FORMS)
+@factory(lambda: ALL_FORMS)
 def _others_counted(itemsize: int, shift: int) -> Kernel:
     take, planes = taking_others(itemsize, shift), itemsize - 1
 
@@ -278,7 +293,7 @@ def joining(itemsize: int, shift: int) -> Subroutine:
     (first, others, stride, out, streaming): with `streaming`, `out` is aligned to a vector.
     """
     word, planes = np.dtype(f"uint{8 * itemsize}").type, itemsize - 1
-    low = (1 << shift) - 1
+    low, distance = (1 << shift) - 1, distance_above(itemsize, shift)
     high = (1 << 8 * (itemsize - 1)) - 1 - low
 
     def emit(e: Emitter, streaming: bool) -> None:
@@ -291,7 +306,8 @@ def joining(itemsize: int, shift: int) -> Subroutine:
             source = builder.gep(source, [e.args["stride"]])
         values = builder.shl(own, kind([shift] * BLOCK))
         if planes:
-            upper = builder.shl(builder.and_(rest, kind([high] * BLOCK)), kind([8] * BLOCK))
+            upper = builder.and_(rest, kind([high] * BLOCK))
+            upper = builder.shl(upper, kind([distance] * BLOCK))
             rest = builder.or_(upper, builder.and_(rest, kind([low] * BLOCK)))
             values = builder.or_(rest, values)
         e.store(values, e.address("out", "i"), itemsize, streaming)
@@ -318,7 +334,8 @@ def joining(itemsize: int, shift: int) -> Subroutine:
             rest = word(0)
             for plane in range(planes):
                 rest = word(word(rest << word(8)) | word(others[plane * stride + i]))
-            moved = word(word(rest & word(high)) << word(8)) | word(rest & word(low))
+            upper = word(word(rest & word(high)) << word(distance))
+            moved = upper | word(rest & word(low))
             out[i] = word(moved | word(word(first[i]) << word(shift)))
 
     return join_part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, GROUP
+from gcodec.kernels.bits.byte_planes import GROUP, distance_above
 from gcodec.kernels.numeric.scan import starts_of
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding
@@ -17,7 +17,9 @@ def take_others(
     bits: Array, shift: int, out: Array, stride: int, coded: np.ndarray | None = None
 ) -> None:
     """Write the other planes of (n,) bit patterns."""
-    device, patterns = device_with(bits), (bits.view(np.uint8), bits.itemsize, shift, bits.size)
+    distance = distance_above(bits.itemsize, shift)
+    patterns = bits.view(np.uint8), bits.itemsize, shift, distance, bits.size
+    device = device_with(bits)
     if coded is None:
         launch_striding(device, _SOURCE, "take_others", bits.size, *patterns, stride, out)
     else:
@@ -25,11 +27,11 @@ def take_others(
         device.launch(_SOURCE, "take_coded", coded.size, THREADS, *patterns, starts, stride, out)
 
 
-def coded_counts(bits: Array) -> tuple[np.ndarray, int]:
+def coded_counts(bits: Array, shift: int) -> tuple[np.ndarray, int]:
     """Count the coded elements among (n,) bit patterns of floats."""
     device, groups = device_with(bits), -(-bits.size // GROUP)
     counts, hidden = device.empty(groups, np.uint16), device.zeros(1, np.uint64)
-    patterns = bits.view(np.uint8), bits.itemsize, FLOAT_SHIFTS[bits.itemsize], bits.size
+    patterns = bits.view(np.uint8), bits.itemsize, shift, bits.size
     device.launch(_SOURCE, "count_coded", groups, THREADS, *patterns, counts, hidden)
     fetched_counts, fetched_hidden = fetch(device, counts, hidden)
     return fetched_counts, int(fetched_hidden[0])

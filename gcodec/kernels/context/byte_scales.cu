@@ -53,25 +53,25 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 struct Planes {
     const u8* others;
     i64 stride;
-    i32 width, shift;
+    i32 width, shift, distance;
 
     // The pattern with a byte of the first plane, and those of the others at a place.
     __device__ __forceinline__ u64 pattern(u32 byte, i64 place) const {
         u64 rest = 0, low = ((u64)1 << shift) - 1;
         for (i32 plane = 0; plane < width - 1; ++plane)
             rest = rest << 8 | others[plane * stride + place];
-        return (rest & ~low) << 8 | (rest & low) | (u64)byte << shift;
+        return (rest & ~low) << distance | (rest & low) | (u64)byte << shift;
     }
 };
 
 // Writes n patterns. `first` may be lowered; the other planes contain all elements.
 extern "C" __global__ void __launch_bounds__(THREADS)
     join_planes(const u8* __restrict__ first, const u8* __restrict__ others, i64 stride,
-                i32 width, i32 shift, const u8* __restrict__ rows, const u8* __restrict__ columns,
-                const i64* __restrict__ sizes, i32 unit, bool lowers, i64 start,
-                u8* __restrict__ out, i64 n) {
+                i32 width, i32 shift, i32 distance, const u8* __restrict__ rows,
+                const u8* __restrict__ columns, const i64* __restrict__ sizes, i32 unit,
+                bool lowers, i64 start, u8* __restrict__ out, i64 n) {
     Scales scales(rows, columns, sizes);
-    Planes planes = {others, stride, width, shift};
+    Planes planes = {others, stride, width, shift, distance};
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
         u32 byte = lowers ? raised(first[i], lowered_by(scales, start + i, unit)) : first[i];
         put_pattern(out, width, i, planes.pattern(byte, i));
@@ -83,12 +83,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 // reported. A block has a group.
 extern "C" __global__ void __launch_bounds__(THREADS)
     join_coded(const u8* __restrict__ first, const u8* __restrict__ others, i64 stride, i32 width,
-               i32 shift, u8 escape, const i64* __restrict__ starts, const u8* __restrict__ rows,
-               const u8* __restrict__ columns, const i64* __restrict__ sizes, i32 unit,
-               bool lowers, i64 start, u8* __restrict__ out, i64 n, u64* __restrict__ wrong) {
+               i32 shift, i32 distance, u8 escape, const i64* __restrict__ starts,
+               const u8* __restrict__ rows, const u8* __restrict__ columns,
+               const i64* __restrict__ sizes, i32 unit, bool lowers, i64 start,
+               u8* __restrict__ out, i64 n, u64* __restrict__ wrong) {
     __shared__ i64 scratch[THREADS / WARP];
     Scales scales(rows, columns, sizes);
-    Planes planes = {others, stride, width, shift};
+    Planes planes = {others, stride, width, shift, distance};
     i64 from = blockIdx.x * GROUP + threadIdx.x * OWN, stop = min(from + OWN, n), count = 0;
     for (i64 i = from; i < stop; ++i) count += first[i] != 0;
     Scanned coded = scan_block<Sum>(count, scratch);

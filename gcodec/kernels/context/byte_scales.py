@@ -15,7 +15,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.byte_planes import (
-    FORMS,
+    ALL_FORMS,
     group_arguments,
     joining,
     joining_coded,
@@ -56,7 +56,7 @@ class PlaneForm(NamedTuple):
     Attributes
     ----------
     shift : int
-        Lowest bit of the plane; one of `byte_planes.FORMS`.
+        Lowest bit of the plane; one of `byte_planes.ALL_FORMS`.
     unit : int
         What a byte grows by in an octave, from 1 to 8.
     escape : int
@@ -388,7 +388,7 @@ def taking_part(itemsize: int, shift: int) -> Subroutine:
     return take_part
 
 
-@factory(lambda: FORMS)
+@factory(lambda: ALL_FORMS)
 def _taking(itemsize: int, shift: int) -> Kernel:
     take = taking_part(itemsize, shift)
 
@@ -406,7 +406,7 @@ def _taking(itemsize: int, shift: int) -> Kernel:
     return take_runs
 
 
-@factory(lambda: FORMS)
+@factory(lambda: ALL_FORMS)
 def _counted(itemsize: int, shift: int) -> Kernel:
     take = taking_part(itemsize, shift)
 
@@ -428,7 +428,7 @@ def _counted(itemsize: int, shift: int) -> Kernel:
     return count_runs
 
 
-@factory(lambda: FORMS)
+@factory(lambda: ALL_FORMS)
 def _joined(itemsize: int, shift: int) -> Kernel:
     join, join_coded = joining(itemsize, shift), joining_coded(itemsize, shift)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.bits.byte_planes import GROUP
+from gcodec.kernels.bits.byte_planes import GROUP, distance_above
 from gcodec.kernels.context.byte_scales import (
     NO_SCALES,
     PlaneForm,
@@ -51,7 +51,8 @@ def join_planes(
 ) -> None:
     """Write the bit patterns of elements with these planes."""
     device, n = device_with(out), out.size
-    planes, width = (first, others, stride), (out.itemsize, form.shift)
+    distance = distance_above(out.itemsize, form.shift)
+    planes, width = (first, others, stride), (out.itemsize, form.shift, distance)
     elements = *_scales(device, form), start, out.view(np.uint8), n
     if coded is None:
         launch_striding(device, _SOURCE, "join_planes", n, *planes, *width, *elements)

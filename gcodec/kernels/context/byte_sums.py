@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS, taking_first
+from gcodec.kernels.bits.byte_planes import FLOAT_FORMS, taking_first
 from gcodec.kernels.context.class_map import TILE
 from gcodec.kernels.context.scale_lists import MOST
 from gcodec.runtime import pool
@@ -96,7 +96,12 @@ class PlaneSums(NamedTuple):
 
 @dispatched("gcodec.kernels.context.byte_sums_cuda")
 def plane_sums(
-    bits: np.ndarray, width: int, period: int | None = None, *, has_columns: bool = False
+    bits: np.ndarray,
+    shift: int,
+    width: int,
+    period: int | None = None,
+    *,
+    has_columns: bool = False,
 ) -> PlaneSums:
     """Sum the first plane of (n,) bit patterns of floats by row and by column.
 
@@ -105,7 +110,9 @@ def plane_sums(
     Parameters
     ----------
     bits : (n,) unsigned array
-        On a device, also the (n,) bytes of a first plane.
+        On a device, also the (n,) bytes of a first plane, with a shift of 0.
+    shift : int
+        Lowest bit of the first plane.
     width, has_columns
         See `LineSums`.
     period : int, optional
@@ -119,7 +126,7 @@ def plane_sums(
     room = np.empty(max(TILE // width, 1) * width if has_columns else 0, np.uint8)
     limited = 0 if has_columns else count
     least, greatest = np.empty(limited, np.uint8), np.empty(limited, np.uint8)
-    loop = _summed(bits.itemsize)
+    loop = _summed(bits.itemsize, shift)
 
     def task(start: int, stop: int) -> None:
         part = slice(start // period, -(-stop // period))
@@ -212,9 +219,9 @@ def add_byte_rows(symbols, width, narrow, sums, counts, columns):
                 narrow[j] = 0
 
 
-@factory(lambda: ((itemsize,) for itemsize in (1, *FLOAT_SHIFTS)))
-def _summed(itemsize: int) -> Kernel:
-    word, shift = np.dtype(f"uint{8 * itemsize}").type, FLOAT_SHIFTS.get(itemsize, 0)
+@factory(lambda: ((1, 0), *FLOAT_FORMS))
+def _summed(itemsize: int, shift: int) -> Kernel:
+    word = np.dtype(f"uint{8 * itemsize}").type
     take_first = taking_first(itemsize, shift)
 
     @inline
@@ -249,7 +256,7 @@ def _summed(itemsize: int) -> Kernel:
     @kernel(
         f"in uint{8 * itemsize}[], int64, int64, out uint8[], out int32[], out int64[], "
         "out int64[], out int64[], out uint8[], out uint8[]",
-        variant=str(itemsize),
+        variant=f"{itemsize} {shift}",
     )
     def sum_plane(bits, width, period, room, narrow, sums, counts, columns, least, greatest):
         # sums.size == ceil(bits.size / period). If the period is not the width, the last row has

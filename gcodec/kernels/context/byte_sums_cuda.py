@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.bits.byte_planes import FLOAT_SHIFTS
 from gcodec.kernels.context.byte_sums import PlaneSums
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding
@@ -16,11 +15,16 @@ _BLOCKS, _ROWS = 1 << 11, 64  # largest number of blocks; least rows that a thre
 
 
 def plane_sums(
-    bits: Array, width: int, period: int | None = None, *, has_columns: bool = False
+    bits: Array,
+    shift: int,
+    width: int,
+    period: int | None = None,
+    *,
+    has_columns: bool = False,
 ) -> PlaneSums:
     """Sum the first plane of (n,) bit patterns of floats, or (n,) bytes of it."""
     device, n, period = device_with(bits), bits.size, period or width
-    patterns = bits.view(np.uint8), bits.itemsize, FLOAT_SHIFTS.get(bits.itemsize, 0), n
+    patterns = bits.view(np.uint8), bits.itemsize, shift, n
     rows = -(-n // period)
     sums = device.zeros(2 * rows + 2 * width * has_columns, np.uint64)
     ends = device.zeros(2 * rows, np.uint32)
