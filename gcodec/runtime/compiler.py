@@ -321,6 +321,9 @@ class _Compiled:
         self.argtypes, self.restype = description.argtypes, description.restype
 
 
+_RESULTS = {"bool": types.boolean}  # whose own name is not in all releases of Numba
+
+
 class _External(FunctionDescriptor):
     """Names and types of the function that the object file of a kernel defines."""
 
@@ -328,7 +331,7 @@ class _External(FunctionDescriptor):
         from gcodec.runtime import kernel_cache
 
         results = kernel_cache.code_of(kernel).results
-        kinds = [getattr(types, name) for name in results.split()]
+        kinds = [_RESULTS.get(name) or getattr(types, name) for name in results.split()]
         super().__init__(
             native=True,
             modname=None,
