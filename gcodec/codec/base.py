@@ -27,7 +27,7 @@ from gcodec.kernels.bits.dequantize import LevelString
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.payload import Payload, Selection
+from gcodec.payload import HeaderlessBytes, Payload, Selection
 from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import Deferred, one_wait, resolved
 from gcodec.runtime.device import Device, current_device, device_of, host, no_twin
@@ -245,7 +245,7 @@ class Codec(Parameters):
         self._check_type("symbols", symbols)
         with current_device(*symbols), one_wait():
             self._check_symbols(symbols)
-            return self._pack(symbols).resolved()
+            return self._pack_checked(symbols).resolved()
 
     def unpack(self, payload: Payload, shape: ShapeLike) -> Symbols:
         """Read the symbols of a tensor of `shape`.
@@ -568,7 +568,21 @@ class Codec(Parameters):
     def _encode(
         self, values: Array, seed: int, prior: Symbols | None
     ) -> Payload | Selection[Payload]:
-        return self._pack(self._quantize(values, seed, prior))
+        return self._pack_checked(self._quantize(values, seed, prior))
+
+    def _pack_checked(self, symbols: Symbols) -> Payload | Selection[Payload]:
+        """Do what `_pack` does, with errors that name the method of an unfinished codec."""
+        title = type(self).__name__
+        self._check_type(f"{title}._quantize()", symbols)
+        payload: object = self._pack(symbols)
+        if isinstance(payload, Selection):
+            return payload
+        if not isinstance(payload, Payload):
+            raise TypeError(f"{title}._pack() returns {type(payload)}: must return a Payload")
+        data: object = payload.data
+        if type(data) not in (np.ndarray, HeaderlessBytes) and device_of(payload.data) is None:
+            raise TypeError(f"{title}._pack() returns data of {type(data)}: must be a uint8 array")
+        return payload
 
     def _sends(self, values: Array) -> bool:
         """Return whether the payload consists of these float32 values on the host, unchanged.

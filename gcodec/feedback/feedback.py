@@ -508,7 +508,7 @@ class Feedback:
             return step, None, codec._encode(step.sent, step.seed, None)
         update = ResidualUpdate(step.residual, np.float32(self.decay), step.new_residual)
         symbols = codec._quantize_residual(tensor, update, step.seed, step.prior)
-        return step, symbols, codec._pack(symbols)
+        return step, symbols, codec._pack_checked(symbols)
 
     def _checks_later(self, step: _Step) -> bool:
         """Return whether NaN and Inf are found while quantizing."""
