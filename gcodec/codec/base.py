@@ -36,6 +36,7 @@ from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import check_float32, check_integer
 from gcodec.wire.params import Parameters, Scalars
 from gcodec.wire.primitives import (
+    DTYPE_CODES,
     FLOATS,
     LOG2_ADDRESSABLE,
     MAGIC,
@@ -453,8 +454,9 @@ class Codec(Parameters):
 
     def _with_dtype(self: _Self, dtype: str) -> _Self:
         """Return the codec bound to a dtype; raise `ParameterError` for an unsupported dtype."""
-        if dtype not in FLOATS:
-            raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)} for {self}")
+        supported = tuple(DTYPE_CODES) if self.accepts_all_dtypes else FLOATS
+        if dtype not in supported:
+            raise ParameterError.of("dtype", dtype, f"one of {', '.join(supported)} for {self}")
         return self
 
     @classmethod
