@@ -1182,6 +1182,24 @@ def test_locks_of_several_names_are_taken_in_one_order(
     assert taken == ["a", "b", "c", "work"]
 
 
+@pytest.mark.parametrize("group_below", [0, 4096])
+def test_message_that_finds_no_memory_changes_no_residual(
+    group_below: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def joined(parts: object) -> bytes:
+        raise MemoryError
+
+    feedback = Feedback("sign")
+    feedback.compress_many({"a": G, "b": G})
+    before = feedback.state_dict()
+    monkeypatch.setattr("gcodec.feedback.feedback.joined", joined)
+    with pytest.raises(MemoryError):
+        feedback.compress_many({"a": G, "b": G, "c": G}, group_below=group_below)
+    after = feedback.state_dict()
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+
+
 def test_interrupts_leave_no_lock_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python raises them where a function begins, and after calls of functions written in C."""
     monkeypatch.setenv("GCODEC_NUM_THREADS", "1")  # signals interrupt the main thread only

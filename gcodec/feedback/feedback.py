@@ -332,14 +332,16 @@ class Feedback:
             del sources[name]
         tensors = self._tensors
 
-        def run() -> list[bytes]:
+        def run() -> bytes:
             results = self._run_each(tensors, sources, key)
             groups = [self._run_group(tensors, group, key) for group in grouped]
-            self._finish_many(tensors, results.values(), groups)
             frames = [frame for group in groups for frame in group.frames]
-            return [*frames, *(frame for frame, _, _ in results.values())]
+            frames += (frame for frame, _, _ in results.values())
+            message = joined(frames)  # may need more memory than there is
+            self._finish_many(tensors, results.values(), groups)
+            return message
 
-        return joined(tensors.while_locked(grads, run))
+        return tensors.while_locked(grads, run)
 
     def _run_each(
         self, tensors: Tensors, sources: Mapping[str, Source], key: bytes | None
