@@ -257,7 +257,7 @@ def test_refusals() -> None:
 
 
 def test_invalid_arguments_leave_the_result_alone() -> None:
-    frames, out = encoded(["sign", "minmax"], 100), np.full(100, 3, np.float32)
+    frames, out = encoded(["topk", "qsgd"], 100), np.full(100, 3, np.float32)
     for others in (encoded(["sign"], 7), [gcodec.encode(np.zeros(100, np.int32), "raw")]):
         with pytest.raises(gcodec.ParameterError, match=r"^frame 2: frame\."):
             gcodec.decode_sum([*frames, *others], out=out)
