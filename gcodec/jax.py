@@ -238,7 +238,7 @@ def encode_padded(
     return buffer, length
 
 
-def decode_padded(buffer: object, length: object, like: Any) -> jax.Array:
+def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
     """Decode a frame of `encode_padded`; also under `jit` and `vmap`.
 
     Parameters
@@ -255,6 +255,11 @@ def decode_padded(buffer: object, length: object, like: Any) -> jax.Array:
     jax.Array
         Decoded array, of the shape and dtype of `like`.
 
+    Raises
+    ------
+    ParameterError
+        If `buffer`, `length` or `like` has another shape or dtype, or is no array.
+
     Examples
     --------
     >>> import gcodec.jax, jax, jax.numpy as jnp
@@ -263,6 +268,11 @@ def decode_padded(buffer: object, length: object, like: Any) -> jax.Array:
     >>> jax.jit(lambda b, n: gcodec.jax.decode_padded(b, n, like=x))(buffer, length).tolist()
     [1.0, -1.0]
     """
+    kind = f"{_dtype('buffer', buffer)} of {np.ndim(buffer)} dimensions"
+    if kind != "uint8 of 1 dimensions":
+        raise ParameterError.of("buffer", kind, "a vector of uint8, as encode_padded returns it")
+    if not isinstance(length, int) and _dtype("length", length).kind not in "iu":
+        raise ParameterError.of("length", length, "an integer, as encode_padded returns it")
     result_type = jax.ShapeDtypeStruct(np.shape(like), _dtype("like", like))
 
     def on_host(buffer: object, length: Any) -> np.ndarray:

@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gcodec.arrays.protocols import ShapeLike
@@ -208,6 +208,14 @@ class PrefixedPolicy(Policy):
 def matches_any(name: str, globs: Iterable[str]) -> bool:
     """Return whether a name matches one of the globs; see `Policy` for their syntax."""
     return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+
+
+def checked_globs(exclude: object) -> tuple[str, ...]:
+    """Return the argument `exclude` as a tuple of globs, or raise `ParameterError`."""
+    globs = (exclude,) if isinstance(exclude, str) else exclude
+    if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
+        raise ParameterError.of("exclude", exclude, "a glob or a sequence of globs")
+    return tuple(globs)
 
 
 def policy_of(codec: CodecLike | Policy, argument: str = "codec") -> Policy:

@@ -1178,8 +1178,62 @@ def test_locks_of_several_names_are_taken_in_one_order(
     tensors, taken = Feedback("sign")._tensors, list[str]()
     own = tensors.lock
     monkeypatch.setattr(tensors, "lock", lambda name: taken.append(name) or own(name))
-    with tensors.locked(names):
-        assert taken == ["a", "b", "c"]
+    tensors.while_locked(names, lambda: taken.append("work"))
+    assert taken == ["a", "b", "c", "work"]
+
+
+@pytest.mark.parametrize("group_below", [0, 4096])
+def test_message_that_finds_no_memory_changes_no_residual(
+    group_below: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def joined(parts: object) -> bytes:
+        raise MemoryError
+
+    feedback = Feedback("sign")
+    feedback.compress_many({"a": G, "b": G})
+    before = feedback.state_dict()
+    monkeypatch.setattr("gcodec.feedback.feedback.joined", joined)
+    with pytest.raises(MemoryError):
+        feedback.compress_many({"a": G, "b": G, "c": G}, group_below=group_below)
+    after = feedback.state_dict()
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+
+
+def test_interrupts_leave_no_lock_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python raises them where a function begins, and after calls of functions written in C."""
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")  # signals interrupt the main thread only
+    feedback, grads = Feedback("sign"), {"a": G, "b": G, "c": G}
+    feedback.compress_many(grads, group_below=0)
+    places = ("contextlib.py", "feedback.py", "states.py")
+    count, stop = 0, -1
+
+    def interrupt(frame: Any, event: str, argument: object) -> None:
+        nonlocal count
+        if event in ("call", "c_return") and frame.f_code.co_filename.endswith(places):
+            count += 1
+            if count == stop:
+                raise KeyboardInterrupt
+
+    def compress() -> None:
+        nonlocal count
+        count = 0
+        sys.setprofile(interrupt)
+        try:
+            feedback.compress_many(grads, group_below=0)
+        finally:
+            sys.setprofile(None)
+
+    compress()
+    last = count
+    for stop in range(1, last):
+        before = feedback.state_dict()
+        with pytest.raises(KeyboardInterrupt):
+            compress()
+        assert not any(lock.locked() for lock in feedback._tensors._locks.values()), stop
+        after = feedback.state_dict()
+        assert len({after[f"step:{name}"] - before[f"step:{name}"] for name in grads}) == 1
+    assert last > 50
 
 
 @pytest.mark.parametrize("loans", [1, 2])

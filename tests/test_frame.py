@@ -133,6 +133,15 @@ def test_frame_is_an_immutable_record() -> None:
         frame.shape = (1,)  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("wrong", [None, "sign", b"", 3])
+def test_parts_of_a_frame_are_checked(wrong: Any) -> None:
+    frame = gcodec.Frame.from_bytes(gcodec.encode(X, "sign"))
+    with pytest.raises(gcodec.ParameterError, match=r"^codec=.*: must be a Codec$"):
+        gcodec.Frame(wrong, frame.dtype, frame.shape, frame.payload)
+    with pytest.raises(gcodec.ParameterError, match=r"^payload=.*: must be a Payload$"):
+        gcodec.Frame(frame.codec, frame.dtype, frame.shape, wrong)
+
+
 def test_automatic_threshold_is_resolved_in_the_frame() -> None:
     frame = gcodec.Frame.from_bytes(gcodec.encode(X, "mxnet-2bit:threshold=auto"))
     assert isinstance(frame.codec.threshold, float)  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,6 +135,17 @@ def test_encode_to_a_buffer() -> None:
     assert np.array_equal(gcodec.decode(room[:used]), x)
     with pytest.raises(ParameterError, match=r"^dtype='int8': must be one of float32"):
         gcodec.parse("topk").max_encoded_nbytes(4, dtype="int8")
+
+
+@pytest.mark.parametrize("spec", ["raw", "lossless", "patch"])
+@pytest.mark.parametrize("dtype", ["double", "", None, 1])
+def test_names_of_other_dtypes_are_refused_with_those_that_are_allowed(
+    spec: str, dtype: Any
+) -> None:
+    with pytest.raises(
+        ParameterError, match=r"^dtype=.*: must be one of float32, .*, int8, .* fo"
+    ):
+        gcodec.parse(spec).max_encoded_nbytes(4, dtype=dtype)
 
 
 @pytest.mark.parametrize("spec", ["sign", "qsgd", "mxnet-2bit", "ecsq", "topk", "minmax"])

@@ -256,6 +256,16 @@ def test_refusals() -> None:
         gcodec.decode_sum(frames, limits=gcodec.Limits(max_elements=99))
 
 
+def test_invalid_arguments_leave_the_result_alone() -> None:
+    frames, out = encoded(["topk", "qsgd"], 100), np.full(100, 3, np.float32)
+    for others in (encoded(["sign"], 7), [gcodec.encode(np.zeros(100, np.int32), "raw")]):
+        with pytest.raises(gcodec.ParameterError, match=r"^frame 2: frame\."):
+            gcodec.decode_sum([*frames, *others], out=out)
+    with pytest.raises(gcodec.ParameterError, match=r"^frame 1: scale='x': must be a number"):
+        gcodec.decode_sum(frames, out=out, scale=[1, "x"])  # type: ignore[list-item]
+    assert out.tolist() == [3] * 100
+
+
 def test_damage_is_found_before_the_result_changes() -> None:
     frames = encoded(["sign", "minmax"], 100)
     out = np.ones(100, np.float32)

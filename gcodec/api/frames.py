@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar, overload
 
@@ -494,15 +495,25 @@ def decode_sum(
         read[0].check_addressable()
     total = result_beside(size, np.float32, None).reshape(shape) if out is None else out
     added = FrameSum(total, shape)
-    read = [added.apart(frame) for frame in read]
-    for index, (frame, factor) in enumerate(zip(read, scales, strict=True)):
-        with located(f"frame {index}", default=None):
-            try:
-                added.add(frame, factor)
-            except ParameterError as error:  # such as another shape
-                raise ParameterError(f"frame {index}: {error}") from None
+    addends = list(enumerate(zip(map(added.apart, read), scales, strict=True)))
+    for index, (frame, factor) in addends:  # all of them, before `out` changes
+        with _numbered(index):
+            added.check(frame, factor)
+    for index, (frame, factor) in addends:
+        with _numbered(index):
+            added.add(frame, factor)
     added.finish()
     return total
+
+
+@contextmanager
+def _numbered(index: int) -> Iterator[None]:
+    """Make errors state the index of a frame."""
+    with located(f"frame {index}", default=None):
+        try:
+            yield
+        except ParameterError as error:
+            raise ParameterError(f"frame {index}: {error}") from None
 
 
 def iter_frames(

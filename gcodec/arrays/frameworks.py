@@ -159,6 +159,11 @@ class _Torch(Library):
                 f"{name} is a view that torch negates when it reads it: convert it first, as in "
                 f"{name}.resolve_neg()"
             )
+        if not _is_stored(x):
+            raise TypeError(
+                f"{name} has a storage of {x.untyped_storage().nbytes()} bytes and holds no "
+                "values: gather or restore it first, as FSDP's summon_full_params does"
+            )
 
     def check_host(self, x: Any, name: str) -> None:
         if x.device.type != "cpu":
@@ -212,6 +217,18 @@ class _Torch(Library):
     def note_write(self, x: Any) -> None:
         if not x.is_inference():  # so that a backward pass that needs the old values raises
             self.api.autograd.graph.increment_version(x)
+
+
+def _is_stored(x: Any) -> bool:
+    """Whether the storage of a strided tensor contains it; FSDP shrinks storages to 0."""
+    try:
+        stored = x.untyped_storage().nbytes()
+    except NotImplementedError:  # a traced tensor has no storage, and `view` refuses it
+        return True
+    count = x.numel()
+    if count and not x.is_contiguous():
+        count = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
+    return not count or (x.storage_offset() + count) * x.element_size() <= stored
 
 
 class _Jax(Library):

@@ -53,12 +53,27 @@ ShapeLike: TypeAlias = SupportsIndex | Iterable[SupportsIndex]
 """The sizes of a tensor; an integer stands for one dimension."""
 
 
-def is_on_cuda(x: Any) -> bool:
-    """Return whether an object exports an array on a CUDA device."""
+def is_on_cuda(x: Any, name: str) -> bool:
+    """Return whether an object exports an array on a CUDA device.
+
+    Raises
+    ------
+    TypeError
+        If the object cannot state its device.
+    """
     if hasattr(type(x), "__cuda_array_interface__"):
         return True
     exports = hasattr(type(x), "__dlpack_device__") and hasattr(type(x), "__dlpack__")
-    return exports and x.__dlpack_device__()[0] == CUDA_DEVICE
+    return exports and _dlpack_device(x, name)[0] == CUDA_DEVICE
+
+
+def _dlpack_device(x: Any, name: str) -> tuple[int, int]:
+    """Return DLPack's kind of the device of an object, and the number of the device."""
+    try:
+        kind, number = x.__dlpack_device__()
+        return int(kind), int(number)
+    except FAILURES as error:
+        raise unreadable(name, error) from error
 
 
 def is_read_only_on_cuda(x: Any) -> bool:
@@ -84,9 +99,9 @@ def check_no_device(x: Any, name: str) -> None:
     if hasattr(type(x), "__cuda_array_interface__"):
         place = "a CUDA device"
     elif hasattr(type(x), "__dlpack_device__"):
-        kind, number = x.__dlpack_device__()
+        kind, number = _dlpack_device(x, name)
         if kind not in _HOST_DEVICES:
-            place = f"device {int(number)} of DLPack's kind {int(kind)}"
+            place = f"device {number} of DLPack's kind {kind}"
     if place is not None:
         raise TypeError(f"{name} is on {place}: copy it to the host first")
 

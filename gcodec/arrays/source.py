@@ -400,7 +400,7 @@ def inspect(x: TensorLike, name: str) -> Source:
             resident = library.device_view(x)
     elif device_of(x) is not None:
         resident = x
-    elif protocols.is_on_cuda(x):
+    elif protocols.is_on_cuda(x, name):
         resident = adopted(x)
     if resident is None:
         return Source(x, name, library)

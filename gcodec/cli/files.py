@@ -21,7 +21,7 @@ from gcodec.errors import ParameterError, Unsupported, suggestion
 from gcodec.tensorfiles.atomic import NamedWriter
 from gcodec.tensorfiles.dumps import SUFFIXES, find, matching, recognized_suffix
 from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES
-from gcodec.tensorfiles.frame_list import located, mapped
+from gcodec.tensorfiles.frame_list import located, mapped, read_stream
 from gcodec.tensorfiles.safetensors_file import INDEX_SUFFIX, read_index
 
 STREAM = Path("-")
@@ -50,6 +50,9 @@ def local_file(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="gcodec-") as folder:
         copy = Path(folder, "stdin")
         with io.BufferedWriter(NamedWriter(copy, "wb", os.fspath(copy))) as file:
+            file.write(sys.stdin.buffer.read(1 << 20))
+            file.flush()
+            recognized_suffix(copy)  # refuse other bytes before they fill the disk
             shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
         yield copy.rename(copy.with_suffix(recognized_suffix(copy)))
 
@@ -198,7 +201,7 @@ def frames_file(name: str) -> tuple[Path, Any]:
 
 def contents(path: Path) -> Any:
     """Return the bytes of a file of frames, or of standard input."""
-    return sys.stdin.buffer.read() if path == STREAM else mapped(path)
+    return read_stream(sys.stdin.buffer) if path == STREAM else mapped(path)
 
 
 def inputs(

@@ -27,7 +27,7 @@ from gcodec.kernels.bits.dequantize import LevelString
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.payload import Payload, Selection
+from gcodec.payload import HeaderlessBytes, Payload, Selection
 from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import Deferred, one_wait, resolved
 from gcodec.runtime.device import Device, current_device, device_of, host, no_twin
@@ -36,6 +36,7 @@ from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import check_float32, check_integer
 from gcodec.wire.params import Parameters, Scalars
 from gcodec.wire.primitives import (
+    DTYPE_CODES,
     FLOATS,
     LOG2_ADDRESSABLE,
     MAGIC,
@@ -245,7 +246,7 @@ class Codec(Parameters):
         self._check_type("symbols", symbols)
         with current_device(*symbols), one_wait():
             self._check_symbols(symbols)
-            return self._pack(symbols).resolved()
+            return self._pack_checked(symbols).resolved()
 
     def unpack(self, payload: Payload, shape: ShapeLike) -> Symbols:
         """Read the symbols of a tensor of `shape`.
@@ -460,8 +461,9 @@ class Codec(Parameters):
 
     def _with_dtype(self: _Self, dtype: str) -> _Self:
         """Return the codec bound to a dtype; raise `ParameterError` for an unsupported dtype."""
-        if dtype not in FLOATS:
-            raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)} for {self}")
+        supported = tuple(DTYPE_CODES) if self.accepts_all_dtypes else FLOATS
+        if dtype not in supported:
+            raise ParameterError.of("dtype", dtype, f"one of {', '.join(supported)} for {self}")
         return self
 
     @classmethod
@@ -575,7 +577,22 @@ class Codec(Parameters):
     def _encode(
         self, values: Array, seed: int, prior: Symbols | None
     ) -> Payload | Selection[Payload]:
-        return self._pack(self._quantize(values, seed, prior))
+        return self._pack_checked(self._quantize(values, seed, prior))
+
+    def _pack_checked(self, symbols: Symbols) -> Payload | Selection[Payload]:
+        """Do what `_pack` does, with errors that name the method of an unfinished codec."""
+        title = type(self).__name__
+        if not self.has_cuda_kernels:  # symbols on a device may be unknown to the host
+            self._check_type(f"{title}._quantize()", symbols)
+        payload: object = self._pack(symbols)
+        if isinstance(payload, Selection):
+            return payload
+        if not isinstance(payload, Payload):
+            raise TypeError(f"{title}._pack() returns {type(payload)}: must return a Payload")
+        data: object = payload.data
+        if type(data) not in (np.ndarray, HeaderlessBytes) and device_of(payload.data) is None:
+            raise TypeError(f"{title}._pack() returns data of {type(data)}: must be a uint8 array")
+        return payload
 
     def _sends(self, values: Array) -> bool:
         """Return whether the payload consists of these float32 values on the host, unchanged.

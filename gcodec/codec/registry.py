@@ -119,7 +119,8 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     ParameterError
         If the id or the name is taken, the id is not from 192 to 255, or the name is invalid.
     TypeError
-        If the class does not inherit from `Codec`.
+        If the class does not inherit from `Codec`, or declares a parameter or its symbols in a way
+        that gcodec cannot use.
 
     Examples
     --------
@@ -133,9 +134,11 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     """
 
     def decorate(cls: _C) -> _C:
-        if not issubclass(cls, Codec):
-            raise TypeError(f"{cls.__name__} is no subclass of gcodec.Codec: must be a codec")
-        if not re.fullmatch("(?!auto$)[a-z0-9][a-z0-9_-]*", name):
+        decorated: object = cls
+        if not (isinstance(decorated, type) and issubclass(decorated, Codec)):
+            title = getattr(decorated, "__name__", type(decorated).__name__)
+            raise TypeError(f"{title} is no subclass of gcodec.Codec: must be a codec")
+        if not (isinstance(name, str) and re.fullmatch("(?!auto$)[a-z0-9][a-z0-9_-]*", name)):
             raise ParameterError.of("name", name, "lower-case letters, digits, - and _, not auto")
         importlib.import_module("gcodec.codecs")  # which provides those of gcodec
         for other in _registry.values():
@@ -145,6 +148,7 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
             raise ParameterError.of("id", id, "an integer from 192 to 255")
         cls.id, cls.name = id, name
         codec = dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)(cls)
+        _check_declarations(codec)
         _put({name: codec}, replaces=True)
         return cls
 
@@ -154,6 +158,26 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
         return (other.__module__, other.__qualname__) == (cls.__module__, cls.__qualname__)
 
     return decorate
+
+
+def _check_declarations(cls: type[Codec]) -> None:
+    """Raise TypeError for a class with declarations that fail only where they are used."""
+    for field in dataclasses.fields(cls):
+        title = f"{cls.__name__}.{field.name}"
+        if hasattr(Codec, field.name) or field.name in Codec.__annotations__:
+            raise TypeError(f"{title}: must have another name, which gcodec.Codec does not use")
+        if "param" not in field.metadata:
+            raise TypeError(f"{title}: must be declared by gcodec.codec.param")
+    symbols_type: object = cls.symbols_type
+    if not isinstance(symbols_type, type):
+        kind = type(symbols_type).__name__
+        raise TypeError(f"{cls.__name__}.symbols_type is of type {kind}: must be a class")
+    for name, dtypes in cls.symbols_dtypes.items():
+        title = f"{cls.__name__}.symbols_dtypes[{name!r}]"
+        if name not in getattr(symbols_type, "_fields", ()):
+            raise TypeError(f"{title}: must be for a field of {symbols_type.__name__}")
+        if isinstance(dtypes, str):
+            raise TypeError(f"{title}={dtypes!r}: must be a sequence of dtypes")
 
 
 def registered(*, with_base: bool = False) -> Mapping[str, type[Codec]]:

@@ -90,6 +90,7 @@ class Raw(Codec):
         return 8 * ITEMSIZE[self._own_dtype or self.dtype] * n
 
     def _with_dtype(self: _R, dtype: str) -> _R:
+        super()._with_dtype(dtype)  # refuses other dtypes
         own = None if dtype in FLOATS else dtype
         if own is not None and self.dtype != "float32":
             allowed = f"left out for a tensor of {dtype}, which travels in its own dtype"

@@ -331,12 +331,17 @@ class Feedback:
         for name in itertools.chain.from_iterable(group.arrays for group in grouped):
             del sources[name]
         tensors = self._tensors
-        with tensors.locked(grads):
+
+        def run() -> bytes:
             results = self._run_each(tensors, sources, key)
             groups = [self._run_group(tensors, group, key) for group in grouped]
+            frames = [frame for group in groups for frame in group.frames]
+            frames += (frame for frame, _, _ in results.values())
+            message = joined(frames)  # may need more memory than there is
             self._finish_many(tensors, results.values(), groups)
-        frames = [frame for group in groups for frame in group.frames]
-        return joined([*frames, *(frame for frame, _, _ in results.values())])
+            return message
+
+        return tensors.while_locked(grads, run)
 
     def _run_each(
         self, tensors: Tensors, sources: Mapping[str, Source], key: bytes | None
@@ -508,7 +513,7 @@ class Feedback:
             return step, None, codec._encode(step.sent, step.seed, None)
         update = ResidualUpdate(step.residual, np.float32(self.decay), step.new_residual)
         symbols = codec._quantize_residual(tensor, update, step.seed, step.prior)
-        return step, symbols, codec._pack(symbols)
+        return step, symbols, codec._pack_checked(symbols)
 
     def _checks_later(self, step: _Step) -> bool:
         """Return whether NaN and Inf are found while quantizing."""
@@ -689,10 +694,13 @@ class Transaction:
         feedback, tensors = self.feedback, self.feedback._tensors
         if not sources:
             return {}
-        with tensors.locked(sources):
+
+        def run() -> dict[str, bytes]:
             results = feedback._run_resident(tensors, sources, key)
             feedback._finish_many(tensors, results.values())
-        return {name: frame for name, (frame, _, _) in results.items()}
+            return {name: frame for name, (frame, _, _) in results.items()}
+
+        return tensors.while_locked(sources, run)
 
     def compress_shared(
         self, grads: Mapping[str, TensorLike], group_below: int, key: bytes | None
@@ -701,11 +709,14 @@ class Transaction:
         self.record(*grads)
         feedback, tensors = self.feedback, self.feedback._tensors
         sources = {name: inspect(grad, "grad") for name, grad in grads.items()}
-        with tensors.locked(grads):
+
+        def run() -> list[GroupStep]:
             grouped = feedback._grouped(sources, group_below)
             groups = [feedback._run_group(tensors, group, key) for group in grouped]
             feedback._finish_many(tensors, [], groups)
-        return groups
+            return groups
+
+        return tensors.while_locked(grads, run)
 
     def record(self, *names: str) -> None:
         """Keep the memory of tensors, unless that is done, because a step may change it."""

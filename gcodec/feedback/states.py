@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import operator
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from gcodec.runtime import Array
 from gcodec.runtime.device import Device, device_of, host
 from gcodec.runtime.memory import empty_beside
 
+_T = TypeVar("_T")
+
+_ACQUIRE, _RELEASE = operator.methodcaller("acquire"), operator.methodcaller("release")
 _ZERO = np.zeros(1, np.float32)
 _ZERO.flags.writeable = False
 
@@ -250,14 +253,21 @@ class Tensors:
         ]
         return np.concatenate(parts)
 
-    @contextlib.contextmanager
-    def locked(self, names: Iterable[str]) -> Iterator[None]:
-        """Hold the locks of several names."""
+    def while_locked(self, names: Iterable[str], work: Callable[[], _T]) -> _T:
+        """Call a function while the locks of several names are held, and return its result.
+
+        Python raises an interrupt where a function begins, and after each call. So one call takes
+        all locks, another one releases them, and both run in C; otherwise an interrupt could leave
+        a lock taken, for which later calls would wait forever.
+        """
         locks = [self.lock(name) for name in sorted(names)]  # in one order, so none waits forever
-        with contextlib.ExitStack() as stack:
-            for lock in locks:
-                stack.enter_context(lock)
-            yield
+        held = list[threading.Lock]()
+        releases = map(_RELEASE, held)
+        try:
+            held.extend(filter(_ACQUIRE, locks))
+            return work()
+        finally:
+            any(releases)
 
     def show(self, name: str) -> TensorState | None:
         """Return the state of a tensor; no later step will write to its array."""

@@ -37,7 +37,7 @@ from gcodec.runtime.deferred import copy_to_device, one_wait
 from gcodec.runtime.device import Device, device_of, host, no_twin
 from gcodec.runtime.memory import Drainable
 from gcodec.wire import primitives
-from gcodec.wire.kinds import check_integer, check_number
+from gcodec.wire.kinds import check_integer, check_number, check_type
 from gcodec.wire.primitives import FLOATS, FLOATS8, UNCONVERTED, Reader
 from gcodec.wire.seek import SeekTable, check_log2, usual_log2s, worthwhile
 
@@ -97,6 +97,8 @@ class Frame(_Secret):
 
     def __post_init__(self, key: bytes | None = None) -> None:  # noqa: RUF033
         """Bind the codec to dtype and shape; raise `Corrupt` if the seek table does not fit."""
+        check_type("codec", self.codec, Codec)
+        check_type("payload", self.payload, Payload)
         object.__setattr__(self, "_key", key)
         codec, payload = self.codec._with_dtype(self.dtype)._with_shape(self.shape), self.payload
         object.__setattr__(self, "codec", codec)

@@ -78,6 +78,21 @@ class FrameSum:
         """Return a frame whose payload the sum does not overwrite; see `Frame.apart_from`."""
         return frame.apart_from(self._target)
 
+    def check(self, frame: Frame, scale: float) -> np.float32:
+        """Return the factor of a frame that `add` can add.
+
+        Raises
+        ------
+        ParameterError
+            If the frame has another shape, or stores integers, booleans or floats of 8 bits; or if
+            `scale` is no number.
+        """
+        frame.check_floats()
+        if frame.shape != self.shape:
+            raise ParameterError.of("frame.shape", frame.shape, str(self.shape))
+        with np.errstate(over="ignore"):
+            return np.float32(check_number("scale", scale))
+
     def add(self, frame: Frame, scale: float = 1.0, symbols: Symbols | None = None) -> None:
         """Unpack a frame, and add ``scale`` times its tensor, in this call or in a later one.
 
@@ -89,15 +104,10 @@ class FrameSum:
         FormatError
             If the payload is damaged.
         ParameterError
-            If the frame has another shape, or stores integers, booleans or floats of 8
-            bits.
+            See `check`.
         """
-        frame.check_floats()
-        if frame.shape != self.shape:
-            raise ParameterError.of("frame.shape", frame.shape, str(self.shape))
+        factor = self.check(frame, scale)
         codec, device = frame.codec, self._source.device
-        with np.errstate(over="ignore"):
-            factor = np.float32(check_number("scale", scale))
         with self._source.stream():
             payload, is_known = frame._payload_on(device), symbols is not None
             with one_wait():

@@ -1,4 +1,9 @@
-"""The thread pool. It cuts large inputs into segments; results never depend on the cuts."""
+"""The thread pool. It cuts large inputs into segments; results never depend on the cuts.
+
+An interrupt can come between any two statements of the main thread. It would leave a lock taken
+that Python code handles, such as that of a `threading.Condition`. So the calling thread and the
+others share only lists and queues that are written in C.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,8 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -22,7 +27,8 @@ _PER_THREAD = 4  # segments per thread, at least, because threads may differ in 
 _THRESHOLD = 1 << 21  # elements of the smallest input that is worth the wait for threads
 
 _T = TypeVar("_T")
-_pool: tuple[int, ThreadPoolExecutor] | None = None
+_threads: list[threading.Thread] = []
+_calls: SimpleQueue[_Segments[Any]] = SimpleQueue()  # that the threads of the pool are to help
 
 
 def thread_count() -> int:
@@ -159,20 +165,20 @@ class _Segments(Generic[_T]):
         self._pending = deque(range(0, n, length))
         self._results: dict[int, _T] = {}
         self._errors: dict[int, BaseException] = {}
-        self._changed = threading.Condition()
-        self._helping, self._is_over = 0, False  # threads of the pool, and whether more may help
+        # Threads of the pool that have begun to help, and those of them that have ended.
+        self._begun, self._ended = list[None](), list[None]()
+        self._ends: SimpleQueue[None] = SimpleQueue()  # an item for each of `_ended`
 
     def run(self) -> list[_T]:
         """Process all segments; return the results in order, or raise the first error."""
         try:
-            # No thread starts while the interpreter ends, nor beyond a limit of the system.
-            with contextlib.suppress(RuntimeError):
-                for _ in range(min(thread_count(), len(self._pending)) - 1):
-                    _executor().submit(self._help)
+            _ask_for_help(self, min(thread_count(), len(self._pending)) - 1)
             self._work()
         except BaseException as error:  # an interrupt between two tasks
             self._errors[-1] = error
         self._await_helpers()
+        results, self._results = self._results, {}
+        del self._task  # a thread that is yet to begin keeps the call, but none of its arrays
         if self._errors:
             first = self._errors[min(self._errors)]
             self._errors.clear()
@@ -180,28 +186,24 @@ class _Segments(Generic[_T]):
                 raise first
             finally:
                 del first  # break the cycle of the error and this frame, which holds arrays
-        return [self._results[start] for start in sorted(self._results)]
+        return [results[start] for start in sorted(results)]
 
     def _await_helpers(self) -> None:
         """Wait until no other thread works; an interrupt does not end the wait."""
         try:
-            with self._changed:
-                self._is_over = True
-                self._changed.wait_for(lambda: not self._helping)
+            self._pending.clear()  # a thread that begins to help from now on finds nothing
+            while len(self._ended) < len(self._begun):
+                self._ends.get()
         except BaseException as error:
             self._errors.setdefault(-1, error)
             self._await_helpers()
 
-    def _help(self) -> None:
+    def help(self) -> None:
         """Process segments in a thread of the pool, unless the call is over."""
-        with self._changed:
-            if self._is_over:
-                return
-            self._helping += 1
+        self._begun.append(None)  # before it takes a segment
         self._work()
-        with self._changed:
-            self._helping -= 1
-            self._changed.notify()
+        self._ended.append(None)
+        self._ends.put(None)
 
     def _work(self) -> None:
         while self._pending and not self._errors:
@@ -215,19 +217,29 @@ class _Segments(Generic[_T]):
                 self._errors[start] = error
 
 
-def _executor() -> ThreadPoolExecutor:
-    global _pool
-    count = thread_count()
-    if _pool is None or _pool[0] != count:
-        # A replaced executor finishes its tasks, and its idle threads end.
-        _pool = (count, ThreadPoolExecutor(count, thread_name_prefix="gcodec"))
-    return _pool[1]
+def _ask_for_help(call: _Segments[Any], count: int) -> None:
+    """Let as many threads help a call, or fewer if the system allows no more."""
+    # No thread starts while the interpreter ends, nor beyond a limit of the system.
+    with contextlib.suppress(RuntimeError):
+        while len(_threads) < count:
+            name = f"gcodec-{len(_threads)}"
+            thread = threading.Thread(target=_serve, args=(_calls,), name=name, daemon=True)
+            thread.start()
+            _threads.append(thread)
+    for _ in range(min(count, len(_threads))):
+        _calls.put(call)
+
+
+def _serve(calls: SimpleQueue[_Segments[Any]]) -> None:
+    """Help one call after another, until the process ends."""
+    while True:
+        calls.get().help()
 
 
 def _forget() -> None:
-    """Drop the pool in a forked child, which has none of its threads."""
-    global _pool
-    _pool = None
+    """Drop the threads in a forked child, which has none of them."""
+    global _threads, _calls
+    _threads, _calls = [], SimpleQueue()
 
 
 if hasattr(os, "register_at_fork"):

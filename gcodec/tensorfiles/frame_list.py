@@ -32,6 +32,7 @@ from gcodec.wire import primitives
 from gcodec.wire.primitives import Reader
 from gcodec.wire.seek import Section
 
+_CHUNK = 1 << 20  # bytes
 _MAX_HEADER_NBYTES = 1 << 26
 
 
@@ -168,7 +169,7 @@ _Frame = TypeVar("_Frame", Outline, FrameHeader, StoredFrame)
 def mapped(path: Path) -> Any:
     """Return the bytes of a file as a memory map, which the system reads on access.
 
-    A pipe is read to its end.
+    A pipe is read by `read_stream`.
     """
     with path.open("rb") as file:
         return mapped_file(file)[0]
@@ -178,7 +179,7 @@ def mapped_file(file: Any) -> tuple[Any, int]:
     """Return the bytes of an open binary file, and its position among them.
 
     A plain file of the system becomes a memory map; other files, such as pipes and compressed
-    ones, are read to their end.
+    ones, are read by `read_stream`.
 
     Raises
     ------
@@ -193,10 +194,33 @@ def mapped_file(file: Any) -> tuple[Any, int]:
         if not os.fstat(raw.fileno()).st_size:
             return b"", 0
         return mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ), file.tell()
-    data = "" if isinstance(file, io.TextIOBase) else file.read()  # it cannot decode frames
-    if isinstance(data, str):
-        raise TypeError("data is a file that is open for text: open it for bytes, with mode 'rb'")
-    return data, 0
+    return read_stream(file), 0
+
+
+def read_stream(file: Any) -> bytearray:
+    """Return the bytes of an open binary file from its position to its end.
+
+    If they do not begin as a frame does, only the first ones are read, because a pipe or a device
+    may never end.
+
+    Raises
+    ------
+    TypeError
+        If the file is open for text.
+    """
+    data, magic = bytearray(), primitives.MAGIC
+    while magic.startswith(data[: len(magic)]):
+        nbytes = len(magic) - len(data) if len(data) < len(magic) else _CHUNK
+        # A text file may be unable to decode frames.
+        chunk = "" if isinstance(file, io.TextIOBase) else file.read(nbytes)
+        if isinstance(chunk, str):
+            raise TypeError(
+                "data is a file that is open for text: open it for bytes, with mode 'rb'"
+            )
+        if not chunk:
+            break
+        data += chunk
+    return data
 
 
 def outline(data: Any, start: int) -> Outline:

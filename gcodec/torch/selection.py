@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from gcodec.codec import Codec, CodecLike
 from gcodec.codecs.raw import Raw
-from gcodec.errors import ParameterError
-from gcodec.policy import Policy, matches_any, policy_of
+from gcodec.policy import Policy, checked_globs, matches_any, policy_of
 from gcodec.wire.kinds import check_integer
 
 _DENSE = Raw()
@@ -28,14 +27,6 @@ def joined_policy(policy: object, codec: CodecLike | Policy, argument: str = "co
     first = policy if policy is None or isinstance(policy, Policy) else Policy(policy)
     rules = (*(first.rules if first else ()), *policy_of(codec, argument).rules)
     return Policy([rule.to_dict() for rule in rules])
-
-
-def checked_globs(exclude: object) -> tuple[str, ...]:
-    """Return the argument `exclude` as a tuple of globs, or raise `ParameterError`."""
-    globs = (exclude,) if isinstance(exclude, str) else exclude
-    if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
-        raise ParameterError.of("exclude", exclude, "a glob or a sequence of globs")
-    return tuple(globs)
 
 
 def with_dense_rules(

@@ -10,9 +10,9 @@ from typing import Literal, get_args
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.feedback import Feedback
-from gcodec.policy import Policy, matches_any
+from gcodec.policy import Policy, checked_globs, matches_any
 from gcodec.torch.factors import check_factors
-from gcodec.torch.selection import checked_globs, globs_of, lossy_codec
+from gcodec.torch.selection import globs_of, lossy_codec
 from gcodec.wire.kinds import check_choice, check_flag, check_integer
 
 Collective = Literal["gather", "two-phase", "hierarchical", "auto", "factors"]

@@ -29,7 +29,7 @@ from gcodec.limits import NO_LIMITS
 from gcodec.runtime.reuse import result_beside
 from gcodec.training.communicator import Communicator
 from gcodec.training.state import as_float32
-from gcodec.wire.kinds import check_type
+from gcodec.wire.kinds import check_flag, check_type
 from gcodec.wire.primitives import UNCONVERTED
 
 # First byte of a message that carries the text of an error in place of frames.
@@ -152,6 +152,7 @@ def two_phase(
     """Yield what `two_phase_mean` returns; an exception in the body leaves feedback unchanged."""
     check_type("worker", worker, Feedback)
     check_type("server", server, Feedback)
+    check_flag("whole", whole)
     arrays, rank, size = as_float32(gradients, {}), communicator.rank, communicator.size
     own, averaged = Transaction(worker), Transaction(server)
 

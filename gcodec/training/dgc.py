@@ -20,7 +20,13 @@ from gcodec.kernels.numeric.reduce import moments
 from gcodec.training import state
 from gcodec.training.collectives import all_gather_mean, check_means, on_all_ranks
 from gcodec.training.communicator import Communicator
-from gcodec.wire.kinds import check_between, check_integer, check_positive
+from gcodec.wire.kinds import (
+    check_between,
+    check_float32,
+    check_integer,
+    check_mapping,
+    check_positive,
+)
 
 _MAX_COUNT = 2**62
 _ANY_SIZE = "; without 'velocity:' and 'residual:' entries, DGC starts anew with any ranks"
@@ -138,7 +144,8 @@ class DGC:
             Parameters to compare with those of the other ranks, which must pass theirs in the same
             step. If they differ, the replicas would never become equal.
         rate : float, optional
-            Learning rate of the caller, to compare together with `parameters`.
+            Learning rate of the caller, finite as float32, to compare together with
+            `parameters`.
 
         Returns
         -------
@@ -154,7 +161,11 @@ class DGC:
         """
         density = self.density_at(epoch)
         arrays = state.as_float32(gradients, self._velocity)
-        shared = b"" if parameters is None else state.shared(parameters, rate=rate)
+        rate = None if rate is None else check_float32("rate", rate)
+        shared = b""
+        if parameters is not None:
+            check_mapping("parameters", parameters)
+            shared = state.shared(parameters, rate=rate)
         steps = on_all_ranks(
             self.communicator,
             arrays,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gcodec.codec import CodecLike
-from gcodec.policy import Policy
+from gcodec.policy import Policy, checked_globs
 from gcodec.wire.kinds import check_integer
 
 
@@ -51,5 +51,6 @@ def hybrid(
     threshold = check_integer(
         "threshold_bytes", threshold_bytes, 1, 2**62, "an integer from 1 to 2**62"
     )
-    excluded = [] if exclude in ((), []) else [{"name": exclude, "codec": "raw"}]
+    globs = checked_globs(exclude)
+    excluded = [{"name": globs, "codec": "raw"}] if globs else []
     return Policy([*excluded, {"max_bytes": threshold - 1, "codec": small}, {"codec": large}])

@@ -124,6 +124,11 @@ def param(
     -------
     dataclasses.Field
 
+    Raises
+    ------
+    TypeError
+        If `kind` is no object of such a type.
+
     Examples
     --------
     >>> import gcodec
@@ -132,6 +137,9 @@ def param(
     >>> class Blocks(gcodec.Codec):
     ...     size: Any = param(Integer(1, 4096), 32, "elements of a block")
     """
+    if isinstance(kind, type) or not hasattr(kind, "check"):
+        title = kind.__name__ if isinstance(kind, type) else type(kind).__name__
+        raise TypeError(f"kind is {title}: must be a kind such as gcodec.codec.Integer(1, 8)")
     declared = Param(name or "", kind, doc, "", default, in_message, left_out, in_frame)
     return dataclasses.field(default=default, metadata={"param": declared})
 

@@ -281,6 +281,27 @@ def test_objects_that_are_no_arrays_are_refused() -> None:
             call()
 
 
+def test_arguments_of_decode_padded_in_another_order_are_refused() -> None:
+    x = jax.numpy.ones(2)
+    buffer, length = gcodec.jax.encode_padded(x, "sign")
+    for arguments, message in (
+        ((length, buffer), "^buffer='int32 of 0 dimensions': must be a vector of uint8"),
+        ((buffer[None], length), "^buffer='uint8 of 2 dimensions': must be a vector"),
+        ((None, length), "^buffer='NoneType': must be an array"),
+        ((buffer, x[0]), "^length=.*: must be an integer"),
+        ((buffer, None), "^length='NoneType': must be an array"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            gcodec.jax.decode_padded(*arguments, like=x)
+        with pytest.raises(ParameterError, match=message):
+            jax.jit(lambda *values: gcodec.jax.decode_padded(*values, like=x))(*arguments)
+    buffers, lengths = jax.vmap(lambda x: gcodec.jax.encode_padded(x, "sign"))(
+        jax.numpy.ones((3, 2))
+    )
+    decoded = jax.vmap(lambda *values: gcodec.jax.decode_padded(*values, like=x))(buffers, lengths)
+    assert decoded.shape == (3, 2)
+
+
 def test_random_keys_are_refused_with_advice() -> None:
     key = jax.random.key(0)
     with pytest.raises(TypeError, match=r"jax\.random\.key_data\(x\)"):

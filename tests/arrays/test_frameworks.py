@@ -440,6 +440,26 @@ def test_torch_tensors_without_plain_values(torch: Any) -> None:
         torch.fx.symbolic_trace(lambda x: frame_of(x))
 
 
+@pytest.mark.parametrize("kept", [0, 12, 30])
+def test_torch_tensors_without_their_storage_are_refused(torch: Any, kept: int) -> None:
+    """FSDP frees the storage of parameters, and leaves tensors of the full shape."""
+    frame = frame_of(X)
+    x = torch.zeros(2, 4)
+    views = [x, x.T, x[1:], x[:, 3:]]
+    x.untyped_storage().resize_(kept)
+    for tensor in views:
+        with pytest.raises(TypeError, match=rf"^x has a storage of {kept} bytes and holds no"):
+            frame_of(tensor)
+    with pytest.raises(TypeError, match=r"^out has a storage of"):
+        gcodec.decode(frame, out=x)
+    with pytest.raises(TypeError, match=r"^acc has a storage of"):
+        gcodec.decode_add(frame, x)
+    for empty in (torch.zeros(0), torch.zeros(0, 4), torch.zeros(4)[4:]):
+        assert gcodec.decode(frame_of(empty)).size == 0
+    part = torch.arange(8.0)[::2][1:]
+    assert gcodec.decode(frame_of(part)).tolist() == [2, 4, 6]
+
+
 def test_invalid_torch_likes_and_targets(torch: Any) -> None:
     frame = frame_of(X)
     with pytest.raises(TypeError, match=r"^like is on meta"):

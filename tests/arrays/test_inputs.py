@@ -185,6 +185,23 @@ def test_failing_dlpack_is_a_type_error() -> None:
     assert frame_of(Both(X)) == frame_of(X)
 
 
+@pytest.mark.parametrize("device", [BufferError("no device"), None, (1,), ("cpu", 0)])
+def test_exporters_without_a_device_are_refused(device: Any) -> None:
+    class Lost(Exporter):
+        def __dlpack_device__(self) -> Any:
+            if isinstance(device, Exception):
+                raise device
+            return device
+
+    for call, name in (
+        (lambda: frame_of(Lost(X)), "x"),
+        (lambda: gcodec.decode(frame_of(X), like=Lost(X)), "like"),
+        (lambda: gcodec.decode(frame_of(X), out=Lost(X)), "out"),
+    ):
+        with pytest.raises(TypeError, match=f"^{name} cannot be read: "):
+            call()
+
+
 @pytest.mark.parametrize("kind", [7, 8, 10, 14])
 def test_dlpack_on_a_device(kind: int) -> None:
     with pytest.raises(TypeError, match=rf"^x is on device 0 of DLPack's kind {kind}: copy it"):

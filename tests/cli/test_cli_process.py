@@ -340,6 +340,31 @@ def test_frames_from_a_named_pipe(tmp_path, verb):
     assert done.stdout.startswith(b"stdin " if verb == "dissect" else b"/dev/stdin")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
+@pytest.mark.parametrize(
+    "args", [["verify", "/dev/zero"], ["verify", "-"], ["encode", "-", "-c", "raw", "-o", "-"]]
+)
+def test_endless_input_is_refused_by_its_first_bytes(tmp_path, args):
+    script = (
+        "import resource, sys\n"
+        "from gcodec.cli.main import main\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 24, 1 << 24))\n"
+        "main(sys.argv[1:])"
+    )
+    with open("/dev/zero", "rb") as zeros:
+        completed = subprocess.run(
+            [sys.executable, "-c", script, *args],
+            stdin=zeros,
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT | {"TMPDIR": str(tmp_path)},
+            timeout=60,
+        )
+    assert completed.returncode in (1, 3)
+    assert re.search("bytes (do not begin with GCF|begin like no)", completed.stderr)
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="no such device")
 @pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1"])
 def test_summary_does_not_follow_bytes_on_stdout(tmp_path, name):

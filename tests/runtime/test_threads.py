@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def test_no_thread_takes_a_segment_after_the_error_is_raised(
     segments = pool._Segments(task, 4, 1)
     with pytest.raises(ValueError, match="a segment fails"):
         segments.run()
-    segments._help()
+    segments.help()
     assert begun == [0]
 
 
@@ -152,9 +153,21 @@ def test_errors_do_not_keep_arrays() -> None:
 
 
 def test_a_changed_number_of_threads_takes_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    for count in (2, 3, 2):
+    for count in (2, 4, 3):
         monkeypatch.setenv("GCODEC_NUM_THREADS", str(count))
-        assert pool._executor()._max_workers == count
+        together, idents = threading.Barrier(count), set[int]()
+
+        def task(
+            start: int,
+            stop: int,
+            together: threading.Barrier = together,
+            idents: set[int] = idents,
+        ) -> None:
+            together.wait(30)
+            idents.add(threading.get_ident())
+
+        pool.run_each(task, 3 * count)
+        assert len(idents) == count
 
 
 def test_results_are_in_order_and_calls_may_nest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +222,41 @@ def test_an_interrupt_waits_for_segments_that_have_begun(monkeypatch: pytest.Mon
     assert finished.is_set()
 
 
+def test_the_pool_works_after_an_interrupt_at_any_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python raises one where a function begins, and after calls of functions written in C."""
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "3")
+    pool.run_each(lambda start, stop: start, 8)  # starts the threads
+    count, last, stop = 0, 0, -1
+
+    def interrupt(frame: Any, event: str, argument: object) -> None:
+        nonlocal count
+        if event in ("call", "c_return"):
+            count += 1
+            if count == stop:
+                raise KeyboardInterrupt
+
+    def run() -> list[int]:
+        nonlocal count
+        count = 0
+        sys.setprofile(interrupt)
+        try:
+            return pool._Segments(lambda start, stop: start, 8, 1).run()
+        finally:
+            sys.setprofile(None)
+
+    for _ in range(20):  # the number of events depends on the threads
+        run()
+        last = max(last, count)
+    while stop < last:
+        stop += 1
+        with contextlib.suppress(KeyboardInterrupt):
+            run()
+        assert pool.run_each(lambda start, stop: start, 8) == list(range(8))
+    together = threading.Barrier(3)
+    pool.run_each(lambda start, stop: together.wait(30), 3)  # all threads still work
+    assert last > 20
+
+
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_results_are_consumed_in_order(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that ends before the preceding one leaves its result to that one."""
@@ -234,10 +282,10 @@ def test_one_thread_suffices(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setenv("GCODEC_NUM_THREADS", "3")
-    monkeypatch.setattr(pool, "_pool", None)
+    monkeypatch.setattr(pool, "_threads", [])
     monkeypatch.setattr(threading.Thread, "start", start)
     assert pool.run_each(lambda number, _: number, 20) == list(range(20))
-    monkeypatch.setattr(pool, "_pool", None)  # it has a task and no thread
+    assert not pool._threads and pool._calls.empty()
 
 
 LATE = """

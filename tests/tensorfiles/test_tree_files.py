@@ -672,6 +672,24 @@ def test_frames_of_paths_and_open_files(tmp_path: Path) -> None:
         list(gcodec.iter_frames(3))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("start", [b"", b"GC", b"GCF"])
+def test_endless_streams_are_read_only_after_the_bytes_of_a_frame(start: bytes) -> None:
+    class Endless(io.RawIOBase):
+        taken = 0
+
+        def read(self, nbytes: int = -1, /) -> bytes:
+            assert nbytes > 0, "reads to the end"
+            self.taken += nbytes
+            assert self.taken < 1 << 22, "reads on"
+            return (start[self.taken - nbytes : self.taken]).ljust(nbytes, b"y")
+
+    stream = Endless()
+    refused = AssertionError if start == b"GCF" else gcodec.Corrupt  # no end that it could reach
+    with pytest.raises(refused, match=r"reads on|begin with GCF"):
+        list(gcodec.iter_frames(stream))
+    assert (stream.taken > 3) == (start == b"GCF")
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
 def test_named_pipes_are_read(tmp_path: Path) -> None:
     pipe, tree = tmp_path / "pipe", {"a": array(1), "b": array(2)}

@@ -388,6 +388,10 @@ def test_frame_in_place_of_a_sequence_and_codec_in_place_of_feedback() -> None:
         (lambda c: tree_mean(c, frame), "^frames: must be a sequence"),
         (lambda c: two_phase_mean(c, {}, "sign", feedback), "^worker='sign': must be a Feedback"),
         (lambda c: two_phase_mean(c, {}, feedback, "sign"), "^server='sign': must be a Feedback"),
+        (
+            lambda c: two_phase_mean(c, {}, feedback, feedback, whole="no"),
+            "^whole='no': must be True or False",
+        ),
     ]
     for call, message in calls:
         with pytest.raises(gcodec.ParameterError, match=message):

@@ -195,6 +195,9 @@ def test_state_dict_round_trip() -> None:
         (lambda: method(min_size=0.5), "min_size=0.5"),
         (lambda: method(value="float8"), "value='float8'"),
         (lambda: method().average({}, -1), "epoch=-1"),
+        (lambda: method().average({}, 0, parameters="w"), "parameters='w'"),
+        (lambda: method().average({}, 0, parameters={}, rate="1"), "rate='1'"),
+        (lambda: method().average({}, 0, parameters={}, rate=math.inf), "rate=inf"),
         (lambda: method().residual("w"), "name='w'"),
     ],
 )
@@ -202,6 +205,16 @@ def test_invalid_arguments_are_named(call: Any, message: str) -> None:
     with pytest.raises(gcodec.ParameterError) as caught:
         call()
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("rate", [np.float32(0.5), np.int64(1), 1])
+def test_rates_of_numpy_are_compared(rate: Any) -> None:
+    def work(communicator: Communicator) -> dict[str, np.ndarray]:
+        dgc, w = DGC(communicator, density=1, warmup=0), f32(1, 2)
+        return dgc.average({"w": w}, 0, parameters={"w": w}, rate=rate)
+
+    for means in Simulator(2).run(work):
+        assert means["w"].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])

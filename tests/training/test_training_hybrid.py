@@ -46,8 +46,9 @@ def test_feedback_with_both_codecs() -> None:
         (lambda: hybrid(0), "threshold_bytes=0: must be an integer from 1"),
         (lambda: hybrid(1.5), "threshold_bytes=1.5"),  # type: ignore[arg-type]
         (lambda: hybrid(small="nope"), "policy.rules[0].codec: codec"),
-        (lambda: hybrid(exclude=5), "policy.rules[0].name=5"),  # type: ignore[arg-type]
-        (lambda: hybrid(exclude=[3]), "policy.rules[0].name"),  # type: ignore[list-item]
+        (lambda: hybrid(exclude=5), "exclude=5: must be a glob"),  # type: ignore[arg-type]
+        (lambda: hybrid(exclude=[3]), "exclude=[3]"),  # type: ignore[list-item]
+        (lambda: hybrid(exclude=np.arange(2)), "exclude=<ndarray>"),  # type: ignore[arg-type]
     ],
 )
 def test_invalid_arguments_are_named(call: Any, message: str) -> None:

@@ -6,8 +6,9 @@ import math
 import struct
 import sys
 import threading
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -24,6 +25,12 @@ from gcodec.payload import Payload
 from gcodec.wire.kinds import Choice, Float32, Integer, Kind, Sizes, binary32
 from gcodec.wire.params import param
 from gcodec.wire.primitives import Reader
+
+
+class Bytes(NamedTuple):
+    """Symbols of a codec of the tests."""
+
+    data: np.ndarray
 
 
 @pytest.mark.parametrize(
@@ -472,6 +479,95 @@ def test_a_user_defined_codec(monkeypatch: pytest.MonkeyPatch) -> None:
     assert codec.contraction(3) is None
     assert codec.variance(3) is None
     assert codec.fields_nbytes() == 5
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"k": 3, "__annotations__": {"k": int}}, "k: must be declared by gcodec.codec.param"),
+        (
+            {"id": param(Integer(1, 5), 2, "a"), "__annotations__": {"id": int}},
+            "id: must have another name",
+        ),
+        (
+            {"encode": param(Integer(1, 5), 2, "a"), "__annotations__": {"encode": int}},
+            "encode: must have another name",
+        ),
+        ({"symbols_type": None}, "symbols_type is of type NoneType: must be a class"),
+        ({"symbols_dtypes": {"x": ("int8",)}}, r"symbols_dtypes\['x'\]: must be for a field of"),
+        (
+            {
+                "symbols_type": NamedTuple("Levels", [("x", Any)]),
+                "symbols_dtypes": {"x": "int8"},
+            },
+            r"symbols_dtypes\['x'\]='int8': must be a sequence of dtypes",
+        ),
+    ],
+)
+def test_declarations_are_checked_at_registration(body: dict[str, Any], message: str) -> None:
+    known = dict(registry._registry), dict(registry._names)
+    with pytest.raises(TypeError, match=rf"^Mistaken\.{message}"):
+        register(id=201, name="mistaken")(type("Mistaken", (Codec,), body))
+    assert (registry._registry, registry._names) == known
+
+
+@pytest.mark.parametrize("kind", [int, "int", None, Integer])
+def test_kinds_of_parameters_are_checked(kind: Any) -> None:
+    with pytest.raises(TypeError, match=r"^kind is \w+: must be a kind such as .*Integer\(1, 8\)"):
+        param(kind, 1, "a number")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ({"_pack": lambda self, symbols: None}, r"_pack\(\) returns <class 'NoneType'>: must"),
+        ({"_pack": lambda self, symbols: b"abc"}, r"_pack\(\) returns <class 'bytes'>: must"),
+        (
+            {"_pack": lambda self, symbols: Payload(self, {}, cast("Any", b"abc"), 24)},
+            r"_pack\(\) returns data of <class 'bytes'>: must be a uint8 array",
+        ),
+        (
+            {"_quantize": lambda self, values, seed, prior: None},
+            r"_quantize\(\)='NoneType': must be Bytes, as mistaken makes them",
+        ),
+        (
+            {"_quantize": lambda self, values, seed, prior: Bytes(values)},
+            r"_quantize\(\)\.data: must be a C-contiguous vector of uint8, as mistaken makes it",
+        ),
+    ],
+)
+def test_errors_name_the_mistaken_method_of_a_codec(
+    monkeypatch: pytest.MonkeyPatch, mistake: dict[str, Any], message: str
+) -> None:
+    class Right(Codec):
+        symbols_type = Bytes
+        symbols_dtypes: ClassVar[Any] = {"data": ("uint8",)}
+
+        def _quantize(self, values: Any, seed: int, prior: Any) -> Bytes:
+            return Bytes(np.uint8(values))
+
+        def _dequantize(self, symbols: Any, out: np.ndarray) -> None:
+            out[:] = 0
+
+        def _pack(self, symbols: Bytes) -> Payload:
+            return Payload(self, {}, symbols.data, 8 * symbols.data.size)
+
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+    monkeypatch.setattr(registry, "_names", dict(registry._names))
+    x = np.arange(3, dtype=np.float32)
+    right = register(id=202, name="right")(type("Right", (Right,), {}))()
+    wrong = register(id=201, name="mistaken")(type("Mistaken", (Right,), mistake))()
+    calls: list[Callable[[Codec], object]] = [
+        lambda codec: gcodec.encode(x, codec),
+        lambda codec: codec.encode(x),
+        lambda codec: gcodec.Feedback(codec).compress("w", x),
+    ]
+    if "_pack" in mistake:
+        calls.append(lambda codec: codec.pack(codec.quantize(x)))
+    for call in calls:
+        call(right)
+        with pytest.raises((TypeError, ParameterError), match=f"^Mistaken.{message}"):
+            call(wrong)
 
 
 def test_threads_lose_no_codec(monkeypatch: pytest.MonkeyPatch) -> None:
