@@ -1,7 +1,7 @@
 """Check a source distribution and wheels: ``python tools/check_distributions.py FOLDER [-j N]``.
 
 FOLDER contains one source distribution and the wheel for this machine, as ``python -m build``
-writes them. The script checks two things, outside of the sources:
+writes them. The script checks three things, outside of the sources:
 
 - The unpacked source distribution builds a pure wheel with the same files as the other wheel,
   except for compiled kernels.
@@ -9,6 +9,9 @@ writes them. The script checks two things, outside of the sources:
   ``--ends``, the wheel can be installed in a new virtual environment. The main command of the
   README and all golden files work, and a wheel with kernels compiles nothing. A pure wheel may
   compile kernels, for ``GCODEC_TARGET``, which stay in ``GCODEC_CACHE_DIR``.
+- They also work with the oldest releases of all dependencies, on the oldest CPython that gcodec
+  supports, if this machine has it. Kernels of the wheel are for another release of Numba, so this
+  check compiles its own.
 
 The interpreters are ``python3.10`` and so on, next to the running one, on ``PATH`` and among the
 versions of pyenv.
@@ -26,7 +29,9 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from email.message import Message
 from pathlib import Path
 
 EXAMPLE = "examples/resnet8_digits_step0300.safetensors"
@@ -60,12 +65,22 @@ def run(command: list[str | Path], folder: Path, **variables: str) -> str:
 
 def supported(wheel: Path) -> list[str]:
     """Return the releases of Python that a wheel names, such as "3.10"."""
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
-        metadata = email.message_from_bytes(archive.read(name))
-    classifiers = metadata.get_all("Classifier", [])
+    classifiers = metadata_of(wheel).get_all("Classifier", [])
     pattern = r"Programming Language :: Python :: (3\.\d+)"
     return [match[1] for each in classifiers if (match := re.fullmatch(pattern, each))]
+
+
+def oldest(wheel: Path) -> list[str]:
+    """Return requirements of the oldest dependencies of a wheel, such as numpy==1.26.*."""
+    required = metadata_of(wheel).get_all("Requires-Dist", [])
+    return [f"{each.replace('>=', '==')}.*" for each in required if ";" not in each]
+
+
+def metadata_of(wheel: Path) -> Message:
+    """Return the metadata of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
 
 
 def interpreters(releases: list[str]) -> dict[str, Path]:
@@ -117,7 +132,9 @@ def is_pure(wheel: Path) -> bool:
     return wheel.name.endswith("-none-any.whl")
 
 
-def check(python: Path, wheel: Path, sources: Path, folder: Path) -> str:
+def check(
+    python: Path, wheel: Path, sources: Path, folder: Path, requirements: Sequence[str] = ()
+) -> str:
     """Install a wheel and use it; return the versions that were installed.
 
     Parameters
@@ -130,6 +147,8 @@ def check(python: Path, wheel: Path, sources: Path, folder: Path) -> str:
         Unpacked source distribution, with the tests and the example. Its gcodec is not used.
     folder : Path
         New folder for the environment.
+    requirements : sequence of str
+        Releases of dependencies to install, for which the wheel has no kernels.
 
     Returns
     -------
@@ -152,14 +171,14 @@ def check(python: Path, wheel: Path, sources: Path, folder: Path) -> str:
     # The pip of the running Python serves all environments. Compiling the bytecode of all packages
     # takes longer than the rest.
     pip = [sys.executable, "-m", "pip", "--python", programs / "python"]
-    run([*pip, "install", "--no-compile", wheel, "pytest>=8"], folder)
+    run([*pip, "install", "--no-compile", wheel, "pytest>=8", *requirements], folder)
     example = sources / EXAMPLE
     run([programs / "gcodec", "inspect", example], folder, **variables)
     run([programs / "gcodec", "inspect", "--max-nmse", "0.01", example], folder, **variables)
     # Without the options of the sources, which would import their gcodec.
     options = ["--quiet", "--noconftest", "-o", "addopts=", "-o", "pythonpath="]
     run([programs / "pytest", *options, sources / "tests/test_golden.py"], folder, **variables)
-    if any(path.is_file() for path in cache.rglob("*")):
+    if not requirements and any(path.is_file() for path in cache.rglob("*")):
         raise SystemExit(f"{wheel.name} has compiled kernels on {python}")
     versions = run([programs / "python", "-c", PROGRAM], folder).strip()
     return f"{wheel.name}: {versions}, {time.monotonic() - started:.0f} s ({python})"
@@ -187,7 +206,15 @@ def main() -> int:
         shutil.unpack_archive(archive, folder, filter="data")
         sources = folder / archive.name.removesuffix(".tar.gz")
         check_sources(sources, wheel, folder)
-        checks = [(pythons[release], wheel, sources, folder / release) for release in pythons]
+        checks: list[tuple[Path, Path, Path, Path, Sequence[str]]] = [
+            (pythons[release], wheel, sources, folder / release, ()) for release in pythons
+        ]
+        first = supported(wheel)[0]
+        if first in pythons:
+            arguments = pythons[first], wheel, sources, folder / "oldest", oldest(wheel)
+            checks.append(arguments)
+        else:
+            print(f"no CPython {first}, so the oldest dependencies are not checked", flush=True)
         with ThreadPoolExecutor(options.jobs) as pool:
             for line in pool.map(check, *zip(*checks, strict=True)):
                 print(line, flush=True)
