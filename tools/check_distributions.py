@@ -9,9 +9,8 @@ writes them. The script checks three things, outside of the sources:
   ``--ends``, the wheel can be installed in a new virtual environment. The main command of the
   README and all golden files work, and a wheel with kernels compiles nothing. A pure wheel may
   compile kernels, for ``GCODEC_TARGET``, which stay in ``GCODEC_CACHE_DIR``.
-- They also work with the oldest releases of all dependencies, on the oldest CPython that gcodec
-  supports, if this machine has it. Kernels of the wheel are for another release of Numba, so this
-  check compiles its own.
+- The pure wheel also works, and compiles its kernels, with the oldest releases of all
+  dependencies, on the oldest CPython that gcodec supports if this machine has it.
 
 The interpreters are ``python3.10`` and so on, next to the running one, on ``PATH`` and among the
 versions of pyenv.
@@ -114,8 +113,11 @@ def files_of(wheel: Path) -> dict[str, bytes]:
         }
 
 
-def check_sources(sources: Path, wheel: Path, folder: Path) -> None:
-    """Check that an unpacked source distribution builds a pure wheel with the files of `wheel`."""
+def check_sources(sources: Path, wheel: Path, folder: Path) -> Path:
+    """Check that an unpacked source distribution builds a pure wheel with the files of `wheel`.
+
+    The pure wheel is returned.
+    """
     built = folder / "pure"
     run([sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", built, sources], folder)
     (pure,) = built.iterdir()
@@ -125,6 +127,7 @@ def check_sources(sources: Path, wheel: Path, folder: Path) -> None:
     differing = sorted(n for n in left.keys() | right.keys() if left.get(n) != right.get(n))
     if differing:
         raise SystemExit(f"{wheel.name} and the wheel of the sdist differ: {', '.join(differing)}")
+    return pure
 
 
 def is_pure(wheel: Path) -> bool:
@@ -148,7 +151,7 @@ def check(
     folder : Path
         New folder for the environment.
     requirements : sequence of str
-        Releases of dependencies to install, for which the wheel has no kernels.
+        Releases of dependencies to install.
 
     Returns
     -------
@@ -178,7 +181,7 @@ def check(
     # Without the options of the sources, which would import their gcodec.
     options = ["--quiet", "--noconftest", "-o", "addopts=", "-o", "pythonpath="]
     run([programs / "pytest", *options, sources / "tests/test_golden.py"], folder, **variables)
-    if not requirements and any(path.is_file() for path in cache.rglob("*")):
+    if any(path.is_file() for path in cache.rglob("*")):
         raise SystemExit(f"{wheel.name} has compiled kernels on {python}")
     versions = run([programs / "python", "-c", PROGRAM], folder).strip()
     return f"{wheel.name}: {versions}, {time.monotonic() - started:.0f} s ({python})"
@@ -205,14 +208,13 @@ def main() -> int:
         folder = Path(name)
         shutil.unpack_archive(archive, folder, filter="data")
         sources = folder / archive.name.removesuffix(".tar.gz")
-        check_sources(sources, wheel, folder)
+        pure = check_sources(sources, wheel, folder)
         checks: list[tuple[Path, Path, Path, Path, Sequence[str]]] = [
             (pythons[release], wheel, sources, folder / release, ()) for release in pythons
         ]
         first = supported(wheel)[0]
         if first in pythons:
-            arguments = pythons[first], wheel, sources, folder / "oldest", oldest(wheel)
-            checks.append(arguments)
+            checks.append((pythons[first], pure, sources, folder / "oldest", oldest(wheel)))
         else:
             print(f"no CPython {first}, so the oldest dependencies are not checked", flush=True)
         with ThreadPoolExecutor(options.jobs) as pool:
