@@ -30,7 +30,9 @@ LOADED, COMPILED, WRONG, FAILED = range(4)  # exit codes of a child
 OUTCOMES = {LOADED: "loaded", COMPILED: "compiled", WRONG: "wrong results", FAILED: "exceptions"}
 X, SMALL, POSITIONS = np.arange(100, dtype=np.float32), np.arange(200) % 3, np.arange(0, 64, 3)
 ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
-    "arithmetic._add_scaled": lambda: (X, np.float32(0.5), np.ones(100, np.float32)),
+    "arithmetic._add_scaled": lambda: (
+        *(X.view(np.uint8), np.float32(0.5), np.ones(100, np.float32)),
+    ),
     "bitmap._set_bits": lambda: (POSITIONS, np.zeros(8, np.uint8)),
     "escapes._find_from": lambda: (SMALL.astype(np.uint8), np.uint8(2), np.zeros(66, np.int64)),
 }
