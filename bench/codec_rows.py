@@ -90,10 +90,12 @@ def codec_rows(x: np.ndarray) -> list[Row]:
     import gcodec
 
     # Plain NumPy buffers, as users have them, with every page touched.
-    residual, acc = (np.ones(x.size, np.float32) for _ in range(2))
+    residual, acc, other = (np.ones(x.size, np.float32) for _ in range(3))
     raw = gcodec.encode(x, "raw")
     table = [
-        row for spec, goals in _GOALS.items() for row in _calls(spec, x, residual, acc, goals)
+        row
+        for spec, goals in _GOALS.items()
+        for row in _calls(spec, goals, x, residual, acc, other)
     ]
     return [
         *table,
@@ -123,9 +125,14 @@ def half_rows(x: np.ndarray) -> list[Row]:
 
 
 def _calls(
-    spec: str, x: np.ndarray, residual: np.ndarray, acc: np.ndarray, goals: Goals
+    spec: str,
+    goals: Goals,
+    x: np.ndarray,
+    residual: np.ndarray,
+    acc: np.ndarray,
+    other: np.ndarray,
 ) -> list[Row]:
-    """Return the rows for the public calls of a codec."""
+    """Return the rows for the public calls of a codec; `other` is the output of stream twins."""
     import gcodec
     from bench import twins
 
@@ -133,7 +140,7 @@ def _calls(
     frame = gcodec.encode(x, codec)
     data = codec.encode(x).data
     width = 8 * data.size // x.size
-    out, other = np.empty(data.size, np.uint8), np.ones(x.size, np.float32)
+    out = np.empty(data.size, np.uint8)
     feedback = gcodec.Feedback(codec)
     feedback_of_part, part = gcodec.Feedback(codec), x[:CACHED]
     frame_of_part, parts = gcodec.encode(part, codec), x.size // CACHED
