@@ -273,3 +273,19 @@ def test_tensor_unlike_all_others_has_its_own_frame() -> None:
     message = gcodec.encode_many(named, "lossless", group_below=1 << 20)
     assert [frame.name for frame in gcodec.iter_frames(message)] == ["\\members", None, "norm"]
     assert same(gcodec.decode_many(message), named)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_values_of_all_dtypes_share_frames(dtype: str) -> None:
+    rng = np.random.default_rng(5)
+    exponents = {"int8": 3, "float8_e4m3fn": 5}.get(dtype, 7)
+    named = {}
+    for number in range(40):
+        values = rng.standard_normal((50, 51)) * 2.0 ** (exponents if number % 2 else 0)
+        named[f"{number}"] = np.asfortranarray(values.astype(DTYPES[dtype]))
+    named["wide"] = named["3"].astype(named["3"].dtype.newbyteorder(">"))
+    named["strided"] = named["4"][::2, ::-3]
+    message = gcodec.encode_many(named, "lossless:mode=fast", group_below=1 << 20)
+    decoded = gcodec.decode_many(message)
+    assert all(np.array_equal(decoded[name], x) for name, x in named.items())
+    assert any(frame.name is None for frame in gcodec.iter_frames(message))

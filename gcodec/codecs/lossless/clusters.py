@@ -24,9 +24,9 @@ def clusters(arrays: Sequence[np.ndarray], dtype: str) -> list[int]:
         return [0] * len(arrays)
     # An odd step meets elements of all columns of most matrices.
     parts = [array.reshape(-1)[:: array.size // _SAMPLE | 1] for array in arrays]
-    values = inspect(np.concatenate(parts), "tensors").read(segments=True).values
+    joined = inspect(np.concatenate(parts), "tensors").read(all_dtypes=True, segments=True)
     layout = PlaneLayout.of(dtype)
-    plane = FirstPlane(layout.arranged(bits_of(values, dtype)), layout)
+    plane = FirstPlane(layout.arranged(bits_of(joined.values, dtype)), layout)
     ends = np.cumsum([part.size for part in parts])
     labels = byte_clusters.clusters(plane.symbols(), ends, sizes, _LEAST_SAVING, log2_table())
     numbers: list[int] = labels.tolist()
