@@ -248,7 +248,7 @@ def test_no_tensors() -> None:
 def test_tensors_of_similar_exponents_share_frames() -> None:
     rng = np.random.default_rng(3)
     named = {
-        f"{kind}.{number}": (scale * rng.standard_normal((100, 90))).astype(np.float32)
+        f"{kind}.{number}": (scale * rng.standard_normal((120, 100))).astype(np.float32)
         for number in range(8)
         for kind, scale in (("moment", 1e-9), ("weight", 0.7))
     }
@@ -269,7 +269,7 @@ def test_tensors_of_similar_exponents_share_frames() -> None:
 def test_tensor_unlike_all_others_has_its_own_frame() -> None:
     rng = np.random.default_rng(4)
     named = {f"{k}": (1e-3 * rng.standard_normal(40000)).astype(np.float32) for k in range(3)}
-    named["norm"] = np.exp2(rng.uniform(-60, 60, (200, 150))).astype(np.float32)
+    named["norm"] = np.exp2(rng.uniform(-60, 60, (400, 200))).astype(np.float32)
     message = gcodec.encode_many(named, "lossless", group_below=1 << 20)
     assert [frame.name for frame in gcodec.iter_frames(message)] == ["\\members", None, "norm"]
     assert same(gcodec.decode_many(message), named)

@@ -14,7 +14,7 @@ from gcodec.entropy.rans import log2_table
 from gcodec.kernels.numeric import byte_clusters
 
 _SAMPLE = 1 << 12  # elements of a tensor whose bytes are counted
-_LEAST_SAVING = 1 << 16  # estimated bits for which a further frame is worth its time
+_LEAST_SAVING = 160_000  # estimated bits for which a further frame is worth its time
 
 
 def clusters(arrays: Sequence[np.ndarray], dtype: str) -> list[int]:
