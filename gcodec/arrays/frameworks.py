@@ -220,7 +220,7 @@ class _Torch(Library):
 
 
 def _is_stored(x: Any) -> bool:
-    """Whether the storage of a strided tensor contains it; FSDP shrinks storages to 0."""
+    """Return whether the storage of a strided tensor contains it; FSDP shrinks storages to 0."""
     try:
         stored = x.untyped_storage().nbytes()
     except NotImplementedError:  # a traced tensor has no storage, and `view` refuses it

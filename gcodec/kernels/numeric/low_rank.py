@@ -288,7 +288,7 @@ def most(p: np.ndarray, q: np.ndarray) -> float:
 
 @dispatched("gcodec.kernels.numeric.products_cuda")
 def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
-    """Tell whether a value of PᵀQ, or a partial sum, exceeds float32."""
+    """Return whether a value of PᵀQ, or a partial sum, exceeds float32."""
     if most(p, q) < 2.0**127:
         return False
     step = max(_PRODUCT // q.shape[1], 1)

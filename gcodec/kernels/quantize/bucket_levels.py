@@ -33,7 +33,7 @@ _PAIR = 2 * BLOCK
 
 
 def has_loop(bucket: int, norm: Norm, s: int) -> bool:
-    """Whether there is a kernel for such buckets."""
+    """Return whether there is a kernel for such buckets."""
     return bucket in BUCKETS and norm == "l2" and symbol_dtype(s) == np.uint8
 
 

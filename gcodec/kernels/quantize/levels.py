@@ -86,7 +86,7 @@ class Scale(NamedTuple):
         return np.asarray(self.norms[at // self.bucket], np.float64)
 
     def has_tiny(self, first: int, n: int) -> bool:
-        """Whether any of the n elements from `first` on has a tiny norm other than 0."""
+        """Return whether any of the n elements from `first` on has a tiny norm other than 0."""
         norms = self.norms[first // self.bucket : -(-(first + n) // self.bucket)]
         return bool(((norms > 0) & (norms < np.float32(TINY))).any())
 
@@ -199,7 +199,7 @@ def _tiny_values(symbols: np.ndarray, norms: np.ndarray, s: int) -> np.ndarray:
 
 
 def can_stream(out: np.ndarray) -> bool:
-    """Whether `dequantize` should write to (n,) float32 `out` past the cache."""
+    """Return whether `dequantize` should write to (n,) float32 `out` past the cache."""
     return device_of(out) is None and cover.streams(out[cover.to_cache_line(out, 1) :])
 
 

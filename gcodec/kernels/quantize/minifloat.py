@@ -204,7 +204,7 @@ def quantize(
 
 
 def can_stream(out: np.ndarray, fmt: MiniFloat) -> bool:
-    """Whether `dequantize` should write to (n,) float32 `out` past the cache."""
+    """Return whether `dequantize` should write to (n,) float32 `out` past the cache."""
     return cover.streams(out[cover.to_cache_line(out, per_byte(fmt)) :])
 
 
