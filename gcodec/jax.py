@@ -268,8 +268,9 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
     >>> jax.jit(lambda b, n: gcodec.jax.decode_padded(b, n, like=x))(buffer, length).tolist()
     [1.0, -1.0]
     """
-    kind = f"{_dtype('buffer', buffer)} of {np.ndim(buffer)} dimensions"
-    if kind != "uint8 of 1 dimensions":
+    dtype, ndim = _dtype("buffer", buffer), np.ndim(buffer)
+    if dtype != np.uint8 or ndim != 1:
+        kind = f"{dtype} of {ndim} dimensions"
         raise ParameterError.of("buffer", kind, "a vector of uint8, as encode_padded returns it")
     if not isinstance(length, int) and _dtype("length", length).kind not in "iu":
         raise ParameterError.of("length", length, "an integer, as encode_padded returns it")

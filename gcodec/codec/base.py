@@ -453,9 +453,9 @@ class Codec(Parameters):
         return bound
 
     def _clusters(self, arrays: Sequence[np.ndarray], dtype: str) -> Sequence[int]:
-        """Return a number for each of many small tensors of one dtype, none of which is empty.
+        """Assign nonempty tensors of one dtype to clusters, by number.
 
-        Tensors with the same number share a frame; see `gcodec.encode_many`.
+        The tensors of a cluster share a frame; see `gcodec.encode_many`.
         """
         return [0] * len(arrays)
 

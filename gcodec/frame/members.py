@@ -88,12 +88,15 @@ class SharedFrame(NamedTuple):
         ]
 
     def clusters(self, dtype: str) -> list[SharedFrame]:
-        """Divide the tensors, which have this dtype, among frames as the codec does."""
-        groups: dict[int, SharedFrame] = {}
+        """Return a frame for each cluster of the tensors, all of which have this dtype."""
         numbers = self.codec._clusters([*self.arrays.values()], dtype)
+        distinct = dict.fromkeys(numbers)
+        if len(distinct) == 1:
+            return [self]
+        frames = {number: SharedFrame(self.codec, {}) for number in distinct}
         for number, (name, array) in zip(numbers, self.arrays.items(), strict=True):
-            groups.setdefault(number, SharedFrame(self.codec, {})).arrays[name] = array
-        return [*groups.values()]
+            frames[number].arrays[name] = array
+        return [*frames.values()]
 
     def members(self, key: bytes | None) -> bytes:
         """Return the frame that lists the tensors, which precedes the frame that they share.
@@ -155,8 +158,10 @@ def shared_frames(
         array, dtype = source.array_and_dtype()
         if 0 < array.size < group_below and dtype in dtypes:
             codec = codec_of(name, array.shape, dtype)
-            group = groups.setdefault((id(codec), dtype), SharedFrame(codec, {}))
-            group.arrays[name] = array
+            key = id(codec), dtype
+            if key not in groups:
+                groups[key] = SharedFrame(codec, {})
+            groups[key].arrays[name] = array
     clusters = [part for (_, dtype), group in groups.items() for part in group.clusters(dtype)]
     return [group for group in clusters if len(group.arrays) > 1]
 

@@ -28,7 +28,7 @@ _THRESHOLD = 1 << 21  # elements of the smallest input that is worth the wait fo
 
 _T = TypeVar("_T")
 _threads: list[threading.Thread] = []
-_calls: SimpleQueue[_Segments[Any]] = SimpleQueue()  # that the threads of the pool are to help
+_calls: SimpleQueue[_Segments[Any]] = SimpleQueue()  # calls that wait for help
 
 
 def thread_count() -> int:
@@ -167,7 +167,7 @@ class _Segments(Generic[_T]):
         self._errors: dict[int, BaseException] = {}
         # Threads of the pool that have begun to help, and those of them that have ended.
         self._begun, self._ended = list[None](), list[None]()
-        self._ends: SimpleQueue[None] = SimpleQueue()  # an item for each of `_ended`
+        self._ends: SimpleQueue[None] = SimpleQueue()  # gets an item for each of `_ended`
 
     def run(self) -> list[_T]:
         """Process all segments; return the results in order, or raise the first error."""

@@ -879,7 +879,7 @@ def test_flags_that_a_message_may_not_have_are_refused() -> None:
             data = payload.data.copy()
             data[0] = flags
             if flags & ~allowed:
-                error = f"the flags are {flags}, of which only {allowed} are allowed"
+                error = f"the flags {flags} of the planes are above {allowed}"
                 with pytest.raises(gcodec.Corrupt, match=error):
                     codec.decode(payload._replace(data=data), x.shape)
 
@@ -890,7 +890,7 @@ def test_heads_that_contradict_the_payload_are_refused() -> None:
     payload = gcodec.parse("lossless:mode=fast").encode(x)
     assert payload.data[0] == 1
     cases = {
-        0: (2, "the flags are 2, of which only 1 are allowed"),
+        0: (2, "the flags 2 of the planes are above 1"),
         2: (3, "plane 0 is coded by method 3"),
         3: (6, "plane 1 is coded by method 6"),
         5: (2, "512 of 400 elements"),

@@ -21,7 +21,8 @@ import numpy as np
 from gcodec.arrays.bit_patterns import bits_of, check_booleans, dtype_beside
 from gcodec.arrays.source import NUMPY_DTYPES, shares_memory
 from gcodec.codec import Codec, register
-from gcodec.codecs.lossless import clusters, describe, encoder
+from gcodec.codecs.lossless import describe, encoder
+from gcodec.codecs.lossless.first_plane import clusters
 from gcodec.codecs.lossless.message import Message
 from gcodec.codecs.lossless.planes import PlaneLayout
 from gcodec.entropy.coder import RansString, WordString, Written
@@ -115,7 +116,7 @@ class Lossless(Codec):
     def _clusters(self, arrays: Sequence[np.ndarray], dtype: str) -> Sequence[int]:
         if self.mode == "stored":
             return super()._clusters(arrays, dtype)
-        return clusters.clusters(arrays, dtype)
+        return clusters(arrays, dtype)
 
     def _with_dtype(self: _L, dtype: str) -> _L:
         if dtype not in DTYPE_CODES:

@@ -61,7 +61,7 @@ _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
 _SPARE = 32  # bits of a string for each byte that it may exceed its estimated size by
 _LEAST_ROOM = 1 << 12  # bytes of a string beyond its estimated size
 _LOG2_ACCURATE = 12  # computed entropies err by at most a bit for 2^12 symbols
-_LEAST_WITH_MANTISSAS = 1 << 14  # elements for which tables of bytes with a mantissa's bit pay
+_LEAST_WITH_MANTISSAS = 1 << 14  # elements from which on larger tables, with mantissas, pay
 _LARGEST_EXPONENT = 127  # whose highest bit is 0
 _ROW = 64  # sampled elements of a row, and least number of sampled rows
 
@@ -84,10 +84,10 @@ class _Coded(NamedTuple):
     zeros: int
 
     @classmethod
-    def of(cls, bits: np.ndarray, shift: int) -> _Coded:
-        """Count the elements; `shift` is the lowest bit of the first plane."""
-        groups, hidden = byte_planes.coded_counts(bits, shift)
-        zeros = bits.size - int(np.add.reduce(groups, dtype=np.int64))
+    def of(cls, plane: FirstPlane) -> _Coded:
+        """Count the elements."""
+        groups, hidden = byte_planes.coded_counts(plane.bits, plane.layout.shift)
+        zeros = plane.bits.size - int(np.add.reduce(groups, dtype=np.int64))
         return cls(groups, hidden, zeros)
 
 
@@ -222,11 +222,7 @@ class _Writer:
         if layout.is_float and n >= _LEAST_LOWERED:
             sample = plane.sample(self._shape, self._is_exact)
             if may_estimate:
-                coded = (
-                    _Coded.of(self._bits, layout.shift)
-                    if may_omit_zeros and sample.counts[0]
-                    else None
-                )
+                coded = _Coded.of(plane) if may_omit_zeros and sample.counts[0] else None
                 zero_count = coded.zeros if coded else None
                 counts = estimated(sample.counts, n, layout.unit, zero_count)
                 if coded and coded.hidden:  # only exact counts tell which byte may be an escape
@@ -239,9 +235,7 @@ class _Writer:
         if counts is None or (may_estimate and not self._is_estimated):
             counts = plane.counts(True)
         if may_omit_zeros and (coded is not None or (not self._is_estimated and counts[0])):
-            zeros = _zeros_of(
-                coded or _Coded.of(self._bits, layout.shift), counts, layout.itemsize - 1
-            )
+            zeros = _zeros_of(coded or _Coded.of(plane), counts, layout.itemsize - 1)
         if zeros is not None:
             self._plane = plane._replace(zeros=zeros)
             if sample is not None and zeros.escape:

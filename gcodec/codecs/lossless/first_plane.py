@@ -1,16 +1,21 @@
-"""The first plane of a tensor: its bytes, their counts, and samples of them."""
+"""The first plane of a tensor: its bytes, their counts, and samples; and clusters of tensors."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.arrays.bit_patterns import bits_of
+from gcodec.arrays.source import inspect
 from gcodec.codecs.lossless.planes import TILE, PlaneLayout, Zeros
 from gcodec.entropy.context.byte_scales import Sample
 from gcodec.entropy.context.scale_model import Scales, row_layouts, sampled_rows
 from gcodec.entropy.ranged import bytes_range
+from gcodec.entropy.rans import log2_table
 from gcodec.kernels.context.byte_scales import PlaneForm, count_runs, take_runs
+from gcodec.kernels.numeric import byte_clusters
 from gcodec.kernels.numeric.byte_counts import estimated_counts
 from gcodec.runtime import pool
 from gcodec.runtime.device import device_of, host
@@ -25,6 +30,8 @@ _RUN = 1 << 12  # neighboring bytes of a sample
 _MOST_RUNS = 16  # runs of all bytes for each run of a sample
 _ALL = 1 << 62  # more elements than any tensor has
 _BELOW, _ABOVE = 4, 1  # how far a byte may be below and above those of a sample of all bytes
+_CLUSTERED = 1 << 12  # elements of a tensor by which its cluster is found
+_LEAST_SAVING = 160_000  # estimated bits for which a further frame is worth its time
 _SPARSE = 4  # a sample of rows skips at least three of four rows, or one of two in mode=fast
 
 
@@ -125,3 +132,23 @@ def estimated(
     if zeros is not None:
         scaled[0] = zeros
     return scaled
+
+
+def clusters(arrays: Sequence[np.ndarray], dtype: str) -> list[int]:
+    """Assign nonempty tensors of one dtype to clusters with similar first planes.
+
+    The result has the number of the cluster of each tensor. A further cluster must save more than
+    the frame costs that its tensors share.
+    """
+    sizes = np.array([array.size for array in arrays])
+    if 8 * int(sizes.sum()) < _LEAST_SAVING:
+        return [0] * len(arrays)
+    # An odd step meets elements of all columns of most matrices.
+    parts = [array.reshape(-1)[:: array.size // _CLUSTERED | 1] for array in arrays]
+    joined = inspect(np.concatenate(parts), "tensors").read(all_dtypes=True, segments=True)
+    layout = PlaneLayout.of(dtype)
+    plane = FirstPlane(layout.arranged(bits_of(joined.values, dtype)), layout)
+    ends = np.cumsum([part.size for part in parts])
+    labels = byte_clusters.clusters(plane.symbols(), ends, sizes, _LEAST_SAVING, log2_table())
+    numbers: list[int] = labels.tolist()
+    return numbers

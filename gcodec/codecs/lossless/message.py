@@ -182,8 +182,8 @@ def read_methods(
     flags, allowed = reader.byte(), _ZEROS
     if mode == "small" and layout.may_have_mantissa_bit:
         allowed |= _MANTISSAS
-    if flags & ~allowed:
-        raise Corrupt(f"the flags are {flags}, of which only {allowed} are allowed", reader.at - 1)
+    if flags > allowed:
+        raise Corrupt(f"the flags {flags} of the planes are above {allowed}", reader.at - 1)
     has_zeros, has_bit = bool(flags & _ZEROS), bool(flags & _MANTISSAS)
     meanings = ["zeros left out"] * has_zeros + ["a bit of the mantissa in plane 0"] * has_bit
     note("flags", None, flags, ", ".join(meanings) or "none")

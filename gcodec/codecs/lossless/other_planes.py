@@ -216,7 +216,7 @@ class OtherPlanes:
             self._split(targets)
 
     def _write_stored(self, data: np.ndarray) -> None:
-        """Write the planes, all of which are stored."""
+        """Write planes that are all stored."""
         bits, layout, zeros = self._bits, self._layout, self._zeros
 
         def task(start: int, stop: int) -> None:

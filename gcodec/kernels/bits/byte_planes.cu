@@ -19,8 +19,8 @@ __device__ __forceinline__ void put_rest(u64 rest, i32 planes, i64 stride, u8* o
 
 // Writes all elements of n patterns of `width` bytes: out: (width - 1) * stride, stride >= n.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    take_others(const u8* __restrict__ patterns, i32 width, i32 shift, i32 distance, i64 n, i64 stride,
-                u8* __restrict__ out) {
+    take_others(const u8* __restrict__ patterns, i32 width, i32 shift, i32 distance, i64 n,
+                i64 stride, u8* __restrict__ out) {
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
         u64 rest = joined_rest(pattern_at(patterns, width, i), shift, distance);
         put_rest(rest, width - 1, stride, out, i);

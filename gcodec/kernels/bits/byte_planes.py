@@ -37,7 +37,9 @@ MANTISSA_SHIFTS = {2: 6, 4: 22}  # the same of bfloat16 and float32, with a bit 
 FORMS = (*FLOAT_SHIFTS.items(), *((itemsize, 8 * itemsize - 8) for itemsize in (1, 2, 4, 8)))
 """Bytes of an element and lowest bit of the first plane, of floats and of integers."""
 FLOAT_FORMS = *FLOAT_SHIFTS.items(), *MANTISSA_SHIFTS.items()
+"""The same of floats alone, with and without a bit of the mantissa."""
 ALL_FORMS = *FORMS, *MANTISSA_SHIFTS.items()
+"""The same of all first planes."""
 _NO_GROUPS = np.empty(0, np.uint16), np.empty(0, np.uint8)
 GROUP = 1 << 12  # elements whose coded elements are counted
 _COUNTED = 1 << 17  # elements of a task that counts them

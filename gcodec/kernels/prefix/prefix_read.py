@@ -52,7 +52,7 @@ _LEAST_PARTED = 1 << 12  # symbols of a block from which on reading parts of it 
 # begin where the parts do: the readers of such words would never synchronize.
 _PART_NBITS = 840
 _SURE = 31 / 32  # share of the probable bits of a block that its words nearly always take
-_SEARCHED = 8  # two readers must meet within the first of so many equal shares of a part's words
+_SEARCHED = 8  # two readers must meet within the first eighth of the words of a part
 _MOST_RESTARTS = 100  # of the readers of parts in a block, each after bits that are no word
 
 
