@@ -50,7 +50,7 @@ def clusters(
 
 
 @subroutine
-def _fill_bins(symbols, ends, sizes, tables, counts, is_used, labels):
+def _fill_mean_bins(symbols, ends, sizes, tables, counts, is_used, labels):
     """Add the counts of each string to the bin of its mean, whose number is its label."""
     own, start = counts[_BINS * _VALUES :], 0  # the last row of counts is free
     for k in range(ends.size):
@@ -80,7 +80,7 @@ def _added_nbits(counts, nbits, first, second, logs):
 
 
 @subroutine
-def _merge_bins(counts, size, least, logs, nbits, added, live, leaders):
+def _merge_mean_bins(counts, size, least, logs, nbits, added, live, leaders):
     """Merge neighbors among `size` bins; `live` has their numbers, and then those that remain."""
     for i in range(size - 1):
         added[i] = _added_nbits(counts, nbits, live[i], live[i + 1], logs)
@@ -113,7 +113,7 @@ def _cluster(symbols, ends, sizes, least, logs, tables, counts, numbers, labels)
     # ends.size == sizes.size == labels.size; counts.size == (_BINS + 1) * _VALUES, and each of
     # `numbers` has _BINS elements; all of these are 0. See `count_part` for `tables`.
     nbits, added, live, leaders = numbers
-    _fill_bins(symbols, ends, sizes, tables, counts, nbits, labels)
+    _fill_mean_bins(symbols, ends, sizes, tables, counts, nbits, labels)
     size = 0
     for b in range(_BINS):
         leaders[b] = b
@@ -121,7 +121,7 @@ def _cluster(symbols, ends, sizes, least, logs, tables, counts, numbers, labels)
             nbits[b] = ideal_nbits(counts[b * _VALUES : (b + 1) * _VALUES], _VALUES, logs)
             live[size] = b
             size += 1
-    _merge_bins(counts, size, least, logs, nbits, added, live, leaders)
+    _merge_mean_bins(counts, size, least, logs, nbits, added, live, leaders)
     for b in range(_BINS):  # leaders come before those whom they lead
         leaders[b] = leaders[leaders[b]]
     for k in range(labels.size):
