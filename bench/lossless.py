@@ -14,8 +14,8 @@ which tensors of fewer elements share frames; the other coders have no such call
 
 Each cell contains the bits per value, and how many million values one core encodes and decodes in
 a second: the best of several rounds for each call, without the cost of reading files. Each round
-multiplies the tensors by another number, so that no coder finds the code of an earlier round in a
-cache.
+multiplies the tensors by another number before it rounds them, so that no coder finds the code of
+an earlier round in a cache. All coders run on the same core, as some wake threads on others.
 """
 
 from __future__ import annotations
@@ -98,34 +98,39 @@ def timed(call: Callable[[Any], Any], argument: Any) -> tuple[Any, float]:
     return result, time.process_time() - start
 
 
-def rounds_of(x: np.ndarray) -> list[np.ndarray]:
-    """Return the tensor as it is, and multiplied by numbers from 1 down to a half."""
-    wide, halved = np.asarray(x, np.float32), np.arange(1, _ROUNDS, dtype=np.float32) / _ROUNDS / 2
-    return [x, *((wide * (1 - part)).astype(x.dtype) for part in halved)]
+def rounds_of(x: np.ndarray, dtype: str) -> list[np.ndarray]:
+    """Return a float32 tensor times numbers from 1 down to a half, each rounded to a dtype."""
+    factors = 1 - np.arange(_ROUNDS, dtype=np.float32) / _ROUNDS / 2
+    return [rounded(x, dtype, factor) for factor in factors]
 
 
-def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Round a float32 tensor to a dtype, in whose range floats of 8 bits are scaled."""
+def rounded(x: np.ndarray, dtype: str, factor: np.float32) -> np.ndarray:
+    """Round a float32 tensor times a factor to a dtype, in whose range floats of 8 bits are scaled.
+
+    The factor is at most 1.
+    """
     if dtype == "float8_e4m3fn":
-        x = x * np.float32(_LARGEST / (np.abs(x).max(initial=0) or 1))
-    return x.astype(DTYPES[dtype])
+        factor = factor * np.float32(_LARGEST / (np.abs(x).max(initial=0) or 1))
+    return (x * factor).astype(DTYPES[dtype])
 
 
-def own(tensors: Sequence[np.ndarray], spec: str, group_below: int | None) -> Measured:
+def own(
+    tensors: Sequence[np.ndarray], dtype: str, spec: str, group_below: int | None
+) -> Measured:
     """Measure a mode of lossless; with `group_below`, `encode_many` codes all tensors."""
     codec, total = gcodec.parse(spec), Measured(0, 0, 0)
     if group_below is not None:
         encode_all = functools.partial(gcodec.encode_many, codec=codec, group_below=group_below)
-        return measured(messages(tensors), encode_all, gcodec.decode_many)
+        return measured(messages(tensors, dtype), encode_all, gcodec.decode_many)
     for x in tensors:
-        each = measured(messages([x]), lambda x: gcodec.encode(x["0"], codec), gcodec.decode)
+        each = measured(messages([x], dtype), lambda x: gcodec.encode(x["0"], codec), gcodec.decode)
         total = Measured(*(a + b for a, b in zip(total, each, strict=True)))
     return total
 
 
-def messages(tensors: Sequence[np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+def messages(tensors: Sequence[np.ndarray], dtype: str) -> Iterator[dict[str, np.ndarray]]:
     """Return copies of all tensors in each round, as the other coders get them, by name."""
-    for each in zip(*map(rounds_of, tensors), strict=True):
+    for each in zip(*(rounds_of(x, dtype) for x in tensors), strict=True):
         yield {str(k): x.copy() for k, x in enumerate(each)}
 
 
@@ -148,12 +153,14 @@ def measured(
     return Measured(nbits, encoding, decoding)
 
 
-def peers(python: str, tensors: Sequence[np.ndarray]) -> dict[str, Measured | None]:
+def peers(
+    python: str, tensors: Sequence[np.ndarray], dtype: str
+) -> dict[str, Measured | None]:
     """Measure other coders in the environment of the given Python; None lacks the dtype."""
     arrays = {
-        f"{k} {number}": each.reshape(-1).view(f"u{x.itemsize}")
+        f"{k} {number}": each.reshape(-1).view(f"u{each.itemsize}")
         for k, x in enumerate(tensors)
-        for number, each in enumerate(rounds_of(x))
+        for number, each in enumerate(rounds_of(x, dtype))
     }
     with tempfile.TemporaryDirectory() as folder:
         source, result = Path(folder, "in.npz"), Path(folder, "out.json")
@@ -179,15 +186,15 @@ def table(
     """Return the rows of a Markdown table: one for each file and dtype."""
     header_shown = False
     for path in paths:
+        tensors = [x for x in tensors_of(path).values() if x.size]
+        if flat:
+            tensors = [np.concatenate([x.reshape(-1) for x in tensors])]
         for dtype in DTYPES:
-            tensors = [rounded(x, dtype) for x in tensors_of(path).values() if x.size]
-            if flat:
-                tensors = [np.concatenate([x.reshape(-1) for x in tensors])]
-            modes = {spec: own(tensors, spec, group_below) for spec in MODES}
-            others = peers(python, tensors) if python else {}
+            modes = {spec: own(tensors, dtype, spec, group_below) for spec in MODES}
+            others = peers(python, tensors, dtype) if python else {}
             # Our own coder is timed before and after the others, as the processor's speed varies.
             for spec, before in modes.items():
-                modes[spec] = better(before, own(tensors, spec, group_below))
+                modes[spec] = better(before, own(tensors, dtype, spec, group_below))
             if not header_shown:
                 names = [spec.partition("=")[2] for spec in MODES] + [*others]
                 yield f"| file | dtype | {' | '.join(names)} |"
@@ -209,6 +216,8 @@ def cell(values: int, measured: Measured | None) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse arguments, train, measure and print."""
     os.environ["GCODEC_NUM_THREADS"] = "1"
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     parser = argparse.ArgumentParser(prog="python -m bench.lossless", description=__doc__)
     parser.add_argument("files", nargs="*", default=[str(sorted(RUN.iterdir())[-1])])
     parser.add_argument("--python", help="Python of an environment that has the other coders")

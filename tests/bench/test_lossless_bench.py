@@ -23,9 +23,19 @@ def test_table_has_a_row_for_each_dtype(tmp_path: Path) -> None:
 
 def test_floats_of_8_bits_are_scaled() -> None:
     x = np.array([1e-6, -3e-6, 0], np.float32)
-    assert lossless.rounded(x, "float8_e4m3fn").tolist() == [144, -448, 0]
-    assert lossless.rounded(x[2:], "float8_e4m3fn").tolist() == [0]
-    assert lossless.rounded(x[:0], "float8_e4m3fn").size == 0
+    one, half = np.float32([1, 0.5])
+    assert lossless.rounded(x, "float8_e4m3fn", one).tolist() == [144, -448, 0]
+    assert lossless.rounded(x, "float8_e4m3fn", half).tolist() == [72, -224, 0]
+    assert lossless.rounded(x[2:], "float8_e4m3fn", one).tolist() == [0]
+    assert lossless.rounded(x[:0], "float8_e4m3fn", one).size == 0
+
+
+def test_rounds_are_multiplied_before_they_are_rounded() -> None:
+    x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    first, *others = lossless.rounds_of(x, "bfloat16")
+    assert first.tobytes() == x.astype(first.dtype).tobytes()
+    for each in others:  # products of rounded values would have gaps
+        assert np.unique(each.view(np.uint16) & 127).size == 128
 
 
 def test_a_file_may_be_one_vector_or_one_message(tmp_path: Path) -> None:
