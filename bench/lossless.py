@@ -98,20 +98,17 @@ def timed(call: Callable[[Any], Any], argument: Any) -> tuple[Any, float]:
     return result, time.process_time() - start
 
 
+def scaled(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Multiply a float32 tensor so that it fits the range of floats of 8 bits; keep it for others."""
+    if dtype != "float8_e4m3fn":
+        return x
+    return x * np.float32(_LARGEST / (np.abs(x).max(initial=0) or 1))
+
+
 def rounds_of(x: np.ndarray, dtype: str) -> list[np.ndarray]:
     """Return a float32 tensor times numbers from 1 down to a half, each rounded to a dtype."""
     factors = 1 - np.arange(_ROUNDS, dtype=np.float32) / _ROUNDS / 2
-    return [rounded(x, dtype, factor) for factor in factors]
-
-
-def rounded(x: np.ndarray, dtype: str, factor: np.float32) -> np.ndarray:
-    """Round a float32 tensor times a factor to a dtype, in whose range floats of 8 bits are scaled.
-
-    The factor is at most 1.
-    """
-    if dtype == "float8_e4m3fn":
-        factor = factor * np.float32(_LARGEST / (np.abs(x).max(initial=0) or 1))
-    return (x * factor).astype(DTYPES[dtype])
+    return [(x * factor).astype(DTYPES[dtype]) for factor in factors]
 
 
 def own(
@@ -186,10 +183,10 @@ def table(
     """Return the rows of a Markdown table: one for each file and dtype."""
     header_shown = False
     for path in paths:
-        tensors = [x for x in tensors_of(path).values() if x.size]
-        if flat:
-            tensors = [np.concatenate([x.reshape(-1) for x in tensors])]
         for dtype in DTYPES:
+            tensors = [scaled(x, dtype) for x in tensors_of(path).values() if x.size]
+            if flat:
+                tensors = [np.concatenate([x.reshape(-1) for x in tensors])]
             modes = {spec: own(tensors, dtype, spec, group_below) for spec in MODES}
             others = peers(python, tensors, dtype) if python else {}
             # Our own coder is timed before and after the others, as the processor's speed varies.

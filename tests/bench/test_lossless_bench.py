@@ -23,11 +23,11 @@ def test_table_has_a_row_for_each_dtype(tmp_path: Path) -> None:
 
 def test_floats_of_8_bits_are_scaled() -> None:
     x = np.array([1e-6, -3e-6, 0], np.float32)
-    one, half = np.float32([1, 0.5])
-    assert lossless.rounded(x, "float8_e4m3fn", one).tolist() == [144, -448, 0]
-    assert lossless.rounded(x, "float8_e4m3fn", half).tolist() == [72, -224, 0]
-    assert lossless.rounded(x[2:], "float8_e4m3fn", one).tolist() == [0]
-    assert lossless.rounded(x[:0], "float8_e4m3fn", one).size == 0
+    wide = lossless.scaled(x, "float8_e4m3fn")
+    assert lossless.rounds_of(wide, "float8_e4m3fn")[0].tolist() == [144, -448, 0]
+    assert lossless.scaled(x[2:], "float8_e4m3fn").tolist() == [0]
+    assert lossless.scaled(x[:0], "float8_e4m3fn").size == 0
+    assert lossless.scaled(x, "bfloat16") is x
 
 
 def test_rounds_are_multiplied_before_they_are_rounded() -> None:
