@@ -113,8 +113,9 @@ class SharedFrame(NamedTuple):
                 f"the names and shapes of {len(members)} small tensors take {len(text)} bytes, "
                 f"and must take at most {MAX_NBYTES}; pass a lower group_below"
             )
-        payload = parse_encoder("raw").encode(np.frombuffer(text, np.uint8))
-        return Frame(payload.codec, "uint8", (len(text),), payload, MEMBERS_NAME, key).to_bytes()
+        codec = parse_encoder("raw")
+        payload = Payload(codec, {}, np.frombuffer(text, np.uint8), 8 * len(text))
+        return Frame(codec, "uint8", (len(text),), payload, MEMBERS_NAME, key).to_bytes()
 
 
 def check_many(argument: str, tensors: object, group_below: object) -> int:
