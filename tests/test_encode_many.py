@@ -252,16 +252,20 @@ def test_tensors_of_similar_exponents_share_frames() -> None:
         for number in range(8)
         for kind, scale in (("moment", 1e-9), ("weight", 0.7))
     }
-    message = gcodec.encode_many(named, "lossless:mode=fast", group_below=1 << 20)
+    message = gcodec.encode_many(named, "lossless:mode=small", group_below=1 << 20)
     lists = [frame for frame in gcodec.iter_frames(message) if frame.name == "\\members"]
     names = [[name for name, _ in json.loads(frame.decode().tobytes())] for frame in lists]
     kinds = ("moment", "weight")
     assert names == [[name for name in named if name.startswith(kind)] for kind in kinds]
     assert same(gcodec.decode_many(message), named)
-    # Other codecs and messages that state the elements themselves have one frame.
-    for spec in ("sign", "raw", "lossless:mode=stored"):
+    # Other codecs and messages that state the elements themselves have one frame. With mode=fast,
+    # further frames must save more.
+    for spec in ("sign", "raw", "lossless:mode=stored", "lossless:mode=fast"):
         message = gcodec.encode_many(named, spec, group_below=1 << 20)
         assert [frame.name for frame in gcodec.iter_frames(message)] == ["\\members", None]
+    larger = {f"{name}.{part}": x for name, x in named.items() for part in range(3)}
+    message = gcodec.encode_many(larger, "lossless:mode=fast", group_below=1 << 20)
+    assert sum(frame.name is None for frame in gcodec.iter_frames(message)) == 2
     message = gcodec.Feedback("lossless").compress_many(named, group_below=1 << 20)
     assert sum(frame.name is None for frame in gcodec.iter_frames(message)) == 2
 

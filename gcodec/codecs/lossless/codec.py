@@ -116,7 +116,7 @@ class Lossless(Codec):
     def _clusters(self, arrays: Sequence[np.ndarray], dtype: str) -> Sequence[int]:
         if self.mode == "stored":
             return super()._clusters(arrays, dtype)
-        return clusters(arrays, dtype)
+        return clusters(arrays, dtype, self.mode)
 
     def _with_dtype(self: _L, dtype: str) -> _L:
         if dtype not in DTYPE_CODES:

@@ -31,7 +31,8 @@ _MOST_RUNS = 16  # runs of all bytes for each run of a sample
 _ALL = 1 << 62  # more elements than any tensor has
 _BELOW, _ABOVE = 4, 1  # how far a byte may be below and above those of a sample of all bytes
 _CLUSTERED = 1 << 11  # elements of a tensor by which its cluster is found
-_LEAST_SAVING = 160_000  # estimated bits for which a further frame is worth its time
+# Estimated bits for which a further frame is worth its time. Scales of rows save some of them too.
+_LEAST_SAVING, _LEAST_SAVING_FAST = 160_000, 480_000
 _SPARSE = 4  # a sample of rows skips at least three of four rows, or one of two in mode=fast
 
 
@@ -134,14 +135,16 @@ def estimated(
     return scaled
 
 
-def clusters(arrays: Sequence[np.ndarray], dtype: str) -> list[int]:
+def clusters(arrays: Sequence[np.ndarray], dtype: str, mode: str) -> list[int]:
     """Assign nonempty tensors of one dtype to clusters with similar first planes.
 
     The result has the number of the cluster of each tensor. A further cluster must save more than
-    the frame costs that its tensors share.
+    the frame costs that its tensors share, which is mostly time: in ``mode=fast``, it must save
+    more bits than in others.
     """
     sizes = np.array([array.size for array in arrays])
-    if 8 * int(sizes.sum()) < _LEAST_SAVING:
+    least = _LEAST_SAVING_FAST if mode == "fast" else _LEAST_SAVING
+    if 8 * int(sizes.sum()) < least:
         return [0] * len(arrays)
     # An odd step meets elements of all columns of most matrices.
     parts = [array.reshape(-1)[:: array.size // _CLUSTERED | 1] for array in arrays]
@@ -149,6 +152,6 @@ def clusters(arrays: Sequence[np.ndarray], dtype: str) -> list[int]:
     layout = PlaneLayout.of(dtype)
     plane = FirstPlane(layout.arranged(bits_of(joined.values, dtype)), layout)
     ends = np.cumsum([part.size for part in parts])
-    labels = byte_clusters.clusters(plane.symbols(), ends, sizes, _LEAST_SAVING, log2_table())
+    labels = byte_clusters.clusters(plane.symbols(), ends, sizes, least, log2_table())
     numbers: list[int] = labels.tolist()
     return numbers
