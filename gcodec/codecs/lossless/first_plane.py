@@ -13,7 +13,7 @@ from gcodec.codecs.lossless.planes import TILE, PlaneLayout, Zeros
 from gcodec.entropy.context.byte_scales import Sample
 from gcodec.entropy.context.scale_model import Scales, row_layouts, sampled_rows
 from gcodec.entropy.ranged import bytes_range
-from gcodec.entropy.rans import log2_table
+from gcodec.entropy.rans import entropy_nbits, log2_table
 from gcodec.kernels.context.byte_scales import PlaneForm, count_runs, take_runs
 from gcodec.kernels.numeric import byte_clusters
 from gcodec.kernels.numeric.byte_counts import estimated_counts
@@ -144,7 +144,7 @@ def clusters(arrays: Sequence[np.ndarray], dtype: str, mode: str) -> list[int]:
     """
     sizes = np.array([array.size for array in arrays])
     least = _LEAST_SAVING_FAST if mode == "fast" else _LEAST_SAVING
-    if 8 * int(sizes.sum()) < least:
+    if entropy_nbits(sizes) < least:  # tables of their own save no more than telling tensors apart
         return [0] * len(arrays)
     # An odd step meets elements of all columns of most matrices.
     parts = [array.reshape(-1)[:: array.size // _CLUSTERED | 1] for array in arrays]
