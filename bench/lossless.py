@@ -99,7 +99,7 @@ def timed(call: Callable[[Any], Any], argument: Any) -> tuple[Any, float]:
 
 
 def scaled(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Multiply a float32 tensor so that it fits the range of floats of 8 bits; keep it for others."""
+    """Multiply a float32 tensor so that it fits floats of 8 bits; keep it for other dtypes."""
     if dtype != "float8_e4m3fn":
         return x
     return x * np.float32(_LARGEST / (np.abs(x).max(initial=0) or 1))
@@ -120,7 +120,8 @@ def own(
         encode_all = functools.partial(gcodec.encode_many, codec=codec, group_below=group_below)
         return measured(messages(tensors, dtype), encode_all, gcodec.decode_many)
     for x in tensors:
-        each = measured(messages([x], dtype), lambda x: gcodec.encode(x["0"], codec), gcodec.decode)
+        rounds = messages([x], dtype)
+        each = measured(rounds, lambda x: gcodec.encode(x["0"], codec), gcodec.decode)
         total = Measured(*(a + b for a, b in zip(total, each, strict=True)))
     return total
 
