@@ -111,9 +111,7 @@ def rounds_of(x: np.ndarray, dtype: str) -> list[np.ndarray]:
     return [(x * factor).astype(DTYPES[dtype]) for factor in factors]
 
 
-def own(
-    tensors: Sequence[np.ndarray], dtype: str, spec: str, group_below: int | None
-) -> Measured:
+def own(tensors: Sequence[np.ndarray], dtype: str, spec: str, group_below: int | None) -> Measured:
     """Measure a mode of lossless; with `group_below`, `encode_many` codes all tensors."""
     codec, total = gcodec.parse(spec), Measured(0, 0, 0)
     if group_below is not None:
@@ -151,9 +149,7 @@ def measured(
     return Measured(nbits, encoding, decoding)
 
 
-def peers(
-    python: str, tensors: Sequence[np.ndarray], dtype: str
-) -> dict[str, Measured | None]:
+def peers(python: str, tensors: Sequence[np.ndarray], dtype: str) -> dict[str, Measured | None]:
     """Measure other coders in the environment of the given Python; None lacks the dtype."""
     arrays = {
         f"{k} {number}": each.reshape(-1).view(f"u{each.itemsize}")
