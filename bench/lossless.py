@@ -99,7 +99,7 @@ def timed(call: Callable[[Any], Any], argument: Any) -> tuple[Any, float]:
 
 
 def scaled(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Multiply a float32 tensor so that it fits the range of floats of 8 bits; keep it for others."""
+    """Multiply a float32 tensor so that it fits floats of 8 bits; keep it for other dtypes."""
     if dtype != "float8_e4m3fn":
         return x
     return x * np.float32(_LARGEST / (np.abs(x).max(initial=0) or 1))
@@ -111,16 +111,15 @@ def rounds_of(x: np.ndarray, dtype: str) -> list[np.ndarray]:
     return [(x * factor).astype(DTYPES[dtype]) for factor in factors]
 
 
-def own(
-    tensors: Sequence[np.ndarray], dtype: str, spec: str, group_below: int | None
-) -> Measured:
+def own(tensors: Sequence[np.ndarray], dtype: str, spec: str, group_below: int | None) -> Measured:
     """Measure a mode of lossless; with `group_below`, `encode_many` codes all tensors."""
     codec, total = gcodec.parse(spec), Measured(0, 0, 0)
     if group_below is not None:
         encode_all = functools.partial(gcodec.encode_many, codec=codec, group_below=group_below)
         return measured(messages(tensors, dtype), encode_all, gcodec.decode_many)
     for x in tensors:
-        each = measured(messages([x], dtype), lambda x: gcodec.encode(x["0"], codec), gcodec.decode)
+        rounds = messages([x], dtype)
+        each = measured(rounds, lambda x: gcodec.encode(x["0"], codec), gcodec.decode)
         total = Measured(*(a + b for a, b in zip(total, each, strict=True)))
     return total
 
@@ -150,9 +149,7 @@ def measured(
     return Measured(nbits, encoding, decoding)
 
 
-def peers(
-    python: str, tensors: Sequence[np.ndarray], dtype: str
-) -> dict[str, Measured | None]:
+def peers(python: str, tensors: Sequence[np.ndarray], dtype: str) -> dict[str, Measured | None]:
     """Measure other coders in the environment of the given Python; None lacks the dtype."""
     arrays = {
         f"{k} {number}": each.reshape(-1).view(f"u{each.itemsize}")

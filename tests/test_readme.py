@@ -77,7 +77,8 @@ def test_commands(page: str, tmp_path: Path) -> None:
     (done,) = run_programs([["-c", program, json.dumps(calls)]], tmp_path, [{}])
     assert done.status == 0, done.errors
     if page == "docs/command.md":
-        assert (tmp_path / "grads.gcf").is_file() and (tmp_path / "decoded.safetensors").is_file()
+        assert (tmp_path / "two-bit.gcf").is_file()
+        assert (tmp_path / "two-bit.safetensors").is_file()
 
 
 def test_shown_output() -> None:

@@ -101,7 +101,7 @@ EXAMPLES = (
         "Show the contents of a dump of gradients, and the effect of codecs on it.",
         "gcodec inspect grads.safetensors",
     ),
-    ("Encode the dump.", "gcodec encode grads.safetensors -c minifloat -o small.gcf"),
+    ("Encode the dump.", "gcodec encode grads.safetensors -c ecsq:nmse=0.01 -o small.gcf"),
     ("Show the help of a verb, with more examples.", "gcodec bench --help"),
 )
 _VARIABLES = {
