@@ -53,6 +53,14 @@ def test_samples_stand_for_whole_strings(times: int) -> None:
     assert same_partition(labels(strings, saving + times, times), [0, 0])
 
 
+@pytest.mark.parametrize("sizes", [[3000, 3000], [20000, 300], [500] * 12])
+def test_tables_save_no_more_than_it_takes_to_tell_strings_apart(sizes: list[int]) -> None:
+    strings = [exponents(15 * (k + 1), size, k) for k, size in enumerate(sizes)]
+    most = entropy_nbits(np.array(sizes))
+    assert len({*labels(strings, most + len(sizes))}) == 1
+    assert len({*labels(strings, most // 40)}) == len(sizes)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_merging_is_greedy(seed: int) -> None:
     """The clusters are those of plain code that merges the same pairs."""
