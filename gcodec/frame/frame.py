@@ -62,8 +62,9 @@ class Frame(_Secret):
     codec : Codec
         Codec of the payload, with every ``auto`` resolved.
     dtype : str
-        Dtype of the tensor: "float32", "float16", "bfloat16" or "float64"; with a codec that
-        accepts integers, such as ``raw``, also "int8" to "int64", "uint8" to "uint64", or "bool".
+        Dtype of the tensor: "float32", "float16", "bfloat16" or "float64"; with ``raw``,
+        ``lossless`` and ``patch`` also "int8" to "int64", "uint8" to "uint64", "bool",
+        "float8_e4m3fn" or "float8_e5m2".
     shape : tuple of int
         Shape of the tensor.
     payload : Payload
@@ -510,7 +511,7 @@ Frame.key = property(lambda frame: frame._key)  # type: ignore[assignment]
 
 
 def _check_crc(reader: Reader, checksum: bytes, part: str) -> None:
-    """Read the checksum of a part; raise `Corrupt` if it is another one."""
+    """Read the stored checksum of a part; raise `Corrupt` if it differs from the computed one."""
     if reader.take(CHECKSUM_NBYTES) != checksum:
         raise Corrupt(f"the {part}'s checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)
 
