@@ -225,7 +225,7 @@ def _with_largest(
 
 
 def _largest(scales: np.ndarray, errors: np.ndarray) -> float:
-    """Return the largest scale within the tolerance and the first scale's error."""
+    """Return the largest scale whose error is near the least and at most that of the first."""
     least = float(errors.min())
     limit = min(least + scale_errors.TOLERANCE * abs(least), max(float(errors[0]), least))
     return float(scales[errors <= limit].max())
