@@ -285,8 +285,8 @@ def decode_range(
     ``ecsq`` and ``lossless`` use the frame's seek table to decode the blocks that contain the
     range, and for some the preceding block, of at most 2^18 elements each; without a table they
     decode everything before the range, too. ``lowrank`` and ``powersgd`` multiply only the rows
-    of the range. Other codecs decode all elements and return the range. The checksums and the tag
-    cover all bytes, and are verified for any range.
+    of the range. Other codecs read the whole payload, and return the range. The checksums and the
+    tag cover all bytes, and are verified for any range.
 
     Parameters
     ----------
