@@ -546,7 +546,7 @@ def writable_bytes(out: BytesLike, name: str) -> memoryview:
     return target
 
 
-def outlet(values: Array, dtype: str) -> Array:
+def as_dtype(values: Array, dtype: str) -> Array:
     """Convert (n,) float32 values to `dtype`; return values that already have it as they are.
 
     On a device 16-bit floats become bit patterns: not every release of CuPy has bfloat16.

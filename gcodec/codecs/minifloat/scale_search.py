@@ -263,7 +263,7 @@ def _rule_tables(fmt: MiniFloat, rule: Rule) -> RuleTables:
         np.concatenate(ladder[1:4]),
         float(ladder.levels[1]),
         float(ladder.levels[-1]),
-        gennorm.most_of(ladder),
+        gennorm.largest_scale(ladder),
         ladder.mantissa,
     )
 
