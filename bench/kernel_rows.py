@@ -206,12 +206,12 @@ def _qsgd(x: np.ndarray) -> list[Row]:
                 1.8,
             ),
             Row(
-                f"qsgd: quantise, bucket {bucket}",
+                f"qsgd: quantize, bucket {bucket}",
                 lambda s=scale: levels.quantize(x, s, 1, 0, out),
                 goal=0.5,
             ),
             Row(
-                f"qsgd: dequantise, bucket {bucket}",
+                f"qsgd: dequantize, bucket {bucket}",
                 lambda s=scale: levels.dequantize(out, s, 0, values),
                 twins.stream(n, 8, 32),
             ),

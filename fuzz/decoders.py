@@ -18,7 +18,7 @@ import numpy as np
 import gcodec
 from fuzz.promises import promise, same_bits
 from fuzz.settings import codec_of
-from gcodec.arrays.source import NUMPY_DTYPES, outlet
+from gcodec.arrays.source import NUMPY_DTYPES, as_dtype
 from gcodec.codec import Codec
 from gcodec.kernels.numeric import convert
 from gcodec.limits import Limits
@@ -165,7 +165,7 @@ def _ways(data: bytes, frame: gcodec.Frame, limits: Limits) -> Ways:
         if not floats:
             return values
         flat = convert.round_to(values.reshape(-1), frame.dtype)
-        return outlet(flat, frame.dtype).reshape(frame.shape)
+        return as_dtype(flat, frame.dtype).reshape(frame.shape)
 
     reverse = (*[slice(None, None, -1)] * len(frame.shape), ...)
     backwards = np.full(frame.shape, 1, dtype)[reverse]
@@ -247,7 +247,7 @@ def honest(codec: Codec, shape: tuple[int, ...], dtype: str, seed: int) -> gcode
     if seed % 7 == 0:
         x.reshape(-1)[::97] *= 1000
     try:
-        data = gcodec.encode(outlet(x.reshape(-1), dtype).reshape(shape), codec, seed=seed)
+        data = gcodec.encode(as_dtype(x.reshape(-1), dtype).reshape(shape), codec, seed=seed)
     except gcodec.ParameterError:
         return None
     return gcodec.Frame.from_bytes(data)

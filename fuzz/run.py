@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--replay", metavar="HEX", help="run --target on these bytes only")
-    mode.add_argument("--minimise", metavar="FILE", help="shrink a failing input of --target")
+    mode.add_argument("--minimize", metavar="FILE", help="shrink a failing input of --target")
     mode.add_argument(
         "--jit", action="store_true", help="mutate and decode payloads in compiled loops"
     )
@@ -129,15 +129,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.jit:
         return _in_loops(options.runs or 10**7, options.seed)
-    one = options.replay is not None or options.minimise is not None
+    one = options.replay is not None or options.minimize is not None
     if one and options.target == "all":
-        parser.error("--replay and --minimise need --target")
+        parser.error("--replay and --minimize need --target")
     if options.replay is not None:
         run(options.target, bytes.fromhex(options.replay))
         print(f"{options.target}: the input passes")
         return 0
-    if options.minimise is not None:
-        return _minimise(options.target, Path(options.minimise))
+    if options.minimize is not None:
+        return _minimize(options.target, Path(options.minimize))
     chosen = list(TARGETS) if options.target == "all" else [options.target]
     if options.guard:
         return _between_pages(chosen, options.runs or 1000, options.seed)
@@ -198,11 +198,11 @@ def _between_pages(chosen: Sequence[str], runs: int, seed: int) -> int:
     return 1 if failures else 0
 
 
-def _minimise(target: str, path: Path) -> int:
+def _minimize(target: str, path: Path) -> int:
     """Write a smaller input with the same failure next to the given file."""
-    from fuzz.minimise import minimise
+    from fuzz.minimize import minimize
 
-    way, smallest = minimise(target, path.read_bytes())
+    way, smallest = minimize(target, path.read_bytes())
     if way is None:
         print(f"{target}: the input passes")
         return 1

@@ -312,7 +312,7 @@ def gradients(
     n = draw(sizes(large)) if size is None else size
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     kinds = ["zeros", "normal", "tails", "ties", "integers", "mixed", "constant", "offset"]
-    wild = ["tiny", "huge", "patterns", "neighbours", "small", "large"]
+    wild = ["tiny", "huge", "patterns", "neighbors", "small", "large"]
     kind = draw(st.sampled_from(kinds if modest else [*kinds, *wild]))
     with np.errstate(all="ignore"):
         x = _gradient(kind, n, rng, np.float32(threshold_of(codec)))
@@ -352,7 +352,7 @@ def _gradient(kind: str, n: int, rng: np.random.Generator, t: np.float32) -> np.
         return np.full(n, rng.standard_normal() * 10.0 ** rng.integers(-3, 3), np.float32)
     if kind == "offset":
         return (rng.choice([-1e4, 1e4]) / 16 + rng.standard_normal(n) * 1e-3).astype(np.float32)
-    if kind == "neighbours":
+    if kind == "neighbors":
         lowest = rng.integers(0, 0x7F000000) | rng.integers(0, 2) << 31
         steps = rng.integers(0, rng.choice([2, 3, 17, 256]), n)
         return (lowest + steps).astype(np.uint32).view(np.float32)

@@ -1622,7 +1622,7 @@ def test_one_start_for_all_layers() -> None:
     }
 
 
-def test_an_optimiser_takes_a_step() -> None:
+def test_an_optimizer_takes_a_step() -> None:
     class Chapter:
         def __init__(self, parameters: list[np.ndarray], lr: float) -> None:
             self.lr = lr

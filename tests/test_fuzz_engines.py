@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sweeps import LONG
 
-from fuzz import calls, guard, jitfuzz, minimise, run, targets
+from fuzz import calls, guard, jitfuzz, minimize, run, targets
 from fuzz.goldens import of_codecs
 from gcodec.runtime.jit import Kernel, kernel
 
@@ -109,21 +109,21 @@ def test_guard_page_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @posix
-def test_minimise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minimize(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fragile(data: bytes) -> None:
         if b"x" in data and len(data) >= 3:
             raise KeyError(len(data))
 
     monkeypatch.setitem(targets.TARGETS, "spec", fragile)
-    way, smallest = minimise.minimise("spec", b"abcdefxghijk")
+    way, smallest = minimize.minimize("spec", b"abcdefxghijk")
     assert way is not None and way.endswith("KeyError")
     assert sorted(smallest) == sorted(b"\0\0x")
     path = tmp_path / "input"
     path.write_bytes(b"12x4")
-    assert run.main(["--target", "spec", "--minimise", str(path)]) == 0
+    assert run.main(["--target", "spec", "--minimize", str(path)]) == 0
     assert len((tmp_path / "input.min").read_bytes()) == 3
     path.write_bytes(b"1")
-    assert run.main(["--target", "spec", "--minimise", str(path)]) == 1
+    assert run.main(["--target", "spec", "--minimize", str(path)]) == 1
 
 
 def test_guided_fuzzing_names_its_dependency() -> None:

@@ -670,7 +670,7 @@ def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
     left = gs.placed(np.full(n, 7, np.float32), offset % 4)
     tensor = inspect(x, "x").read()
 
-    def quantised(method: Any, residual: np.ndarray, out: np.ndarray) -> Any:
+    def quantized(method: Any, residual: np.ndarray, out: np.ndarray) -> Any:
         update = ResidualUpdate(residual, np.float32(decay), out)
         return method(codec, tensor, update, seed, None)
 
@@ -682,16 +682,16 @@ def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
         for method in (Codec._quantize_residual, type(codec)._quantize_residual):
             for residual, out in ((composed, composed), (frozen, left)):
                 with pytest.raises(gcodec.ParameterError):
-                    quantised(method, residual, out)
+                    quantized(method, residual, out)
                 assert gs.same_bits(residual, before)
         return
     assert not memory[:offset].any()
     assert not memory[offset + n :].any()
-    expected = quantised(Codec._quantize_residual, composed, composed)
+    expected = quantized(Codec._quantize_residual, composed, composed)
     assert symbols_equal(symbols, expected)
     assert gs.same_bits(fused, composed)
     for method in (Codec._quantize_residual, type(codec)._quantize_residual):
-        assert symbols_equal(quantised(method, frozen, left), expected)
+        assert symbols_equal(quantized(method, frozen, left), expected)
         assert gs.same_bits(left, composed)
 
     with np.errstate(all="ignore"):

@@ -156,6 +156,33 @@ def test_long_code_in_a_table_may_break() -> None:
     assert site_pages.on_page_content(html, None, None, None) == expected
 
 
+def test_names_link_to_the_reference() -> None:
+    class File:
+        def get_file_from_path(self, path: str) -> File:
+            self.path = path
+            return self
+
+        def url_relative_to(self, other: object) -> str:
+            return f"../{self.path}"
+
+    class Page:
+        file = None
+
+    def shown(html: str) -> str:
+        return site_pages.on_page_content(html, Page, None, File())
+
+    for name, anchor in (
+        ("gcodec.parse", "gcodec.parse"),
+        ("gcodec.Feedback.compress", "gcodec.Feedback"),
+    ):
+        code = f"<code>{name}</code>"
+        assert shown(code) == f'<a href="../api/gcodec.md#{anchor}">{code}</a>'
+        for tag in ("a", "h2", "pre"):
+            assert shown(f"<{tag} x>{code}</{tag}>") == f"<{tag} x>{code}</{tag}>"
+    for name in ("gcodec.codecs.ecsq.quantizer", "gcodec.arrays", "gcodec.encode.x"):
+        assert shown(f"<code>{name}</code>") == f"<code>{name}</code>"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_lists_suit_the_site(page: Path) -> None:
     """MkDocs nests by four spaces; within a paragraph, it starts no list but continues one."""

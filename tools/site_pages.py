@@ -5,10 +5,12 @@ pages of ``docs/`` stay links; a link to a file that the site lacks becomes its 
 the command shows the help of every verb, so it cannot be older than the command. Where a docstring
 states only the type of a result, mkdocstrings would write a dash without a description. A long
 spec or test name in a table would squeeze the prose beside it, so it may break after a separator.
+Names of documented objects, such as ``gcodec.parse``, link to the reference.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ _EXAMPLE = re.compile(r"^```wire (.+)$", re.MULTILINE)
 _CODE_IN_CELL = re.compile(r"(?<=<code>)[^<]{20,}(?=</code>(?:(?!<t[dr]).)*</td>)")
 _BREAK_AFTER = re.compile(r"(?<=[a-z0-9][,:_])(?=[a-z0-9])")
 _NO_DESCRIPTION = re.compile(r"–\s*<div class=\"doc-md-description\">\s*</div>")
+_NAME = re.compile(r"<(a|h[1-6]|pre)\b.*?</\1>|<code>(gcodec(?:\.\w+)+)</code>", re.DOTALL)
 HELP = "<!-- help of every verb -->"
 
 
@@ -56,6 +59,26 @@ def relinked(text: str, folder: str) -> str:
     return "".join(
         part if number % 2 else _LINK.sub(target, part) for number, part in enumerate(fences)
     )
+
+
+@functools.cache
+def reference() -> dict[str, str]:
+    """Return the page of each object of the reference, by the name of the object."""
+    docs = ROOT / "docs"
+    return {
+        name: page.relative_to(docs).as_posix()
+        for page in sorted((docs / "api").glob("*.md"))
+        for name in re.findall(r"^::: (\S+)$", page.read_text("utf-8"), re.MULTILINE)
+    }
+
+
+def documented(name: str) -> str | None:
+    """Return the object of the reference that has a name, or whose class has the named member."""
+    if name in reference():
+        return name
+    owner = name.rpartition(".")[0]
+    is_class = owner.rpartition(".")[2][:1].isupper()
+    return owner if is_class and owner in reference() else None
 
 
 def help_of_every_verb() -> str:
@@ -94,6 +117,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Drop the dash after a type without a description; let long code in a table break."""
+    """Link names, drop the dash after a type without a description, let code in tables break."""
+
+    def linked(match: re.Match[str]) -> str:
+        # A link, a heading or a listing, which the first alternative matches, stays as it is.
+        target = documented(match[2]) if match[2] else None
+        if target is None:
+            return match[0]
+        url = files.get_file_from_path(reference()[target]).url_relative_to(page.file)
+        return f'<a href="{url}#{target}">{match[0]}</a>'
+
+    html = _NAME.sub(linked, html)
     html = _CODE_IN_CELL.sub(lambda code: _BREAK_AFTER.sub("<wbr>", code[0]), html)
     return _NO_DESCRIPTION.sub("", html)

@@ -101,7 +101,7 @@ def main() -> None:
     lines = ["# escapes, then the levels from 1 on with one sign; see tools/trellis_tables.py"]
     for number, one in enumerate(clustered(all_counts)):
         for q, half in enumerate(one.tables):
-            lines.append(f"# table {number}, quantiser {q}")
+            lines.append(f"# table {number}, quantizer {q}")
             for row, top in zip(half.frequencies, half.tops.tolist(), strict=True):
                 lines.append(" ".join(map(str, [row[ESCAPE], *row[2 : 2 * top + 2 : 2]])))
     path = Path(class_tables.__file__).with_name("trellis_tables.txt")

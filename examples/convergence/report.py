@@ -167,7 +167,7 @@ def draw(tasks: dict[str, Task], outcomes: list[Outcome], path: Path) -> None:
         axis.set_title(task.title, fontsize=10)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
-    legend = "filled: with feedback; hollow: without; grey: near dense; numbers: bits sent"
+    legend = "filled: with feedback; hollow: without; gray: near dense; numbers: bits sent"
     figure.suptitle(legend, fontsize=9)
     figure.tight_layout()
     with matplotlib.rc_context({"svg.hashsalt": "gcodec", "svg.fonttype": "none"}):

@@ -43,7 +43,7 @@ import numpy as np
 from gcodec.advisor.rank_trial import Factors, affordable_rank, largest_rank, smallest_rank
 from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.arrays.protocols import TensorLike
-from gcodec.arrays.source import Tensor, inspect, outlet
+from gcodec.arrays.source import Tensor, as_dtype, inspect
 from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.codecs.ecsq import FilterTransform, QuantizedLevels
@@ -202,7 +202,7 @@ def range_error(tensor: Tensor, stats: Statistics, bits: int) -> float:
     low, high = float(values.min()), float(values.max())
     step = (high - low) / (2**bits - 1) or 1.0
     points = (low + np.rint((values - low) / step) * step).astype(np.float32)
-    difference = values - outlet(points, tensor.dtype).astype(np.float64)
+    difference = values - as_dtype(points, tensor.dtype).astype(np.float64)
     return float((difference**2).sum()) / stats.norm**2
 
 

@@ -12,7 +12,7 @@ from gcodec.analysis import stats
 from gcodec.analysis.bounds import least_bits, least_error
 from gcodec.analysis.samples import Sample
 from gcodec.arrays.nonfinite import with_policy
-from gcodec.arrays.source import inspect, outlet
+from gcodec.arrays.source import as_dtype, inspect
 from gcodec.codec import Codec, Payload
 from gcodec.codecs.raw import Raw
 from gcodec.errors import ParameterError
@@ -110,7 +110,7 @@ def attempt(
             if not is_wanted(least_error(bound, tensor.values), bits):
                 return _UNWANTED
             flat, symbols = bound._try(tensor.values, sample.seed)
-            decoded = outlet(flat, tensor.dtype).reshape(tensor.shape)
+            decoded = as_dtype(flat, tensor.dtype).reshape(tensor.shape)
             rms, rms_error = stats.rms_error(values), stats.rms_error(values, decoded)
             if not is_wanted(squared_ratio(rms_error, rms), bits):
                 return _UNWANTED

@@ -42,7 +42,7 @@ TYPICAL = {
     "powersgd": Typical(3.77, 0.23),
     "ecsq": Typical(2.80, 0.02),
     "lowrank": Typical(1.50, 0.099),
-    "lossless": Typical(26.80, 0),
+    "lossless": Typical(26.78, 0),
     "microscale": Typical(8.37, 7.4e-4),
     "blockwise": Typical(4.62, 8.9e-3),
     "sparseloco": Typical(0.44, 0.51),

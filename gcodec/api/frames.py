@@ -81,7 +81,8 @@ def encode(
         object with DLPack, the buffer protocol or ``__array__``. On a CUDA device: an array of
         CuPy or torch, or an object with ``__cuda_array_interface__``; the codec then runs on that
         device. The dtype is float32, float16, bfloat16 or float64. The codecs ``raw`` and
-        ``lossless`` also take integers of 8 to 64 bits and booleans, and keep them unchanged.
+        ``lossless`` also take integers of 8 to 64 bits, booleans and floats of 8 bits, and keep
+        them unchanged.
     codec : str, mapping, Codec or Policy
         Codec and its parameters, such as ``"minmax:bits=4"``; see `gcodec.parse`. A
         `gcodec.Policy` picks a codec by the name, the shape and the dtype.
@@ -281,10 +282,11 @@ def decode_range(
 ) -> np.ndarray:
     """Decode a range of elements of a frame, such as some rows of a matrix.
 
-    ``ecsq`` and ``lossless`` use the frame's seek table to decode only the blocks that overlap
-    the range, of at most 2^18 elements each; without a table they decode everything before the
-    range, too. Other codecs decode all elements and return the range. The checksums and the tag
-    cover all bytes, and are verified for any range.
+    ``ecsq`` and ``lossless`` use the frame's seek table to decode the blocks that contain the
+    range, and for some the preceding block, of at most 2^18 elements each; without a table they
+    decode everything before the range, too. ``lowrank`` and ``powersgd`` multiply only the rows
+    of the range. Other codecs read the whole payload, and return the range. The checksums and the
+    tag cover all bytes, and are verified for any range.
 
     Parameters
     ----------
@@ -305,8 +307,8 @@ def decode_range(
     Raises
     ------
     FormatError
-        If the bytes that this range needs are damaged. Other damage may remain unnoticed;
-        docs/exactness.md lists the checks.
+        If a checksum is wrong, or the bytes that this range needs are invalid. Other invalid bytes
+        with correct checksums may remain unnoticed; docs/exactness.md lists the checks.
     ParameterError
         If an argument is invalid.
 
@@ -333,7 +335,8 @@ def decode_sparse(
     Parameters
     ----------
     frame : bytes-like or Frame
-        Frame of ``topk`` or ``randomk``, or of ``qsgd`` or ``mxnet-2bit`` with ``form=sparse``.
+        Frame of ``topk``, ``randomk`` or ``sparseloco``, or of ``qsgd`` or ``mxnet-2bit`` with
+        ``form=sparse``.
     limits, key
         See `decode`. Default limits: none.
 
@@ -612,7 +615,7 @@ def warmup(*codecs: CodecLike) -> int:
     ----------
     *codecs : str, mapping or Codec
         Codecs whose kernels are compiled: those that encode and decode float32 arrays on the host.
-        Default: all kernels of all codecs, which takes about two minutes.
+        Default: all kernels of all codecs, which takes one to two minutes.
 
     Returns
     -------

@@ -39,7 +39,7 @@ _Array = TypeVar("_Array", bound=TensorLike)
 
 
 class _Places(NamedTuple):
-    """The arrays by name whose kind tensors take, or that receive them.
+    """Arrays of the caller, by name: those that the tensors resemble, or those that receive them.
 
     Attributes
     ----------

@@ -19,6 +19,7 @@ from gcodec.runtime.device import adopted, cuda_device
 from gcodec.wire.primitives import FLOATS8
 
 FAILURES = (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError)
+"""Exceptions that libraries raise for an array that they cannot hand over."""
 
 _OWN_DTYPES = {name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", *FLOATS8)}
 """Dtypes that NumPy itself lacks, as do several ways to hand over memory."""

@@ -314,8 +314,8 @@ class Source(NamedTuple):
         """Return `array` as an array of this array's library, on its device.
 
         `array` must have this array's dtype; floats of 8 and 16 bits on a device may be bit
-        patterns. The
-        result is a NumPy array, or on a device a CuPy array, if gcodec does not know the library.
+        patterns. If gcodec does not know the library, the result is a NumPy array, or on a device
+        a CuPy array.
         """
         if device_of(array) is not None:
             if self.library is not None:
@@ -445,7 +445,7 @@ def _name_of(dtype: Any) -> str:
 
 
 def _host_values(array: np.ndarray, dtype: str, segments: bool) -> Any:
-    """Return values on the host as (n,) float32, or those that none converts as they are."""
+    """Return (n,) values on the host as float32; those of `UNCONVERTED` dtypes as they are."""
     native = NUMPY_DTYPES[dtype]
     if array.dtype != native or not is_flat(array):
         array = np.require(array, native, ["C", "A"])
@@ -457,7 +457,7 @@ def _host_values(array: np.ndarray, dtype: str, segments: bool) -> Any:
 
 
 def _device_values(array: Array, dtype: str) -> Array:
-    """Return (n,) values on a device as float32 there; on the host if none converts them."""
+    """Return (n,) values on a device as float32; those of `UNCONVERTED` dtypes on the host."""
     if dtype in UNCONVERTED:
         return host(array).view(NUMPY_DTYPES[dtype])
     if dtype == "float32":
@@ -546,7 +546,7 @@ def writable_bytes(out: BytesLike, name: str) -> memoryview:
     return target
 
 
-def outlet(values: Array, dtype: str) -> Array:
+def as_dtype(values: Array, dtype: str) -> Array:
     """Convert (n,) float32 values to `dtype`; return values that already have it as they are.
 
     On a device 16-bit floats become bit patterns: not every release of CuPy has bfloat16.

@@ -15,7 +15,7 @@ import gcodec
 from gcodec.advisor.choose import Target
 from gcodec.analysis.groups import selects
 from gcodec.arrays.nonfinite import NonFinite, find_nonfinite, with_policy
-from gcodec.arrays.source import inspect, outlet
+from gcodec.arrays.source import as_dtype, inspect
 from gcodec.cli import files
 from gcodec.cli.outcome import CheckFailed, Outcome
 from gcodec.cli.render.output import progress
@@ -210,7 +210,7 @@ def _choose(array: Array, target: Target, seed: int, nonfinite: NonFinite) -> Co
         raise ParameterError.of("nonfinite", nonfinite, allowed)
     tensor = inspect(array, "x").read()
     if nonfinite == "zero" and (finite := with_policy(tensor, "zero")) is not tensor:
-        array = outlet(finite.values, tensor.dtype).reshape(tensor.shape)
+        array = as_dtype(finite.values, tensor.dtype).reshape(tensor.shape)
     return gcodec.choose(array, max_nmse=target.max_nmse, max_bits=target.max_bits, seed=seed)
 
 

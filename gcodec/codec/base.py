@@ -89,8 +89,8 @@ class Codec(Parameters):
     # The codec accepts every tensor up to this magnitude, and its decoded values and their errors
     # are finite.
     takes_up_to: ClassVar[float] = math.inf
-    # Whether the codec accepts NaN and Inf, and leaves them in the residual; or refuses them by
-    # `_check_of`, if `_refusing` asks for that.
+    # Whether the codec accepts NaN and Inf, and leaves them in the residual. `_refusing` returns a
+    # codec that refuses them instead, by `_check_of`.
     keeps_nonfinite: ClassVar[bool] = False
     # No decoded value exceeds this multiple of the largest value, or of 1.
     decoded_factor: ClassVar[float] = math.inf
@@ -112,8 +112,8 @@ class Codec(Parameters):
     # Dtypes for which `_dequantize_into` can add values to an array. A codec with such dtypes
     # implements it in place of `_dequantize`.
     fused_dtypes: ClassVar[Sequence[str]] = ()
-    # Whether the quantizer, where it leaves errors, can round x̂ to dtypes other than those of
-    # `fused_dtypes` before; see `residuals.leaves_rounded`.
+    # Whether `_quantize_in_place` and `_quantize_sum` can also round x̂ to dtypes other than
+    # `fused_dtypes`; see `residuals.leaves_rounded`.
     leaves_rounded: ClassVar[bool] = False
     # Whether the codec's kernels have CUDA twins.
     has_cuda_kernels: ClassVar[bool] = False
@@ -546,7 +546,7 @@ class Codec(Parameters):
         Returns
         -------
         positions : (k,) int64 array
-            In ascending order. All arrays may lie where the array `beside` lies.
+            In ascending order. Arrays that the method makes may lie on the device of `beside`.
         values : (k,) float32 array
         """
         return None
@@ -650,7 +650,7 @@ class Codec(Parameters):
             yield slice(begin, end), part
 
     def _part_length(self, n: int) -> int:
-        """Return the number of elements of a part that stays in a cache, or 0 if parts depend."""
+        """Return the number of elements of a part that stays in a cache, or 0 without `_slice`."""
         unit = self._slice_unit(n)
         return max(_PART // unit, 1) * unit if unit else 0
 

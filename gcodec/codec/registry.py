@@ -142,7 +142,7 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
             raise ParameterError.of("name", name, "lower-case letters, digits, - and _, not auto")
         importlib.import_module("gcodec.codecs")  # which provides those of gcodec
         for other in _registry.values():
-            if (other.id == id or other.name == name) and not is_same(other, cls):
+            if (other.id == id or other.name == name) and not _is_same(other, cls):
                 raise ParameterError.of("id or name", (id, name), f"free; {other.name} has it")
         if not (isinstance(id, int) and id in PRIVATE_IDS) and _names.get(id) != name:
             raise ParameterError.of("id", id, "an integer from 192 to 255")
@@ -152,12 +152,14 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
         _put({name: codec}, replaces=True)
         return cls
 
-    def is_same(other: type[Codec] | Provided, cls: type[Codec]) -> bool:
-        if isinstance(other, Provided):
-            return cls.__module__.startswith(other.module)
-        return (other.__module__, other.__qualname__) == (cls.__module__, cls.__qualname__)
-
     return decorate
+
+
+def _is_same(other: type[Codec] | Provided, cls: type[Codec]) -> bool:
+    """Return whether a class is the registered one, perhaps from a second import."""
+    if isinstance(other, Provided):
+        return cls.__module__.startswith(other.module)
+    return (other.__module__, other.__qualname__) == (cls.__module__, cls.__qualname__)
 
 
 def _check_declarations(cls: type[Codec]) -> None:

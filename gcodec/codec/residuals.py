@@ -1,9 +1,10 @@
-"""Quantizing a tensor and its residual, with the passes over memory that a codec has in one.
+"""Quantizing the sum of a tensor and its residual in as few passes over memory as possible.
 
 The sum u = x + decay·residual is quantized, and u − x̂ is the new residual. A codec that does so
 part by part needs one pass (`Codec._quantize_sum`). Otherwise a first pass adds the residual, and
-finds what the quantizer needs to know (`Codec._add_residual`). A second one quantizes the sum, and
-leaves its error (`Codec._quantize_in_place`), or is composed of quantizing and dequantizing.
+computes the statistics that the quantizer needs (`Codec._add_residual`). A second one quantizes
+the sum, and leaves its error (`Codec._quantize_in_place`); if the codec lacks that pass, it
+quantizes, and then subtracts the decoded values.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def quantize_in_place(
 
 
 def leaves_rounded(codec: Codec, dtype: str) -> bool:
-    """Return whether a quantizer on the host rounds x̂ to a dtype before it leaves the errors."""
+    """Return whether a quantizer on the host can round x̂ to a dtype, and then subtract it."""
     return codec.leaves_rounded and can_round(dtype)
 
 

@@ -47,7 +47,7 @@ from gcodec.wire.primitives import FLOATS
 _NEGATIVE = np.float32(-(2.0**-149))  # the largest float32 below 0
 _SCALE = Field(
     "scale",
-    Float32("a number from 0 on, finite", lambda s: 0 <= s < math.inf),
+    Float32("a finite number from 0 on", lambda s: 0 <= s < math.inf),
     "magnitude of all decoded values",
 )
 

@@ -74,7 +74,7 @@ from gcodec.wire.seek import Blocks
 
 _SCALE = Field(
     "scale",
-    Float32("a number from 0 on, finite", lambda s: 0 <= s < math.inf),
+    Float32("a finite number from 0 on", lambda s: 0 <= s < math.inf),
     "magnitude of nonzero decoded values",
 )
 
@@ -120,7 +120,7 @@ class TernGrad(Codec):
     peers: ClassVar = {"terngrad": "terngrad:pack=terngrad"}
 
     clip: float = param(
-        Float32("a number from 0 on, finite", lambda c: 0 <= c < math.inf),
+        Float32("a finite number from 0 on", lambda c: 0 <= c < math.inf),
         2.5,
         "clipping point in standard deviations; 0: no clipping",
     )

@@ -157,7 +157,7 @@ class Feedback:
     run one after another in some order. A pickle or a copy starts with the same state and is
     independent from then on.
 
-    The memory is one float32 array for each tensor, and one more for each number of elements.
+    The memory is one float32 array for each tensor, and one more for each distinct size.
     `compress_many` and a `Transaction` take a second array for each of their tensors, because they
     undo all steps if one fails. These arrays are kept for the next call. A tensor takes none while
     its codec has no error, as with ``lossless``: the codec then encodes the gradient itself.
@@ -643,9 +643,8 @@ class Transaction:
     """Steps of a `Feedback` that are committed together or rolled back together.
 
     A training step compresses many tensors. If the step turns out to be invalid, `rollback`
-    restores the residual, step count and prior of all of them.
-
-    Until then each replaced residual takes a second array.
+    restores the residual, step count and prior of all of them. Until `commit` or `rollback`, each
+    replaced residual takes a second array.
 
     Parameters
     ----------

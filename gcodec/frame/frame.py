@@ -22,7 +22,7 @@ import numpy as np
 
 from gcodec.arrays.large_bytes import LEAST_NBYTES, Observed, joined
 from gcodec.arrays.protocols import BytesLike, TensorLike
-from gcodec.arrays.source import byte_view, inspect, is_flat, outlet, shares_memory
+from gcodec.arrays.source import as_dtype, byte_view, inspect, is_flat, shares_memory
 from gcodec.codec import Codec, Symbols
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, LimitExceeded, ParameterError
@@ -62,8 +62,9 @@ class Frame(_Secret):
     codec : Codec
         Codec of the payload, with every ``auto`` resolved.
     dtype : str
-        Dtype of the tensor: "float32", "float16", "bfloat16" or "float64"; with a codec that
-        accepts integers, such as ``raw``, also "int8" to "int64", "uint8" to "uint64", or "bool".
+        Dtype of the tensor: "float32", "float16", "bfloat16" or "float64"; with ``raw``,
+        ``lossless`` and ``patch`` also "int8" to "int64", "uint8" to "uint64", "bool",
+        "float8_e4m3fn" or "float8_e5m2".
     shape : tuple of int
         Shape of the tensor.
     payload : Payload
@@ -397,7 +398,7 @@ class Frame(_Secret):
             return exact.reshape(self.shape)
         if device is not None and self.dtype in FLOATS:
             values = convert.round_to(self._decode_on(device), self.dtype)
-            return outlet(values, dtype).reshape(self.shape)
+            return as_dtype(values, dtype).reshape(self.shape)
         # Other codecs decode such tensors on the host in any case.
         array = self.codec._decode_as(self.dtype, self._payload_on(None), self.size)
         if device is not None:
@@ -405,7 +406,7 @@ class Frame(_Secret):
                 array = array.view(np.uint8)
             array = device.to_device(array)
         elif dtype != self.dtype:
-            array = outlet(inspect(array, "frame").read().values, dtype)
+            array = as_dtype(inspect(array, "frame").read().values, dtype)
         return array.reshape(self.shape)
 
     def _decode_into(self, target: Array, device: Device | None) -> None:
@@ -422,7 +423,7 @@ class Frame(_Secret):
         elif self.dtype == "float32":
             self.codec._decode(self._payload_on(device), self.size, flat)
         else:
-            flat[:] = outlet(self._decode_on(device), self.dtype)
+            flat[:] = as_dtype(self._decode_on(device), self.dtype)
 
     def _decode_on(self, device: Device) -> Array:
         """Return the values as an (n,) float32 array on a device."""
@@ -451,12 +452,12 @@ class Frame(_Secret):
         stop = check_integer("stop", stop, start, self.size, allowed)
         self.check_addressable()
         values = self.codec._decode_range(self.payload, self.size, start, stop)
-        return outlet(values, self.dtype)
+        return as_dtype(values, self.dtype)
 
     def decode_sparse(self) -> tuple[np.ndarray, np.ndarray]:
         """Decode the indices and values of a sparse frame; see `gcodec.decode_sparse`."""
         positions, values = self.codec._decode_sparse(self.payload, self.size)
-        return positions, outlet(values, self.dtype)
+        return positions, as_dtype(values, self.dtype)
 
     def check_floats(self) -> None:
         """Raise `ParameterError` unless the frame stores floats of 16 bits or more."""
@@ -510,7 +511,7 @@ Frame.key = property(lambda frame: frame._key)  # type: ignore[assignment]
 
 
 def _check_crc(reader: Reader, checksum: bytes, part: str) -> None:
-    """Read the checksum of a part; raise `Corrupt` if it is another one."""
+    """Read the stored checksum of a part; raise `Corrupt` if it differs from the computed one."""
     if reader.take(CHECKSUM_NBYTES) != checksum:
         raise Corrupt(f"the {part}'s checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gcodec.arrays.frameworks import FAILURES, first_line
 from gcodec.arrays.protocols import BytesLike, ShapeLike, TensorLike
-from gcodec.arrays.source import Tensor, byte_buffer, byte_view, inspect, outlet, possible_shape
+from gcodec.arrays.source import Tensor, as_dtype, byte_buffer, byte_view, inspect, possible_shape
 from gcodec.codec import Codec
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.frame import Frame, FrameLike
@@ -86,7 +86,7 @@ def result_of(
     """
     n = values.size
     Limits.or_default(limits).check("the tensor", n, ITEMSIZE[dtype] * n)
-    return np.asarray(outlet(values.reshape(-1), dtype)).reshape(shape)
+    return np.asarray(as_dtype(values.reshape(-1), dtype)).reshape(shape)
 
 
 def object_bytes(data: BytesLike, name: str = "data") -> np.ndarray:

@@ -1,6 +1,8 @@
-"""Compilation, threads, memory and devices: the only package that knows Numba, LLVM and CuPy.
+"""Compiled kernels, threads, memory and devices.
 
-The package runs kernels without knowing any of them; `gcodec.kernels` contains the loops.
+`jit` declares kernels, `kernel_cache` finds their machine code, `compiler` and `lowering` make it,
+and `loader` loads it. The loops themselves are in `gcodec.kernels`. Only these two packages import
+Numba and llvmlite, and only `device` and `staging` use CuPy.
 """
 
 from collections.abc import Callable

@@ -205,7 +205,7 @@ class Directory:
                 time.sleep(_POLL)
 
     def _is_at(self, path: str, descriptor: int) -> bool:
-        """Return whether an open file is still at its path: its last owner removed it."""
+        """Return whether an open file is still at its path; its last owner may have removed it."""
         try:
             status = os.stat(path, dir_fd=self._descriptor, follow_symlinks=False)
         except FileNotFoundError:

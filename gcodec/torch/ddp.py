@@ -130,9 +130,9 @@ def ddp_hook(
     """Make the arguments of `DistributedDataParallel.register_comm_hook`.
 
     The hook exchanges compressed gradients and averages them in float32 in the order of ranks, so
-    all ranks get the same bits. Small tensors, and tensors with fewer than two
-    dimensions, travel uncompressed in the same messages. All ranks must call this function with
-    the same arguments; the first step compares them.
+    all ranks get the same bits. Small tensors, and tensors with fewer than two dimensions, travel
+    uncompressed ("dense") in the same messages. All ranks must call this function with the same
+    arguments; the first step compares them.
 
     The hook may be made before torch.distributed is initialized, as some frameworks require. Its
     first step then reads rank and world size, and makes the hook's own process group.

@@ -141,8 +141,9 @@ def average_shares(
     head = _head_nbytes(communicator, slot, coder, shares)
     received = communicator.all_to_all(messages, head, slot=slot)
     own_nbytes = len(messages[communicator.rank])
-    traffic.message_nbytes += sum(map(len, messages)) - own_nbytes
-    traffic.sent_nbytes += sum(map(len, messages)) - own_nbytes
+    sent_nbytes = sum(map(len, messages)) - own_nbytes
+    traffic.message_nbytes += sent_nbytes
+    traffic.sent_nbytes += sent_nbytes
     traffic.received_nbytes += sum(map(len, received)) - own_nbytes
     with traffic.decoding():
         coder.average(shares[communicator.rank], opened(received), communicator.ranks)

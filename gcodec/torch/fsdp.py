@@ -43,7 +43,7 @@ from gcodec.torch.names import FLOATS, unwrapped
 from gcodec.torch.saved_state import (
     check_shapes,
     saved_array,
-    saved_count,
+    saved_counters,
     warn_of_missing_residuals,
 )
 from gcodec.training.collectives import share_of
@@ -541,17 +541,11 @@ class FsdpComm:
             If `state` follows steps, but contains no residuals.
         """
         allowed = "a FsdpComm's state_dict"
-        if not isinstance(state, Mapping) or any(key not in state for key in _COUNTERS):
-            raise ParameterError.of("state", state, allowed)
-        values = {key: state[key] for key in _COUNTERS}
-        try:
-            counters = {k: saved_count(f"state[{k!r}]", x) for k, x in values.items()}
-        except TypeError:
-            raise ParameterError.of("state", values, f"{allowed}, with integers") from None
+        counters = saved_counters(state, _COUNTERS, allowed)
         check_same_rank(counters, dist.get_rank(), dist.get_world_size())
         arrays: dict[str, dict[str, np.ndarray]] = {prefix: {} for prefix in self._coders}
         for key, value in state.items():
-            prefix, _, name = str(key).partition(":")
+            prefix, _, name = key.partition(":")
             if prefix in arrays:
                 arrays[prefix][name] = saved_array(value)
             elif key not in _COUNTERS:

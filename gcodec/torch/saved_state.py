@@ -62,19 +62,13 @@ class SavedState(NamedTuple):
 
 def parse_state(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
     """Return the counters and the arrays of a `DdpState.state_dict`, or raise `ParameterError`."""
-    allowed = "a DdpState's state_dict"
-    if not isinstance(state, Mapping):
-        raise ParameterError.of("state", state, allowed)
-    if any(key not in state for key in COUNTERS) or not all(isinstance(k, str) for k in state):
-        raise ParameterError.of("state", sorted(map(str, state))[:3], allowed)
-    values = {key: state[key] for key in COUNTERS}
+    counters = saved_counters(state, COUNTERS, "a DdpState's state_dict")
+    # A state of "gather" does not contain its place.
+    default = Place(0, 1, node=counters["rank"], nodes=counters["size"], two_phase=0)
     try:
-        counters = {k: saved_count(f"state[{k!r}]", x) for k, x in values.items()}
-        # A state of "gather" does not contain its place.
-        default = Place(0, 1, node=counters["rank"], nodes=counters["size"], two_phase=0)
         place = Place(*map(operator.index, state.get(PLACE, default)))
     except TypeError:
-        raise ParameterError.of("state", values, f"{allowed}, with integers") from None
+        raise ParameterError.of(f"state[{PLACE!r}]", state[PLACE], "five integers") from None
     if not (0 <= place.local < place.inside and place.node >= 0 and place.nodes > 0):
         raise ParameterError.of(f"state[{PLACE!r}]", tuple(place), "a place among the ranks")
     arrays = {key: saved_array(x) for key, x in state.items() if key not in (*COUNTERS, PLACE)}
@@ -201,6 +195,29 @@ def warn_of_missing_residuals(caller: str) -> None:
         "torch.distributed.checkpoint loads none into a new state_dict, but torch.load does",
         stacklevel=3,
     )
+
+
+def saved_counters(state: object, names: Sequence[str], allowed: str) -> dict[str, int]:
+    """Return the counters of a state_dict by name.
+
+    Raises
+    ------
+    ParameterError
+        If a counter is missing or no integer, or a key is no text; the message states what is
+        `allowed`.
+    """
+    if not isinstance(state, Mapping):
+        raise ParameterError.of("state", state, allowed)
+    for key in state:
+        if not isinstance(key, str):
+            raise ParameterError.of("state", key, allowed)
+    if any(name not in state for name in names):
+        raise ParameterError.of("state", sorted(state)[:3] or state, allowed)
+    values = {name: state[name] for name in names}
+    try:
+        return {name: saved_count(f"state[{name!r}]", value) for name, value in values.items()}
+    except TypeError:
+        raise ParameterError.of("state", values, f"{allowed}, with integers") from None
 
 
 def saved_count(name: str, value: Any) -> int:

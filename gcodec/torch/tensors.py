@@ -47,7 +47,7 @@ def encode(
     Parameters
     ----------
     tensor : torch.Tensor
-        Tensor of dtype float32, float16, bfloat16 or float64.
+        Tensor of any dtype that `gcodec.encode` takes.
     codec : str, mapping or Codec
         Codec and its parameters; see `gcodec.parse`.
     seed, name, nonfinite, key

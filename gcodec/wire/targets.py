@@ -26,7 +26,7 @@ def trellis() -> Any:
 
 def step() -> Any:
     """Declare the distance of levels."""
-    allowed = "a number from 0 on, finite"
+    allowed = "a finite number from 0 on"
     kind = Float32(allowed, lambda step: 0 <= step < math.inf, words=("auto",))
     return param(
         kind, "auto", "distance of levels; auto: what meets nmse or bits", in_message=True

@@ -138,8 +138,8 @@ def test_dtypes_are_escaped(tmp_path):
 
 def test_color_is_for_terminals_and_never_from_names(tmp_path):
     path = dump(tmp_path, **{"\x1b[31mevil": np.array([1, np.nan], np.float32)})
-    coloured = run("inspect", path, env={"FORCE_COLOR": "1", "COLUMNS": "200"}).stdout
-    assert "\x1b[31m" in coloured and r"\x1b[31mevil" in coloured
+    colored = run("inspect", path, env={"FORCE_COLOR": "1", "COLUMNS": "200"}).stdout
+    assert "\x1b[31m" in colored and r"\x1b[31mevil" in colored
     plain = {"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": "200"}
     assert "\x1b[31m" not in run("inspect", path, env=plain).stdout
 

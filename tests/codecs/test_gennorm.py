@@ -292,7 +292,7 @@ def test_scales_are_normal_unless_that_would_be_too_coarse(fmt, beta):
 @each_format
 def test_the_largest_scale_is_that_of_float32(fmt):
     top = float(fmt.magnitudes()[-1])
-    scale = gennorm.most_of(gennorm.ladder_of(fmt))
+    scale = gennorm.largest_scale(gennorm.ladder_of(fmt))
     assert scale == float(np.float32(scale)) and scale * top <= LARGEST
     with np.errstate(over="ignore"):
         assert float(np.nextafter(np.float32(scale), np.float32(np.inf))) * top > LARGEST

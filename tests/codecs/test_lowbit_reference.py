@@ -15,7 +15,7 @@ from sweeps import thinned
 import gcodec
 
 LARGEST = float(np.finfo(np.float32).max)
-KINDS = ("normal", "heavy", "patterns", "denormal", "huge", "constant", "zeros", "neighbours")
+KINDS = ("normal", "heavy", "patterns", "denormal", "huge", "constant", "zeros", "neighbors")
 PACKS = ("chapter", "terngrad", "base3")
 SIZES_AROUND_TILES = (159, 160, 161, 2559, 2560, 2561, 4095, 4096, 4097)
 LARGE_SIZE = 70_003
@@ -244,14 +244,14 @@ def test_minmax_expectation(kind: str) -> None:
             assert abs(mean - Fraction(value)) <= allowed
 
 
-def test_minmax_keeps_constant_and_neighbouring_values() -> None:
+def test_minmax_keeps_constant_and_neighboring_values() -> None:
     for kind in KINDS:
         x = gradient(kind, 41)
         for rounding in ("nearest", "stochastic"):
             codec = gcodec.parse({"name": "minmax", "bits": 1, "bucket": 1, "rounding": rounding})
             assert (codec.decode(codec.encode(x), x.size) == x).all()
             assert not codec.encode(x).data[8 * x.size :].any()
-    x = gradient("neighbours", 50)
+    x = gradient("neighbors", 50)
     assert len(set(x.tolist())) == 2
     for width in range(1, 9):
         codec = gcodec.parse({"name": "minmax", "bits": width})

@@ -49,14 +49,14 @@ STARTS = [1e-44, 1.1e-38, 1e-30, 0.7, 1.0, 1e4, 3e38, -1.0, -1e-45, -3e38]
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("start", STARTS)
-def test_constant_and_neighbouring_values_are_exact(start: float, rounding: str) -> None:
+def test_constant_and_neighboring_values_are_exact(start: float, rounding: str) -> None:
     for bits in ALL_BITS:
         codec = minmax(bits=bits, rounding=rounding)
         for n in (1, 2, 33, 1000):
             constant = np.full(n, start, np.float32)
             assert gs.same_bits(round_trip(codec, constant), constant)
-            neighbours = ulps(start, np.arange(n) % 2)
-            assert gs.same_bits(round_trip(codec, neighbours), neighbours)
+            neighbors = ulps(start, np.arange(n) % 2)
+            assert gs.same_bits(round_trip(codec, neighbors), neighbors)
 
 
 @pytest.mark.parametrize("start", [1.1e-38, 1e-30, 0.7, 1e4, 3e38, -0.3])

@@ -204,7 +204,7 @@ def test_both_ways_to_multiply_by_the_norm_meet(norm: float) -> None:
     assert gs.same_bits(round_trip(qsgd(s=4, norm="max"), np.tile(x, 20)), np.tile(x, 20))
 
 
-def test_neighbouring_buckets_of_all_magnitudes() -> None:
+def test_neighboring_buckets_of_all_magnitudes() -> None:
     rng = np.random.default_rng(2)
     sizes = 2.0 ** rng.integers(-149, 120, 300).repeat(8)
     with np.errstate(under="ignore"):
@@ -329,7 +329,7 @@ def test_no_level_exceeds_s(s: int) -> None:
 
 
 @each_code_and_form
-def test_neighbouring_levels_of_all_sizes(code: str, form: str) -> None:
+def test_neighboring_levels_of_all_sizes(code: str, form: str) -> None:
     """Levels lie around the ends of tables, and where a symbol no longer fits a byte."""
     edges = [*range(9), 30, 31, 32, 33, *range(125, 131), 254, 255, 256, 511, 512, 32767]
     rng = np.random.default_rng(3)

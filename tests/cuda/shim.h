@@ -405,7 +405,7 @@ template <class T> SHIM_INLINE T shuffle(unsigned mask, T value, unsigned source
         return shim::run(shim_call_##name, args, grid, threads, thread_order, block_order);       \
     }
 
-// --- synchronisation ------------------------------------------------------------------------------
+// --- synchronization ------------------------------------------------------------------------------
 
 static SHIM_INLINE void __syncthreads() {
     shim::current->wait = shim::BARRIER;

@@ -210,7 +210,7 @@ def test_codecs_without_twins_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
                 call()
 
 
-# --- intake and outlet ---------------------------------------------------------------------------
+# --- input and output ----------------------------------------------------------------------------
 
 
 @needs_compiler

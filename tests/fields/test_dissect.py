@@ -20,7 +20,7 @@ from tensor_pairs import repaired
 import gcodec
 from gcodec import Codec, Payload, register
 from gcodec.analysis.dissect import UNDECODED, Dissection
-from gcodec.arrays.source import outlet
+from gcodec.arrays.source import as_dtype
 from gcodec.codec import registry
 from gcodec.codecs import sparseloco
 from gcodec.codecs.dct8 import levels
@@ -68,7 +68,7 @@ def decoded(fields: list[FieldSpan], n: int, dtype: str) -> np.ndarray:
             at = places[field.number + i] if field.element is None else field.element + i
             assert not described[at]
             values[at], described[at] = value, True
-    return values if dtype in primitives.UNCONVERTED else outlet(values, dtype)
+    return values if dtype in primitives.UNCONVERTED else as_dtype(values, dtype)
 
 
 def same_except_nan(a: np.ndarray, b: np.ndarray) -> bool:

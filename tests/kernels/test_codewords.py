@@ -176,16 +176,16 @@ def test_strings_of_up_to_12_bits_exhaustively(setting: tuple[cw.Rule, int]) -> 
     read = reader(*setting)
     data = all_of_16()
     rng = random.Random(7)
-    judgements = [(0, cw.TRUNCATED)]
+    judgments = [(0, cw.TRUNCATED)]
     for length in range(17 if sweeps.LONG else 13):
         # Further bits change the verdict only of truncated words.
-        judgements = [
+        judgments = [
             judged(read, universal.fixed(number, length))
-            if (shorter := judgements[number >> 1])[1] == cw.TRUNCATED
+            if (shorter := judgments[number >> 1])[1] == cw.TRUNCATED
             else shorter
             for number in range(1 << length)
         ]
-        for number, expected in enumerate(judgements):
+        for number, expected in enumerate(judgments):
             # Bits after the string must not matter.
             at = 16 * (number << (16 - length) | rng.getrandbits(16 - length))
             value, after = value_at(*setting, data, at, at + length)

@@ -140,7 +140,7 @@ def check_factors(setting: Setting, scale: float, n: int, factors: Sequence[int]
             raise Corrupt("the scale of a block")
 
 
-# --- quantise -----------------------------------------------------------------------------------
+# --- quantize -----------------------------------------------------------------------------------
 
 
 @functools.cache

@@ -36,7 +36,7 @@ class TwoBit:
         self.residual: Floats = np.zeros(n, np.float32)
 
     def codes(self, grad: Floats) -> list[int]:
-        """Quantise ``grad``, update the residual and return the codes: 3 is +t, 2 is -t."""
+        """Quantize ``grad``, update the residual and return the codes: 3 is +t, 2 is -t."""
         t, level = self.threshold, self.level
         codes = []
         with np.errstate(all="ignore"):
@@ -54,7 +54,7 @@ class TwoBit:
         return codes
 
     def step(self, grad: Floats) -> bytes:
-        """Quantise ``grad``, update the residual and return the payload."""
+        """Quantize ``grad``, update the residual and return the payload."""
         return fields.pack(self.codes(grad), 2, align=4)
 
 
@@ -75,7 +75,7 @@ class OneBit:
         self.residual: Floats = np.zeros(n, np.float32)
 
     def codes(self, grad: Floats) -> list[int]:
-        """Quantise ``grad``, update the residual and return the bits."""
+        """Quantize ``grad``, update the residual and return the bits."""
         one = np.float32(1)
         codes = []
         with np.errstate(all="ignore"):
@@ -90,7 +90,7 @@ class OneBit:
         return codes
 
     def step(self, grad: Floats) -> bytes:
-        """Quantise ``grad``, update the residual and return the payload."""
+        """Quantize ``grad``, update the residual and return the payload."""
         return fields.pack(self.codes(grad), 1, align=4)
 
 

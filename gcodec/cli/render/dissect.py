@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gcodec.analysis.dissect import Dissection
-from gcodec.arrays.source import outlet
+from gcodec.arrays.source import as_dtype
 from gcodec.cli.render import text
 from gcodec.cli.render.output import note, note_hidden, print_line
 from gcodec.fields.walker import FieldSpan
@@ -113,7 +113,7 @@ def decoded(field: FieldSpan, dtype: str | None) -> list[float]:
     if dtype in primitives.UNCONVERTED:
         return list(field.decoded)
     with np.errstate(all="ignore"):
-        values = outlet(np.array(field.decoded, np.float32), dtype or "float32")
+        values = as_dtype(np.array(field.decoded, np.float32), dtype or "float32")
         return [float(x) for x in values.astype(np.float64)]
 
 

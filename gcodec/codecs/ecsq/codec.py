@@ -392,21 +392,27 @@ class ECSQ(Codec):
     def _dequantize_add(
         self, symbols: QuantizedLevels, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
-        if symbols.transform != "none" or device_of(out) is not None:
+        points = self._addable(symbols, out)
+        if points is None:
             super()._dequantize_add(symbols, dtype, scale, out)
-            return
-        self._require(symbols.symbols.size == out.size, out.size)
-        self._reconstruction(symbols.step, symbols.centroids, None).add(symbols, dtype, scale, out)
+        else:
+            points.add(symbols, dtype, scale, out)
 
     def _dequantize_scaled(
         self, symbols: QuantizedLevels, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
-        if symbols.transform != "none" or device_of(out) is not None:
+        points = self._addable(symbols, out)
+        if points is None:
             super()._dequantize_scaled(symbols, dtype, scale, out)
-            return
+        else:
+            points.put_scaled(symbols, dtype, scale, out)
+
+    def _addable(self, symbols: QuantizedLevels, out: np.ndarray) -> Reconstruction | None:
+        """Return the map from symbols to values if one pass can add these to `out`, else None."""
+        if symbols.transform != "none" or device_of(out) is not None:
+            return None
         self._require(symbols.symbols.size == out.size, out.size)
-        points = self._reconstruction(symbols.step, symbols.centroids, None)
-        points.put_scaled(symbols, dtype, scale, out)
+        return self._reconstruction(symbols.step, symbols.centroids, None)
 
     def _decoded_bound(self, symbols: QuantizedLevels, largest: float) -> float:
         step: Any = symbols.step

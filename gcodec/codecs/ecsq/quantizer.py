@@ -38,17 +38,17 @@ class SearchHints(NamedTuple):
     ahead, ahead_of_bits : float
         Octaves by which steps are larger than those of `rough`, at the same error and at the same
         number of bits; approximate.
-    same : float
-        Octaves of the step within which the scales of one step suit another.
-    grown : int
-        Coefficient c in the approximation ‖x̂‖² = ‖x‖² + c·‖x − x̂‖².
+    hold_range : float
+        Octaves of the step within which the scales of one step suit another, and may be held.
+    error_coefficient : int
+        The number c in the approximation ‖x̂‖² = ‖x‖² + c·‖x − x̂‖².
     """
 
     rough: Quantizer
     ahead: float = 0.0
     ahead_of_bits: float = 0.0
-    same: float = 0.06
-    grown: int = -1
+    hold_range: float = 0.06
+    error_coefficient: int = -1
 
 
 class Quantizer(Protocol):

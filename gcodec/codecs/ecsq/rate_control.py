@@ -50,7 +50,7 @@ _RESOLUTION = 2.0**-7  # octaves of the step, while scales follow the step
 _HELD_RESOLUTION = 2.0**-10  # octaves of the step, while scales are held
 _SIMILAR = 0.25  # octaves from the preceding step within which its row layout is kept
 _HELD_SLOPE = 0.75  # factor of a slope while scales are held
-_REACH = 2  # multiple of `SearchHints.same` up to which scales may be held
+_REACH = 2  # multiple of `SearchHints.hold_range` up to which scales may be held
 _LEAST = 2.0**-149  # smallest positive float32
 _MARGIN = 0.005  # relative margin of a bound that is printed with three digits
 _CLOSE = 2.0**-4  # octaves of the step, for the nearest setting to a target that is missed
@@ -144,14 +144,14 @@ class _Start(NamedTuple):
     ----------
     at : float
         Argument u to start from.
-    before : float
+    preceding : float
         Argument of the preceding step.
     layout : RowLayout
         Row layout of the preceding tensor.
     """
 
     at: float
-    before: float
+    preceding: float
     layout: RowLayout
 
 
@@ -288,7 +288,8 @@ class Target:
         goal = _Goal(trial, _ERROR_SLOPE, _TOLERANCE, bounds, hints.ahead)
         start = self._start(goal, prior)
         if start is not None and prior is not None:
-            similar = step_with_levels_of(prior, self._power * (1 + hints.grown * target))
+            energy_ratio = 1 + hints.error_coefficient * target  # of x̂ to x
+            similar = step_with_levels_of(prior, self._power * energy_ratio)
             start = start._replace(at=math.log2(similar)) if similar else None
         root, layout = self._search(goal, first, start)
         if root is not None:
@@ -382,8 +383,8 @@ class Target:
         """Return where to start, with the step of the preceding tensor."""
         if prior is None or prior.scales is None:
             return None
-        before = goal.sign * math.log2(prior.step * self.lift)
-        return _Start(before, before, prior.scales.decoded_layout)
+        preceding = goal.sign * math.log2(prior.step * self.lift)
+        return _Start(preceding, preceding, prior.scales.decoded_layout)
 
     def _lifted_step(self, octave: float) -> float:
         """Return the step of an octave, times the lift, as quantizers of lifted values take it."""
@@ -400,7 +401,7 @@ class Target:
         root: Root | None = None
         if start is not None:
             root = self._search_all(goal, start.layout, start.at, slope)
-            if root is not None and abs(root.at - start.before) <= _SIMILAR:
+            if root is not None and abs(root.at - start.preceding) <= _SIMILAR:
                 return root, start.layout
         if root is None:
             first, slope = self._guess(goal, first)
@@ -444,7 +445,7 @@ class Target:
         are held, because the excess jumps whenever scales change. If the scales of one step do
         not suit its neighbors, they follow the step to the end.
         """
-        x, quantizer, same = self.x, self.quantizer, self.quantizer.hints().same
+        x, quantizer, hold_range = self.x, self.quantizer, self.quantizer.hints().hold_range
         excess_of, held = goal.trial(quantizer, x, layout), math.nan
         fine_window = -goal.tolerance, 0.0
 
@@ -454,14 +455,14 @@ class Target:
             held = at
             return excess_of(at)
 
-        coarse_window = -same * slope, same * slope
-        for window, resolution in ((coarse_window, same), (fine_window, _RESOLUTION)):
+        coarse_window = -hold_range * slope, hold_range * slope
+        for window, resolution in ((coarse_window, hold_range), (fine_window, _RESOLUTION)):
             near = search(with_own_scales, first, slope, window, goal.bounds, resolution)
             if near is None:
                 return None
             first, slope = near.at, near.slope
             excess = near.excess if first == held else with_own_scales(first)
-            least, most = first - _REACH * same, first + _REACH * same
+            least, most = first - _REACH * hold_range, first + _REACH * hold_range
             around = max(least, goal.bounds[0]), min(most, goal.bounds[1])
             root = search(
                 excess_of,

@@ -39,7 +39,7 @@ class StochasticQuantizer(NamedTuple):
 
     def hints(self) -> SearchHints:
         """Return what helps rate control to find a step."""
-        return SearchHints(self, grown=1)
+        return SearchHints(self, error_coefficient=1)
 
     def hold_scales(self, x: np.ndarray, step: float, layout: RowLayout) -> None:
         """Do nothing: scales do not affect stochastic rounding."""

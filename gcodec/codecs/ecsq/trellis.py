@@ -41,7 +41,7 @@ _PIECES, _PIECE = 8, 1 << 10  # number of samples on which static tables are tri
 _LANES = 8  # rANS states assumed for these samples
 # See `SearchHints`.
 _AHEAD, _AHEAD_OF_BITS = 0.3, 0.27
-_SAME = 0.03
+_HOLD_RANGE = 0.03
 
 
 class Setting(NamedTuple):
@@ -81,7 +81,7 @@ class TrellisQuantizer(CachedQuantizer[Setting]):
 
     def hints(self) -> SearchHints:
         """Return what helps rate control to find a step."""
-        return SearchHints(self._rough, _AHEAD, _AHEAD_OF_BITS, _SAME)
+        return SearchHints(self._rough, _AHEAD, _AHEAD_OF_BITS, _HOLD_RANGE)
 
     def prepare(self, x: np.ndarray, step: float, layout: RowLayout) -> Setting:
         """Return the setting of a step, starting from the held one if there is any."""

@@ -142,7 +142,7 @@ class MiniFloatCodec(Codec):
         Choice(*STYLES), "full", "omitted codes: none, those of the largest exponent, or the last"
     )
     scale: float | str = param(
-        Float32("a number from 0 on, finite", lambda s: 0 <= s < math.inf, words=RULES),
+        Float32("a finite number from 0 on", lambda s: 0 <= s < math.inf, words=RULES),
         "histogram",
         "factor of the magnitudes, or the rule that computes it",
         in_message=True,

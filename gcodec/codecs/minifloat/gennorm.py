@@ -140,7 +140,7 @@ def scale_of(
             return 0.0
     model, ladder = fit_moments(overview), ladder_of(fmt)
     fine = _NORMAL * ladder.levels[1] * _FINE <= model.sigma * unit
-    rounding = Rounding(unit, _NORMAL if fine else _LEAST, most_of(ladder))
+    rounding = Rounding(unit, _NORMAL if fine else _LEAST, largest_scale(ladder))
     if rule == "co3":
         scale = model.alpha / (2 * max(_polynomial(model.beta), 0.0009))
     else:
@@ -225,7 +225,7 @@ def _with_largest(
 
 
 def _largest(scales: np.ndarray, errors: np.ndarray) -> float:
-    """Return the largest scale within the tolerance and the first scale's error."""
+    """Return the largest scale whose error is near the least and at most that of the first."""
     least = float(errors.min())
     limit = min(least + scale_errors.TOLERANCE * abs(least), max(float(errors[0]), least))
     return float(scales[errors <= limit].max())
@@ -247,7 +247,7 @@ def ladder_of(fmt: MiniFloat) -> Ladder:
     return Ladder.of(fmt.magnitudes(), fmt.mantissa)
 
 
-def most_of(ladder: Ladder) -> float:
+def largest_scale(ladder: Ladder) -> float:
     """Return the largest scale with which no level exceeds float32.
 
     The quotient is rounded down for all formats.

@@ -193,8 +193,8 @@ def search_scale(
     decay : float32, optional
         Factor of the residual.
     judges_sum : bool
-        Whether zeros in the sample of the sum decide, not those in the sample of the tensor; on
-        the host.
+        Whether to look for zeros in the sample of the sum, in place of that of the tensor. On a
+        device, this has no effect.
 
     Returns
     -------
@@ -263,7 +263,7 @@ def _rule_tables(fmt: MiniFloat, rule: Rule) -> RuleTables:
         np.concatenate(ladder[1:4]),
         float(ladder.levels[1]),
         float(ladder.levels[-1]),
-        gennorm.most_of(ladder),
+        gennorm.largest_scale(ladder),
         ladder.mantissa,
     )
 

@@ -40,7 +40,7 @@ def failure_of(target: str, data: bytes) -> str | None:
     return None
 
 
-def minimise(target: str, data: bytes) -> tuple[str | None, bytes]:
+def minimize(target: str, data: bytes) -> tuple[str | None, bytes]:
     """Return how a target fails on an input, and the smallest input with the same failure."""
     way = failure_of(target, data)
     return way, data if way is None else minimized(
