@@ -213,6 +213,12 @@ def _compiler_of(kernel: Kernel) -> Callable[[Processor], bytes]:
     def compile_kernel(target: Processor) -> bytes:
         if fault := compiler_fault():
             raise CompilerDisabled(fault)
+        import logging  # which takes as long to import as a small tensor to encode
+
+        logger = logging.getLogger("gcodec.runtime")
+        if not _has_compiled():
+            logger.info("compiling kernels, once; gcodec.warmup compiles them in advance")
+        logger.debug("compiling the kernel %s", kernel.name)
         from gcodec.runtime import compiler
 
         with contextlib.ExitStack() as stack:

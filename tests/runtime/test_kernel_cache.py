@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import logging
 import os
 import random
 import shutil
@@ -128,6 +129,26 @@ def test_random_damage_is_detected(
             (cache / name).write_bytes(compiled[name])
     assert detected > 400
     assert not kernel_cache.missing(kernels.values())
+
+
+def test_compilations_are_logged(
+    cache: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG, "gcodec")
+    one, two = quick_kernels()[:2]
+    for has_compiled, kernel in ((False, one), (True, two), (True, two)):
+        monkeypatch.setattr(kernel_cache, "_has_compiled", lambda value=has_compiled: value)
+        kernel_cache.code_of(fresh(kernel))
+    records = [(each.name, each.levelname, each.getMessage()) for each in caplog.records]
+    assert records == [
+        (
+            "gcodec.runtime",
+            "INFO",
+            "compiling kernels, once; gcodec.warmup compiles them in advance",
+        ),
+        ("gcodec.runtime", "DEBUG", f"compiling the kernel {one.name}"),
+        ("gcodec.runtime", "DEBUG", f"compiling the kernel {two.name}"),
+    ]
 
 
 @forking
