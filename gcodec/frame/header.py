@@ -216,7 +216,9 @@ def dtype_named(code: int, offset: int, codec: type[Codec] | None = None) -> str
     return dtype
 
 
-def check_shape(shape: tuple[int, ...], offset: int) -> None:
-    """Raise `Corrupt`, with a byte offset, if no empty array can have this shape."""
+def check_shape(
+    shape: tuple[int, ...], offset: int | None = None, named: str = "such a shape"
+) -> None:
+    """Raise `Corrupt`, with a byte offset if known, unless an empty array can have this shape."""
     if 0 in shape and math.prod(filter(None, shape)) >> primitives.LOG2_ADDRESSABLE:
-        raise Corrupt("no array has such a shape", offset)
+        raise Corrupt(f"no array has {named}", offset)

@@ -20,10 +20,11 @@ from gcodec.codec import Codec
 from gcodec.codecs import parse_encoder
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame.frame import Frame
+from gcodec.frame.header import check_shape
 from gcodec.limits import MAX_TENSORS
 from gcodec.payload import Payload
 from gcodec.wire.kinds import check_integer, check_mapping
-from gcodec.wire.primitives import LOG2_ADDRESSABLE, encode_name
+from gcodec.wire.primitives import encode_name
 
 GROUP_BELOW = 4096
 """Number of elements from which on a tensor has its own frame by default."""
@@ -239,8 +240,7 @@ def _member(pair: object) -> Member:
         raise Corrupt(f"the member {name!r} has no shape of at most {_MAX_NDIM} dimensions")
     if not all(type(size) is int and 0 <= size < 2**62 for size in shape):
         raise Corrupt(f"the shape of the member {name!r} has a size that is no such integer")
-    if 0 in shape and math.prod(filter(None, shape)) >> LOG2_ADDRESSABLE:
-        raise Corrupt(f"no array has the shape of the member {name!r}")
+    check_shape(tuple(shape), named=f"the shape of the member {name!r}")
     return Member(name, tuple(shape))
 
 

@@ -155,6 +155,13 @@ def test_effects_by_law_and_as_measured() -> None:
     assert re.search(r"^between nodes +dense, ring ", text, re.MULTILINE)
 
 
+@pytest.mark.parametrize(("width", "count"), [(70, 0), (200, 3)])
+def test_residuals_are_explained_where_they_are_shown(width: int, count: int) -> None:
+    environment = {"FORCE_COLOR": "1", "COLUMNS": f"{width}"}
+    text = run(EXAMPLE, *LARGE, "-c", "sign", env=environment).stdout
+    assert text.count("residual") == count  # two headers and a line, or none
+
+
 def test_all_codecs_are_measured_on_drawn_values_by_default() -> None:
     advice = advised("--params", "20k", "--step-time", "1ms", "--nodes", "4", "--between", "1MB/s")
     assert {entry["codec"] for entry in advice["codecs"]} == set(gcodec.codecs())

@@ -357,7 +357,8 @@ def _show_convergence(advice: ClusterAdvice, console: Console) -> list[str]:
     ]
     table = Table(columns, advice.effects, is_marked=lambda row: row.as_measured.use is None)
     hidden = table.show(console)
-    print_line(console, "residual: bound on its norm, as a multiple of that of a gradient")
+    if [*map(str.strip, hidden)].count("residual") < 2:  # by law, and as measured
+        print_line(console, "residual: bound on its norm, as a multiple of that of a gradient")
     print_line(console, "bound: on the mean squared gradient, as a multiple of that of dense")
     doubts = ((m.doubt, str(m.codec)) for m in advice.codecs if m.doubt is not None)
     for reason, names in text.gathered(doubts).items():
