@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from rank_processes import run_programs
 
+from gcodec.tensorfiles.dumps import open_dump
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "frameworks.md").read_text("utf-8")
 SECTIONS = [part for part in re.split(r"^## ", PAGE, flags=re.M)[1:] if "\n```python" in part]
@@ -38,19 +40,24 @@ QUICK_NEEDS = {
 GUIDES = ("ddp", "fsdp2", "diloco")
 
 
-def run_apart(code: str, library: str) -> str:
-    """Run a program as the only process of its group, in its own folder; return its output."""
+def variables_of(size: int) -> list[dict[str, str]]:
+    """Return the environment of each rank of a group, as ``torchrun`` sets it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    variables = {
+    common = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "RANK": "0",
-        "WORLD_SIZE": "1",
+        "WORLD_SIZE": str(size),
         "GLOO_SOCKET_IFNAME": "lo",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     }
+    return [{**common, "RANK": str(rank)} for rank in range(size)]
+
+
+def run_apart(code: str, library: str) -> str:
+    """Run a program as the only process of its group, in its own folder; return its output."""
+    (variables,) = variables_of(1)
     with tempfile.TemporaryDirectory() as folder:
         if library == "torch":
             (done,) = run_programs([["-c", code]], Path(folder), [variables])
@@ -110,3 +117,22 @@ def test_every_quick_start_has_a_library() -> None:
 @pytest.mark.parametrize("guide", GUIDES)
 def test_guides(guide: str) -> None:
     run_page_apart((ROOT / "docs" / f"{guide}.md").read_text("utf-8"), "torch")
+
+
+def test_tutorial(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    text = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    (shown,) = re.findall(r"^```text\n([\d.]+% of new labels.*?)^```$", text, re.M | re.S)
+    (tmp_path / "train.py").write_text(program)
+    call = [str(tmp_path / "train.py"), "--codec", "sign"]
+    first, second = run_programs([call] * 2, tmp_path, variables_of(2))
+    assert first.status == second.status == 0, first.errors + second.errors
+    labels, state, pays = first.output.splitlines()
+    shown_labels, shown_state, shown_pays = shown.splitlines()
+    share, shown_share = (float(line.split("%")[0]) for line in (labels, shown_labels))
+    assert abs(share - shown_share) < 3 and labels.endswith(shown_labels.split("%")[1])
+    assert state == shown_state
+    assert pays.split()[:2] == shown_pays.split()[:2]
+    with open_dump(tmp_path / "grads.pt") as grads:
+        assert {entry.shape for entry in grads.entries} >= {(512, 64), (512, 512), (10, 512)}
