@@ -34,7 +34,7 @@ from gcodec.tensorfiles.safetensors_file import (
     read_head,
     read_index,
 )
-from gcodec.tensorfiles.structure import FILE_PREFIX
+from gcodec.tensorfiles.structure import FILE_PREFIX, is_reserved
 from gcodec.wire.primitives import DTYPE_CODES, MAX_NDIM, encode_name
 
 _SUFFIX = ".safetensors"
@@ -86,8 +86,8 @@ def tensors_of(head: bytes) -> list[StoredTensor]:
         header.pop("__metadata__", None)
         tensors = []
         for name, entry in header.items():
-            if name.startswith(FILE_PREFIX):
-                raise Unsupported(f"a tensor has the name {shown(name)}, which files have")
+            if is_reserved(name):
+                raise Unsupported(f"tensor {shown(name)} has a name that files of frames reserve")
             encode_name(name)  # raises for half of a surrogate pair
             start, stop = map(operator.index, entry["data_offsets"])
             dtype = dtype_named(entry["dtype"])

@@ -75,6 +75,18 @@ def test_files_of_frames_are_not_encoded(tmp_path):
     assert run(*args, input=path.read_bytes(), code=2).stderr == f"gcodec: -: {advice}"
 
 
+@pytest.mark.parametrize("name", ["\\structure", "\\members", "\\file:a.safetensors"])
+def test_tensors_with_the_names_of_other_frames_are_not_encoded(tmp_path, name):
+    source, target = dump(tmp_path, **{name: gaussian(5), "w": gaussian(4)}), tmp_path / "x.gcf"
+    reason = f"{source}: tensor {name!r} has a name that files of frames reserve"
+    stderr = run("encode", source, "-c", "minmax", code=3).stderr
+    assert stderr == f"gcodec: {reason}; exclude it with -L '!{name}'\n"
+    for args in (["encode", source, "-c", "lossless"], ["diff", source, source]):
+        assert run(*args, "-o", target, code=3).stderr == f"gcodec: {reason}\n"
+    run("encode", source, "-c", "minmax", "-L", f"!{name}", "-o", target)
+    assert list(gcodec.load_file(target)) == ["w"]
+
+
 def test_auto_needs_a_target(tmp_path):
     for spec in ("auto", "auto:", "auto:x=1"):
         stderr = run("encode", dump(tmp_path), "-c", spec, code=2).stderr
