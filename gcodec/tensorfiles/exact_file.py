@@ -30,9 +30,11 @@ from gcodec.tensorfiles.safetensors_file import (
     INDEX_SUFFIX,
     LENGTH_NBYTES,
     MAX_HEADER,
+    check_unchanged,
     dtype_named,
     read_head,
     read_index,
+    state_of,
 )
 from gcodec.tensorfiles.structure import FILE_PREFIX, is_reserved
 from gcodec.wire.primitives import DTYPE_CODES, MAX_NDIM, encode_name
@@ -137,7 +139,7 @@ class OriginalFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         with path.open("rb") as file:
-            self._state = _state(file)
+            self._state = state_of(os.fstat(file.fileno()))
             self.head = read_head(file)
         self.tensors = tensors_of(self.head)
         nbytes, end = self._state[0], len(self.head) + sum(t.nbytes for t in self.tensors)
@@ -158,20 +160,13 @@ class OriginalFile:
         # A map of the whole file would keep a file descriptor, and a model can have more shards
         # than a process has descriptors.
         with self._path.open("rb") as file:
-            if _state(file) != self._state:
-                raise Corrupt("the file changed while it was read")
+            check_unchanged(self._state, state_of(os.fstat(file.fileno())))
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         dtype = NUMPY_DTYPES[tensor.dtype]
         flat = np.frombuffer(data, np.uint8, tensor.nbytes, tensor.start)
         if tensor.dtype == "bool" and flat.max(initial=0) > 1:
             raise Unsupported(f"tensor {shown(tensor.name)} has booleans above 1")
         return flat.view(dtype).reshape(tensor.shape)
-
-
-def _state(file: BinaryIO) -> tuple[int, int]:
-    """Return the size of a file, and the time when it was written."""
-    status = os.fstat(file.fileno())
-    return status.st_size, status.st_mtime_ns
 
 
 def files_of(path: Path) -> list[Path]:

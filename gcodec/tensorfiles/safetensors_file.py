@@ -95,13 +95,31 @@ def _places(path: Path) -> dict[str, tuple[int, int]]:
     return {name: (len(head) + start, len(head) + end) for name, (start, end) in offsets.items()}
 
 
+def state_of(status: os.stat_result) -> tuple[int, int]:
+    """Return the size of a file, and the time when it was written."""
+    return status.st_size, status.st_mtime_ns
+
+
+def check_unchanged(old: tuple[int, int], new: tuple[int, int]) -> None:
+    """Raise `Corrupt` if a file changed between two states, so that readers mix no versions."""
+    if old != new:
+        raise Corrupt("the file changed while it was read")
+
+
 class SafetensorsDump(Dump):
-    """A .safetensors file, memory-mapped by the safetensors library."""
+    """A .safetensors file, memory-mapped by the safetensors library.
+
+    Attributes
+    ----------
+    state : tuple of int
+        State of the file when it was opened; see `state_of`.
+    """
 
     format = "safetensors"
 
     def __init__(self, path: Path, limits: Limits) -> None:
         super().__init__(path, limits)
+        self.state = state_of(os.stat(path))
         try:
             # The library annotates the class, but not its methods.
             self._file = cast(Any, safe_open(str(path), framework="numpy"))
@@ -122,6 +140,7 @@ class SafetensorsDump(Dump):
         description, dtype, elements = loadable(entry)
         nbytes = elements * dtype.itemsize
         self.limits.check(description, elements, nbytes, nbytes)
+        check_unchanged(self.state, state_of(os.stat(self.path)))
         if entry.dtype in FLOATS8:  # the library cannot return these as arrays of NumPy
             start, _ = self._places[entry.name]
             array: Array = np.fromfile(self.path, dtype, elements, offset=start)
@@ -186,6 +205,7 @@ class ShardedDump(Dump):
         super().__init__(path, limits)
         self._shards = read_index(path)
         self._open: tuple[str, SafetensorsDump] | None = None
+        self._states: dict[str, tuple[int, int]] = {}
         entries: dict[str, Entry] = {}
         try:
             for shard in dict.fromkeys(self._shards.values()):
@@ -219,6 +239,8 @@ class ShardedDump(Dump):
                 raise Corrupt(f"index names {shown(shard)}, which is a directory or a device")
             try:
                 self._open = (shard, SafetensorsDump(path, self.limits))
+                state = self._open[1].state
+                check_unchanged(self._states.setdefault(shard, state), state)
             except FormatError as error:
                 raise type(error)(f"shard {shown(shard)}: {error}") from None
         return self._open[1]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from example_files import DUMP as EXAMPLE
 from example_files import ROOT
+from safetensors.numpy import save as save_tensors
 from safetensors.numpy import save_file
 
 from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Truncated, Unsafe, Unsupported
@@ -246,6 +247,30 @@ def test_shards(tmp_path):
 
 
 # --- misuse
+
+
+@pytest.mark.parametrize("value", [np.float32(2), ml_dtypes.float8_e4m3fn(2)], ids=["f32", "f8"])
+def test_versions_of_a_file_are_not_mixed(tmp_path, value):
+    """An index opens its shards again, and the reader opens files with floats of 8 bits again."""
+    shards = {name: tmp_path / f"{name}.safetensors" for name in "ab"}
+
+    def save(scale, size=5):
+        for name, path in shards.items():
+            with atomic_write(path) as file:
+                file.write(save_tensors({name: np.full(size, scale * value, value.dtype)}))
+
+    save(1)
+    index = tmp_path / "m.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {n: p.name for n, p in shards.items()}}))
+    for size in (5, 6):
+        save(1)
+        with open_dump(shards["a"]) as single, open_dump(index) as dump:
+            assert single.load(single.entries[0])[0] == dump.load(dump.entries[0])[0] == value
+            save(3, size)
+            with pytest.raises(Corrupt, match="the file changed while it was read"):
+                single.load(single.entries[0])
+            with pytest.raises(Corrupt, match=r"shard 'b\.safetensors': the file changed"):
+                dump.load(dump.entries[1])
 
 
 def test_tensors_that_the_index_lacks_are_named(tmp_path):
