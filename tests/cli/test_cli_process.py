@@ -340,6 +340,22 @@ def test_frames_from_a_named_pipe(tmp_path, verb):
     assert done.stdout.startswith(b"stdin " if verb == "dissect" else b"/dev/stdin")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+@pytest.mark.parametrize("verb", ["verify", "inspect"])
+def test_pauses_of_a_stream_that_does_not_wait_are_not_its_end(verb):
+    """A frame is complete, so it could pass for the whole file."""
+    start = gcodec.encode(np.ones(4, np.float32), "raw") if verb == "verify" else b"PK"
+    source, target = os.pipe()
+    os.set_blocking(source, False)
+    os.write(target, start)
+    try:
+        out, err = process("-m", "gcodec", verb, "-", stdin=source).communicate(timeout=60)
+    finally:
+        os.close(source)
+        os.close(target)
+    assert (out, err) == ("", "gcodec: -: the stream is non-blocking, and has no bytes yet\n")
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
 @pytest.mark.parametrize(
     "args", [["verify", "/dev/zero"], ["verify", "-"], ["encode", "-", "-c", "raw", "-o", "-"]]
