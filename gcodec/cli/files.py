@@ -181,6 +181,8 @@ def existing(name: str) -> Path:
 def _missing(name: str) -> ParameterError:
     """Return the error for a file that does not exist; it states a similar name in its folder."""
     path, names = Path(name), list[str]()
+    if path.is_symlink():
+        return ParameterError(f"{name}: is a link that leads to no file")
     with contextlib.suppress(OSError):  # there may be no folder
         names += islice(os.listdir(path.parent), _MOST_NAMES)
     is_glob = glob.has_magic(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 from pathlib import Path
@@ -91,6 +92,17 @@ def test_auto_needs_a_target(tmp_path):
     for spec in ("auto", "auto:", "auto:x=1"):
         stderr = run("encode", dump(tmp_path), "-c", spec, code=2).stderr
         assert stderr.startswith(f"gcodec: codec='{spec}': must be auto:nmse=NMSE or ")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
+@pytest.mark.parametrize("target", ["absent", "x.gcf"], ids=["absent", "itself"])
+@pytest.mark.parametrize("verb", ["inspect", "verify", "decode"])
+def test_links_that_lead_to_no_file_are_named(tmp_path, verb, target):
+    """A similar name must not be suggested, because it would be that of the link."""
+    path = tmp_path / "x.gcf"
+    path.symlink_to(target)
+    stderr = run(verb, path, code=2).stderr
+    assert stderr == f"gcodec: {path}: is a link that leads to no file\n"
 
 
 def test_message_on_the_suffix_names_the_file_once(tmp_path):
