@@ -328,6 +328,13 @@ def test_write_refuses_invalid_tensors(tmp_path, suffix, tensors):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("name", ["a\0", "__metadata__", "n" * 5000])
+def test_refusal_of_a_name_states_what_is_allowed(tmp_path, name):
+    allowed = "must be text of at most 4096 characters without NUL, other than __metadata__, once"
+    with pytest.raises(ParameterError, match=f"name of a tensor=.*: {allowed}$"):
+        write_dump(tmp_path / "x.safetensors", [(name, np.zeros(1))])
+
+
 def test_write_refuses_suffix_and_dtype(tmp_path):
     with pytest.raises(ParameterError, match="path"):
         write_dump(tmp_path / "x.pt", [])
