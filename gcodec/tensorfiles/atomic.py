@@ -32,12 +32,21 @@ class NamedWriter(io.FileIO):
         Mode of `io.FileIO`.
     named : str
         Name of the file in errors.
+    is_private : bool
+        Whether only the owner may read a file that is created.
     """
 
-    def __init__(self, file: str | os.PathLike[str] | int, mode: str, named: str) -> None:
+    def __init__(
+        self,
+        file: str | os.PathLike[str] | int,
+        mode: str,
+        named: str,
+        is_private: bool = False,
+    ) -> None:
         self.named = named
+        opener = _open_private if is_private else None
         try:
-            super().__init__(file, mode, closefd=not isinstance(file, int))
+            super().__init__(file, mode, closefd=not isinstance(file, int), opener=opener)
         except OSError as error:
             self.refuse(error)
 
@@ -59,6 +68,11 @@ class NamedWriter(io.FileIO):
                 os.fsync(self.fileno())
         except OSError as error:
             self.refuse(error)
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Open a file; one that is created is for its owner alone."""
+    return os.open(path, flags, 0o600)
 
 
 def _naming(error: OSError, name: str) -> OSError:
@@ -135,8 +149,9 @@ class AtomicFiles:
             target = Path(os.path.realpath(path))
             temporary = target.with_name(TEMPORARY.replace("*", secrets.token_hex(8)))
             self._new.append(_NewFile(name, temporary, target, mode))
-            # Mode "x" lets the umask set the permissions, which tempfile's 0600 would override.
-            raw = NamedWriter(temporary, "xb", name)
+            # Mode "x" lets the umask set the permissions of a new file, which tempfile's 0600
+            # would override. Those of an existing target come last, as it may be secret.
+            raw = NamedWriter(temporary, "xb", name, is_private=mode is not None)
         self._file = io.BufferedWriter(raw)
         return cast(BinaryIO, self._file)
 

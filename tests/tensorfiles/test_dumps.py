@@ -447,7 +447,13 @@ def test_atomic_write_modes_and_links(tmp_path):
         path.chmod(0o600)
         with atomic_write(path) as file:
             file.write(b"2")
+            (temporary,) = tmp_path.glob(".gcodec-*")  # must not be open to those whom x excludes
+            assert stat.S_IMODE(temporary.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        path.chmod(0o664)
+        with atomic_write(path) as file:
+            file.write(b"2")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o664
     finally:
         os.umask(umask)
     link = tmp_path / "link"
