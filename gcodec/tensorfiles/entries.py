@@ -76,6 +76,17 @@ def shown(text: object) -> str:
     return quoted if len(quoted) <= 100 else quoted[:97] + "..."
 
 
+def state_of(status: os.stat_result) -> tuple[int, int]:
+    """Return the size of a file, and the time when it was written."""
+    return status.st_size, status.st_mtime_ns
+
+
+def check_unchanged(old: tuple[int, int], new: tuple[int, int]) -> None:
+    """Raise `Corrupt` if a file changed between two states, so that readers mix no versions."""
+    if old != new:
+        raise Corrupt("the file changed while it was read")
+
+
 def stays_inside(name: str) -> bool:
     """Return whether a name, taken as a relative path on any system, stays within its folder.
 

@@ -24,17 +24,15 @@ from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsupp
 from gcodec.frame import Frame, check_shape
 from gcodec.limits import Limits
 from gcodec.tensorfiles.atomic import AtomicFiles
-from gcodec.tensorfiles.entries import shown, stays_inside
+from gcodec.tensorfiles.entries import check_unchanged, shown, state_of, stays_inside
 from gcodec.tensorfiles.frame_list import outline
 from gcodec.tensorfiles.safetensors_file import (
     INDEX_SUFFIX,
     LENGTH_NBYTES,
     MAX_HEADER,
-    check_unchanged,
     dtype_named,
     read_head,
     read_index,
-    state_of,
 )
 from gcodec.tensorfiles.structure import FILE_PREFIX, is_reserved
 from gcodec.wire.primitives import DTYPE_CODES, MAX_NDIM, encode_name

@@ -20,9 +20,11 @@ from gcodec.tensorfiles.entries import (
     Array,
     Dump,
     Entry,
+    check_unchanged,
     loadable,
     native,
     shown,
+    state_of,
     stays_inside,
 )
 from gcodec.wire.primitives import FLOATS8
@@ -93,17 +95,6 @@ def _places(path: Path) -> dict[str, tuple[int, int]]:
     header.pop("__metadata__", None)
     offsets = {name: tensor["data_offsets"] for name, tensor in header.items()}
     return {name: (len(head) + start, len(head) + end) for name, (start, end) in offsets.items()}
-
-
-def state_of(status: os.stat_result) -> tuple[int, int]:
-    """Return the size of a file, and the time when it was written."""
-    return status.st_size, status.st_mtime_ns
-
-
-def check_unchanged(old: tuple[int, int], new: tuple[int, int]) -> None:
-    """Raise `Corrupt` if a file changed between two states, so that readers mix no versions."""
-    if old != new:
-        raise Corrupt("the file changed while it was read")
 
 
 class SafetensorsDump(Dump):
