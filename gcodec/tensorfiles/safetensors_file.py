@@ -252,18 +252,32 @@ def can_store(dtype: np.dtype[np.generic]) -> bool:
 
 
 def write_safetensors(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
-    """Write tensors to a .safetensors file.
+    """Write tensors to a .safetensors file, with the bytes of the safetensors library.
 
     Raises
     ------
     ParameterError
         If the library is too old for a dtype of the tensors.
     """
-    # The library assumes that arrays are in C order. Its functions for files replace any target,
-    # even a device.
-    arrays = {name: np.asarray(native(tensor), order="C") for name, tensor in tensors.items()}
+    head, names = _head_of(tensors)
+    file.write(head)
+    for name in names:
+        tensor = native(tensors[name])
+        stored = np.asarray(tensor, tensor.dtype.newbyteorder("<"), order="C")
+        file.write(stored.reshape(-1).view(np.uint8).data)
+
+
+def _head_of(tensors: Mapping[str, Array]) -> tuple[bytes, list[str]]:
+    """Return the bytes of a file before its tensors, and the names in the order of their bytes."""
+    # The library would copy all tensors twice. It orders tensors of no size in the same way.
     try:
-        data = save(arrays)
+        empty = save({n: np.empty(0, x.dtype.newbyteorder("=")) for n, x in tensors.items()})
     except SafetensorError as error:
         raise ParameterError(f"safetensors cannot write these tensors: {shown(error)}") from None
-    file.write(data)
+    header, end = json.loads(empty[LENGTH_NBYTES:]), 0
+    for name, entry in header.items():
+        start, end = end, end + tensors[name].nbytes
+        entry |= {"shape": tensors[name].shape, "data_offsets": (start, end)}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % LENGTH_NBYTES)  # as the library aligns the first tensor
+    return len(text).to_bytes(LENGTH_NBYTES, "little") + text, list(header)

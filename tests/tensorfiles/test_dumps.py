@@ -7,6 +7,7 @@ import os
 import stat
 import struct
 import sys
+import tracemalloc
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -159,6 +160,30 @@ def test_numpy_and_safetensors_read_written_files(tmp_path):
     got = load_file(tmp_path / "x.safetensors")
     for name, array in samples().items():
         assert_same(got[name], array)
+
+
+def test_safetensors_files_have_the_bytes_of_the_library(tmp_path):
+    names = ["b", "a", "", "é", "\U0001f600", '\t"\\', "\x01\x7f\u2028", "/x", "x" * 300]
+    tensors = samples() | {name: np.arange(3, dtype=np.float32) for name in names}
+    tensors |= {"big": np.arange(4, dtype=">f8"), "f8": np.ones(3, ml_dtypes.float8_e5m2)}
+    for chosen in (tensors, {}):
+        write_dump(tmp_path / "x.safetensors", chosen.items())
+        contiguous = {
+            name: np.asarray(x, x.dtype.newbyteorder("="), order="C") for name, x in chosen.items()
+        }
+        assert (tmp_path / "x.safetensors").read_bytes() == save_tensors(contiguous)
+
+
+def test_tensors_are_not_copied_to_be_written(tmp_path):
+    tensor = np.zeros(1 << 20, np.float32)
+    write_dump(tmp_path / "x.safetensors", [("w", tensor[:1])])  # imports
+    tracemalloc.start()
+    try:
+        write_dump(tmp_path / "x.safetensors", [("w", tensor)])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < tensor.nbytes / 4
 
 
 def test_reads_numpy_files(tmp_path):
