@@ -76,7 +76,7 @@ def test_files_of_frames_are_not_encoded(tmp_path):
     assert run(*args, input=path.read_bytes(), code=2).stderr == f"gcodec: -: {advice}"
 
 
-@pytest.mark.parametrize("name", ["\\structure", "\\members", "\\file:a.safetensors"])
+@pytest.mark.parametrize("name", ["\\structure", "\\members", "\\file:a"])
 def test_tensors_with_the_names_of_other_frames_are_not_encoded(tmp_path, name):
     source, target = dump(tmp_path, **{name: gaussian(5), "w": gaussian(4)}), tmp_path / "x.gcf"
     reason = f"{source}: tensor {name!r} has a name that files of frames reserve"
@@ -86,6 +86,8 @@ def test_tensors_with_the_names_of_other_frames_are_not_encoded(tmp_path, name):
         assert run(*args, "-o", target, code=3).stderr == f"gcodec: {reason}\n"
     run("encode", source, "-c", "minmax", "-L", f"!{name}", "-o", target)
     assert list(gcodec.load_file(target)) == ["w"]
+    suggestion = f"next: gcodec encode {source} -c minmax -L '!{name}'\n"
+    assert run("inspect", source, "-c", "minmax").stderr.endswith(suggestion)
 
 
 def test_auto_needs_a_target(tmp_path):
