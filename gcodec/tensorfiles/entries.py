@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Unsupported
+from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Truncated, Unsupported
 from gcodec.limits import MAX_TENSORS, Limits
 from gcodec.wire.primitives import FLOATS8
 
@@ -82,9 +82,10 @@ def state_of(status: os.stat_result) -> tuple[int, int]:
 
 
 def check_unchanged(old: tuple[int, int], new: tuple[int, int]) -> None:
-    """Raise `Corrupt` if a file changed between two states, so that readers mix no versions."""
+    """Raise `FormatError` if a file changed between two states, which readers must not mix."""
     if old != new:
-        raise Corrupt("the file changed while it was read")
+        kind = Truncated if new[0] < old[0] else Corrupt
+        raise kind("the file changed while it was read")
 
 
 def stays_inside(name: str) -> bool:
