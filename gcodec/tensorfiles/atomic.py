@@ -51,11 +51,24 @@ class NamedWriter(io.FileIO):
             self.refuse(error)
 
     def write(self, data: Any, /) -> int:
-        """Write bytes, and return their number."""
-        try:
-            return super().write(data) or 0
-        except OSError as error:
-            self.refuse(error)
+        """Write all bytes, and return their number.
+
+        The system may write only the first ones, as where a disk becomes full. A stream of text
+        without a buffer, such as the standard output of python -u, does not try again.
+        """
+        left = memoryview(data).cast("B")
+        nbytes = left.nbytes
+        while left:
+            try:
+                written = super().write(left)
+            except OSError as error:
+                self.refuse(error)
+            if not written:
+                self.refuse(
+                    BlockingIOError(errno.EAGAIN, "the stream is non-blocking, and is full")
+                )
+            left = left[written:]
+        return nbytes
 
     def refuse(self, error: OSError) -> NoReturn:
         """Raise an error of the same type that names the file."""

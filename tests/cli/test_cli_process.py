@@ -441,6 +441,45 @@ def test_error_names_full_output_file(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems do not limit the size of files")
+@pytest.mark.parametrize("flags", [[], ["-u"]], ids=["buffered", "unbuffered"])
+def test_output_is_not_cut_without_an_error(tmp_path, flags):
+    """The system writes the first bytes, and reports the error for the others."""
+    script = (
+        "import resource\n"
+        "from gcodec.cli.main import main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        f"main(['inspect', '--json', {str(EXAMPLE)!r}])"
+    )
+    words = [sys.executable, *flags, "-c", script]
+    environment = {name: text for name, text in ENVIRONMENT.items() if name != "PYTHONUNBUFFERED"}
+    with open(tmp_path / "out.json", "wb") as out:
+        done = subprocess.run(words, stdout=out, stderr=subprocess.PIPE, env=environment)
+    assert done.returncode == 3
+    assert done.stderr == b"gcodec: standard output: File too large\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+@pytest.mark.parametrize("flags", [[], ["-u"]], ids=["buffered", "unbuffered"])
+def test_full_pipe_that_does_not_wait_is_an_error(flags):
+    source, target = os.pipe()
+    os.set_blocking(target, False)
+    words = [sys.executable, *flags, "-m", "gcodec", "dissect", str(ROOT / "examples" / "fc.gcf")]
+    environment = {name: text for name, text in ENVIRONMENT.items() if name != "PYTHONUNBUFFERED"}
+    try:
+        while True:  # fill it
+            os.write(target, bytes(4096))
+    except BlockingIOError:
+        pass
+    try:
+        done = subprocess.run(words, stdout=target, stderr=subprocess.PIPE, env=environment)
+    finally:
+        os.close(source)
+        os.close(target)
+    message = b"gcodec: standard output: the stream is non-blocking, and is full\n"
+    assert (done.returncode, done.stderr) == (3, message)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems do not limit the size of files")
 def test_error_names_the_full_copy_of_stdin(tmp_path):
     write_dump(tmp_path / "a.npz", [("w", np.ones(4096, np.float32))])
     script = (
