@@ -265,7 +265,7 @@ def test_a_file_that_shrinks_while_it_is_open(tmp_path: Path) -> None:
     write_dump(path, [("w", weights(DTYPES["float8_e4m3fn"]))])
     with open_dump(path) as dump:
         path.write_bytes(path.read_bytes()[:-5])
-        with pytest.raises(gcodec.Truncated, match="'w' has 2995 of 3000 bytes"):
+        with pytest.raises(gcodec.Truncated, match="the file changed while it was read"):
             dump.load(dump.entries[0])
 
 

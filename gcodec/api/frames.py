@@ -547,7 +547,7 @@ def iter_frames(
         At the first frame that is damaged or exceeds the limits. The message states its number,
         and the path.
     OSError
-        If a file cannot be read.
+        If a file cannot be read, such as a non-blocking stream that has no bytes yet.
     TypeError
         If `data` is another object, or a file that is open for text.
 

@@ -35,7 +35,7 @@ from gcodec.tensorfiles.exact_file import Restorer, file_name, originals
 from gcodec.tensorfiles.frame_file import TensorNames
 from gcodec.tensorfiles.frame_list import read_frames, with_members
 from gcodec.tensorfiles.safetensors_file import INDEX_SUFFIX
-from gcodec.tensorfiles.structure import FILE_PREFIX, STRUCTURE_NAME
+from gcodec.tensorfiles.structure import FILE_PREFIX, STRUCTURE_NAME, is_reserved
 from gcodec.wire import primitives
 
 # --- encode
@@ -73,12 +73,17 @@ def selected(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
     if not entries:
         raise _unmatched(layers)
     for entry in entries:
+        exclude = "exclude it with -L " + command([f"!{glob.escape(entry.name)}"])
+        if is_reserved(entry.name):
+            raise Unsupported(
+                f"tensor {entry.name!r} has a name that files of frames reserve; {exclude}"
+            )
         if entry.dtype not in primitives.DTYPE_CODES:
             advice = remedy(entry.dtype)
             raise Unsupported(
                 f"tensor {entry.name!r} is {entry.dtype}, and frames store "
-                f"{', '.join(primitives.DTYPE_CODES)}; {advice}{', or ' if advice else ''}exclude "
-                "it with -L " + command([f"!{glob.escape(entry.name)}"])
+                f"{', '.join(primitives.DTYPE_CODES)}; {advice}{', or ' if advice else ''}"
+                f"{exclude}"
             )
     return entries
 

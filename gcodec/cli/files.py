@@ -21,7 +21,7 @@ from gcodec.errors import ParameterError, Unsupported, suggestion
 from gcodec.tensorfiles.atomic import NamedWriter
 from gcodec.tensorfiles.dumps import SUFFIXES, find, matching, recognized_suffix
 from gcodec.tensorfiles.frame_file import OTHER_SUFFIXES
-from gcodec.tensorfiles.frame_list import located, mapped, read_stream
+from gcodec.tensorfiles.frame_list import located, mapped, read_chunk, read_stream
 from gcodec.tensorfiles.safetensors_file import INDEX_SUFFIX, read_index
 
 STREAM = Path("-")
@@ -40,7 +40,8 @@ def local_file(path: Path) -> Iterator[Path]:
     Raises
     ------
     OSError
-        If the copy cannot be written. Its `filename` is that of the copy.
+        If the copy cannot be written. Its `filename` is that of the copy. Or if standard input
+        does not wait for bytes.
     Unsupported
         If standard input contains no file of tensors.
     """
@@ -50,10 +51,11 @@ def local_file(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="gcodec-") as folder:
         copy = Path(folder, "stdin")
         with io.BufferedWriter(NamedWriter(copy, "wb", os.fspath(copy))) as file:
-            file.write(sys.stdin.buffer.read(1 << 20))
-            file.flush()
-            recognized_suffix(copy)  # refuse other bytes before they fill the disk
-            shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+            while chunk := read_chunk(sys.stdin.buffer, 1 << 20):
+                file.write(chunk)
+                if file.tell() == len(chunk):  # refuse other bytes before they fill the disk
+                    file.flush()
+                    recognized_suffix(copy)
         yield copy.rename(copy.with_suffix(recognized_suffix(copy)))
 
 
@@ -179,6 +181,8 @@ def existing(name: str) -> Path:
 def _missing(name: str) -> ParameterError:
     """Return the error for a file that does not exist; it states a similar name in its folder."""
     path, names = Path(name), list[str]()
+    if path.is_symlink():
+        return ParameterError(f"{name}: is a link that leads to no file")
     with contextlib.suppress(OSError):  # there may be no folder
         names += islice(os.listdir(path.parent), _MOST_NAMES)
     is_glob = glob.has_magic(name)

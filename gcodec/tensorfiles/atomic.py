@@ -32,21 +32,43 @@ class NamedWriter(io.FileIO):
         Mode of `io.FileIO`.
     named : str
         Name of the file in errors.
+    is_private : bool
+        Whether only the owner may read a file that is created.
     """
 
-    def __init__(self, file: str | os.PathLike[str] | int, mode: str, named: str) -> None:
+    def __init__(
+        self,
+        file: str | os.PathLike[str] | int,
+        mode: str,
+        named: str,
+        is_private: bool = False,
+    ) -> None:
         self.named = named
+        opener = _open_private if is_private else None
         try:
-            super().__init__(file, mode, closefd=not isinstance(file, int))
+            super().__init__(file, mode, closefd=not isinstance(file, int), opener=opener)
         except OSError as error:
             self.refuse(error)
 
     def write(self, data: Any, /) -> int:
-        """Write bytes, and return their number."""
-        try:
-            return super().write(data) or 0
-        except OSError as error:
-            self.refuse(error)
+        """Write all bytes, and return their number.
+
+        The system may write only the first ones, as where a disk becomes full. A stream of text
+        without a buffer, such as the standard output of python -u, does not try again.
+        """
+        left = memoryview(data).cast("B")
+        nbytes = left.nbytes
+        while left:
+            try:
+                written = super().write(left)
+            except OSError as error:
+                self.refuse(error)
+            if not written:
+                self.refuse(
+                    BlockingIOError(errno.EAGAIN, "the stream is non-blocking, and is full")
+                )
+            left = left[written:]
+        return nbytes
 
     def refuse(self, error: OSError) -> NoReturn:
         """Raise an error of the same type that names the file."""
@@ -59,6 +81,11 @@ class NamedWriter(io.FileIO):
                 os.fsync(self.fileno())
         except OSError as error:
             self.refuse(error)
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Open a file; one that is created is for its owner alone."""
+    return os.open(path, flags, 0o600)
 
 
 def _naming(error: OSError, name: str) -> OSError:
@@ -135,8 +162,9 @@ class AtomicFiles:
             target = Path(os.path.realpath(path))
             temporary = target.with_name(TEMPORARY.replace("*", secrets.token_hex(8)))
             self._new.append(_NewFile(name, temporary, target, mode))
-            # Mode "x" lets the umask set the permissions, which tempfile's 0600 would override.
-            raw = NamedWriter(temporary, "xb", name)
+            # Mode "x" lets the umask set the permissions of a new file, which tempfile's 0600
+            # would override. Those of an existing target come last, as it may be secret.
+            raw = NamedWriter(temporary, "xb", name, is_private=mode is not None)
         self._file = io.BufferedWriter(raw)
         return cast(BinaryIO, self._file)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
@@ -21,9 +22,11 @@ from gcodec.tensorfiles.entries import (
     Array,
     Dump,
     Entry,
+    check_unchanged,
     element_count,
     loadable,
     shown,
+    state_of,
     stays_inside,
 )
 from gcodec.tensorfiles.torch_file import DIALECT as TORCH_SAVE
@@ -129,10 +132,10 @@ class DistributedDump(Dump):
             entries.append(entry)
         self._set_entries(entries)
         self._files = sorted({chunk.file for chunks in self._chunks.values() for chunk in chunks})
-        sizes = {name: _size_of(path / name) for name in self._files}
+        self._states = {name: _state_of(path / name) for name in self._files}
         for name, chunks in self._chunks.items():
             for chunk in chunks:
-                if chunk.start + chunk.nbytes > sizes[chunk.file]:
+                if chunk.start + chunk.nbytes > self._states[chunk.file][0]:
                     raise Truncated(f"tensor {shown(name)} reaches beyond {shown(chunk.file)}")
 
     @property
@@ -159,6 +162,7 @@ class DistributedDump(Dump):
         expected = Entry("tensor", entry.dtype, chunk.shape)
         try:
             with open(self.path / chunk.file, "rb", buffering=0) as file:
+                check_unchanged(self._states[chunk.file], state_of(os.fstat(file.fileno())))
                 window = _Window(file, chunk.start, chunk.nbytes)
                 archive = TorchArchive(cast(BinaryIO, io.BufferedReader(window)), self.limits)
                 if archive.entries != [expected]:
@@ -312,8 +316,8 @@ def _check_tiling(description: str, shape: tuple[int, ...], chunks: Sequence[_Ch
         raise Corrupt(f"{description} has chunks that overlap, or leave a gap")
 
 
-def _size_of(path: Path) -> int:
+def _state_of(path: Path) -> tuple[int, int]:
     try:
-        return path.stat().st_size
+        return state_of(path.stat())
     except FileNotFoundError:
         raise Corrupt(f"{METADATA} names {shown(path.name)}, which is missing") from None

@@ -270,9 +270,8 @@ def _checked(
     names = set[str]()
     for name, tensor in tensors:
         if not _is_text(name) or name in names or name == "__metadata__" or len(name) > 4096:
-            raise ParameterError.of(
-                "name of a tensor", name, "text of at most 4096 characters that comes only once"
-            )
+            allowed = "text of at most 4096 characters without NUL, other than __metadata__, once"
+            raise ParameterError.of("name of a tensor", name, allowed)
         if not isinstance(tensor, np.ndarray) or not is_storable(tensor.dtype):
             kind = str(getattr(tensor, "dtype", type(tensor).__name__))
             advice = "; use .safetensors instead" if kind in FLOATS8 else ""

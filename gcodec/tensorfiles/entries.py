@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Unsupported
+from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Truncated, Unsupported
 from gcodec.limits import MAX_TENSORS, Limits
 from gcodec.wire.primitives import FLOATS8
 
@@ -74,6 +74,18 @@ def shown(text: object) -> str:
     """Quote text from a file for a message: at most 100 characters, none of them control."""
     quoted = repr(str(text))
     return quoted if len(quoted) <= 100 else quoted[:97] + "..."
+
+
+def state_of(status: os.stat_result) -> tuple[int, int]:
+    """Return the size of a file, and the time when it was written."""
+    return status.st_size, status.st_mtime_ns
+
+
+def check_unchanged(old: tuple[int, int], new: tuple[int, int]) -> None:
+    """Raise `FormatError` if a file changed between two states, which readers must not mix."""
+    if old != new:
+        kind = Truncated if new[0] < old[0] else Corrupt
+        raise kind("the file changed while it was read")
 
 
 def stays_inside(name: str) -> bool:

@@ -24,7 +24,7 @@ from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsupp
 from gcodec.frame import Frame, check_shape
 from gcodec.limits import Limits
 from gcodec.tensorfiles.atomic import AtomicFiles
-from gcodec.tensorfiles.entries import shown, stays_inside
+from gcodec.tensorfiles.entries import check_unchanged, shown, state_of, stays_inside
 from gcodec.tensorfiles.frame_list import outline
 from gcodec.tensorfiles.safetensors_file import (
     INDEX_SUFFIX,
@@ -34,7 +34,7 @@ from gcodec.tensorfiles.safetensors_file import (
     read_head,
     read_index,
 )
-from gcodec.tensorfiles.structure import FILE_PREFIX
+from gcodec.tensorfiles.structure import FILE_PREFIX, is_reserved
 from gcodec.wire.primitives import DTYPE_CODES, MAX_NDIM, encode_name
 
 _SUFFIX = ".safetensors"
@@ -86,8 +86,8 @@ def tensors_of(head: bytes) -> list[StoredTensor]:
         header.pop("__metadata__", None)
         tensors = []
         for name, entry in header.items():
-            if name.startswith(FILE_PREFIX):
-                raise Unsupported(f"a tensor has the name {shown(name)}, which files have")
+            if is_reserved(name):
+                raise Unsupported(f"tensor {shown(name)} has a name that files of frames reserve")
             encode_name(name)  # raises for half of a surrogate pair
             start, stop = map(operator.index, entry["data_offsets"])
             dtype = dtype_named(entry["dtype"])
@@ -137,7 +137,7 @@ class OriginalFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         with path.open("rb") as file:
-            self._state = _state(file)
+            self._state = state_of(os.fstat(file.fileno()))
             self.head = read_head(file)
         self.tensors = tensors_of(self.head)
         nbytes, end = self._state[0], len(self.head) + sum(t.nbytes for t in self.tensors)
@@ -158,20 +158,13 @@ class OriginalFile:
         # A map of the whole file would keep a file descriptor, and a model can have more shards
         # than a process has descriptors.
         with self._path.open("rb") as file:
-            if _state(file) != self._state:
-                raise Corrupt("the file changed while it was read")
+            check_unchanged(self._state, state_of(os.fstat(file.fileno())))
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         dtype = NUMPY_DTYPES[tensor.dtype]
         flat = np.frombuffer(data, np.uint8, tensor.nbytes, tensor.start)
         if tensor.dtype == "bool" and flat.max(initial=0) > 1:
             raise Unsupported(f"tensor {shown(tensor.name)} has booleans above 1")
         return flat.view(dtype).reshape(tensor.shape)
-
-
-def _state(file: BinaryIO) -> tuple[int, int]:
-    """Return the size of a file, and the time when it was written."""
-    status = os.fstat(file.fileno())
-    return status.st_size, status.st_mtime_ns
 
 
 def files_of(path: Path) -> list[Path]:

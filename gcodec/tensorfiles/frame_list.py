@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import mmap
@@ -207,12 +208,14 @@ def read_stream(file: Any) -> bytearray:
     ------
     TypeError
         If the file is open for text.
+    BlockingIOError
+        If the file does not wait for bytes; see `read_chunk`.
     """
     data, magic = bytearray(), primitives.MAGIC
     while magic.startswith(data[: len(magic)]):
         nbytes = len(magic) - len(data) if len(data) < len(magic) else _CHUNK
         # A text file may be unable to decode frames.
-        chunk = "" if isinstance(file, io.TextIOBase) else file.read(nbytes)
+        chunk = "" if isinstance(file, io.TextIOBase) else read_chunk(file, nbytes)
         if isinstance(chunk, str):
             raise TypeError(
                 "data is a file that is open for text: open it for bytes, with mode 'rb'"
@@ -221,6 +224,20 @@ def read_stream(file: Any) -> bytearray:
             break
         data += chunk
     return data
+
+
+def read_chunk(file: Any, nbytes: int) -> Any:
+    """Return the next bytes of an open file; none at its end.
+
+    Raises
+    ------
+    BlockingIOError
+        If the file is a stream that does not wait for bytes, and has none yet.
+    """
+    chunk = file.read(nbytes)
+    if chunk is None:
+        raise BlockingIOError(errno.EAGAIN, "the stream is non-blocking, and has no bytes yet")
+    return chunk
 
 
 def outline(data: Any, start: int) -> Outline:

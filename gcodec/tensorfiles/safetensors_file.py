@@ -20,9 +20,11 @@ from gcodec.tensorfiles.entries import (
     Array,
     Dump,
     Entry,
+    check_unchanged,
     loadable,
     native,
     shown,
+    state_of,
     stays_inside,
 )
 from gcodec.wire.primitives import FLOATS8
@@ -96,12 +98,19 @@ def _places(path: Path) -> dict[str, tuple[int, int]]:
 
 
 class SafetensorsDump(Dump):
-    """A .safetensors file, memory-mapped by the safetensors library."""
+    """A .safetensors file, memory-mapped by the safetensors library.
+
+    Attributes
+    ----------
+    state : tuple of int
+        State of the file when it was opened; see `state_of`.
+    """
 
     format = "safetensors"
 
     def __init__(self, path: Path, limits: Limits) -> None:
         super().__init__(path, limits)
+        self.state = state_of(os.stat(path))
         try:
             # The library annotates the class, but not its methods.
             self._file = cast(Any, safe_open(str(path), framework="numpy"))
@@ -122,6 +131,7 @@ class SafetensorsDump(Dump):
         description, dtype, elements = loadable(entry)
         nbytes = elements * dtype.itemsize
         self.limits.check(description, elements, nbytes, nbytes)
+        check_unchanged(self.state, state_of(os.stat(self.path)))
         if entry.dtype in FLOATS8:  # the library cannot return these as arrays of NumPy
             start, _ = self._places[entry.name]
             array: Array = np.fromfile(self.path, dtype, elements, offset=start)
@@ -186,6 +196,7 @@ class ShardedDump(Dump):
         super().__init__(path, limits)
         self._shards = read_index(path)
         self._open: tuple[str, SafetensorsDump] | None = None
+        self._states: dict[str, tuple[int, int]] = {}
         entries: dict[str, Entry] = {}
         try:
             for shard in dict.fromkeys(self._shards.values()):
@@ -219,6 +230,8 @@ class ShardedDump(Dump):
                 raise Corrupt(f"index names {shown(shard)}, which is a directory or a device")
             try:
                 self._open = (shard, SafetensorsDump(path, self.limits))
+                state = self._open[1].state
+                check_unchanged(self._states.setdefault(shard, state), state)
             except FormatError as error:
                 raise type(error)(f"shard {shown(shard)}: {error}") from None
         return self._open[1]
@@ -239,18 +252,32 @@ def can_store(dtype: np.dtype[np.generic]) -> bool:
 
 
 def write_safetensors(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
-    """Write tensors to a .safetensors file.
+    """Write tensors to a .safetensors file, with the bytes of the safetensors library.
 
     Raises
     ------
     ParameterError
         If the library is too old for a dtype of the tensors.
     """
-    # The library assumes that arrays are in C order. Its functions for files replace any target,
-    # even a device.
-    arrays = {name: np.asarray(native(tensor), order="C") for name, tensor in tensors.items()}
+    head, names = _head_of(tensors)
+    file.write(head)
+    for name in names:
+        tensor = native(tensors[name])
+        stored = np.asarray(tensor, tensor.dtype.newbyteorder("<"), order="C")
+        file.write(stored.reshape(-1).view(np.uint8).data)
+
+
+def _head_of(tensors: Mapping[str, Array]) -> tuple[bytes, list[str]]:
+    """Return the bytes of a file before its tensors, and the names in the order of their bytes."""
+    # The library would copy all tensors twice. It orders tensors of no size in the same way.
     try:
-        data = save(arrays)
+        empty = save({n: np.empty(0, x.dtype.newbyteorder("=")) for n, x in tensors.items()})
     except SafetensorError as error:
         raise ParameterError(f"safetensors cannot write these tensors: {shown(error)}") from None
-    file.write(data)
+    header, end = json.loads(empty[LENGTH_NBYTES:]), 0
+    for name, entry in header.items():
+        start, end = end, end + tensors[name].nbytes
+        entry |= {"shape": tensors[name].shape, "data_offsets": (start, end)}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % LENGTH_NBYTES)  # as the library aligns the first tensor
+    return len(text).to_bytes(LENGTH_NBYTES, "little") + text, list(header)

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from gcodec.errors import Corrupt, FormatError, ParameterError, Unsupported, brief
+from gcodec.frame import MEMBERS_NAME
 
 STRUCTURE_NAME = "\\structure"
 """Name of the frame that contains the structure; no path of a tensor begins like this."""
@@ -31,6 +32,11 @@ _VERSION = 1
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 _MAX_DIGITS = 20  # of integers in the range; Python refuses to parse thousands of them
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a frame of this name contains no tensor, but describes other frames."""
+    return name in (STRUCTURE_NAME, MEMBERS_NAME) or name.startswith(FILE_PREFIX)
 
 
 class Leaf(NamedTuple):

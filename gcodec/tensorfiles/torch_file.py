@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
-from zipfile import ZipInfo
+from zipfile import ZIP_STORED, ZipInfo
 
 import numpy as np
 
@@ -328,13 +328,16 @@ class TorchArchive:
             return np.empty(entry.shape, dtype)
         tensor, itemsize = self._tensors[entry.name], dtype.itemsize
         member = self._storage(description, tensor)
-        # A view with stride 0 is larger than its storage; other views skip elements.
-        nbytes = max(tensor.span, elements) * itemsize
+        start = tensor.offset * itemsize
+        # A view with stride 0 is larger than its storage; other views skip elements. Where the
+        # storage is compressed, the bytes before the view are unpacked, too.
+        unpacked = start if member.compress_type != ZIP_STORED else 0
+        nbytes = unpacked + max(tensor.span, elements) * itemsize
         self._limits.check(description, elements, nbytes, member.compress_size)
         reader = self._archive.open(member)
         # The checksum covers the whole storage, so it cannot be verified after a skip.
-        if tensor.offset:
-            reader.skip(tensor.offset * itemsize)
+        if start:
+            reader.skip(start)
         data = reader.read_array(tensor.span * itemsize)
         strides = tuple(
             step * itemsize if n > 1 else 0

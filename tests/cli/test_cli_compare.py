@@ -231,6 +231,15 @@ def test_nothing_to_compare_is_no_success(tmp_path: Path) -> None:
     assert stderr == "gcodec: no tensor can be compared: frames store no complex128, complex64\n"
 
 
+def test_bytes_of_tensors_that_frames_lack_are_nothing_to_compare(tmp_path: Path) -> None:
+    """A file of lossless frames contains them as uint8, also one whose bytes differ."""
+    x = np.ones(3, np.complex64)
+    a, b = npz(tmp_path / "a.npz", wave=x), npz(tmp_path / "b.npz", wave=(2 * x).view(np.uint8))
+    for pair in ((a, b), (b, a)):
+        stderr = run(*pair, "--max-nmse", "0", code=2).stderr
+        assert stderr == "gcodec: no tensor can be compared: frames store no complex64\n"
+
+
 def test_each_side_is_one_file(tmp_path: Path) -> None:
     """Of several files, the first one must not stand for all."""
     a, b = (npz(tmp_path / f"{name}.npz", x=normal(5)) for name in "ab")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 from pathlib import Path
@@ -75,10 +76,35 @@ def test_files_of_frames_are_not_encoded(tmp_path):
     assert run(*args, input=path.read_bytes(), code=2).stderr == f"gcodec: -: {advice}"
 
 
+@pytest.mark.parametrize("name", ["\\structure", "\\members", "\\file:a"])
+def test_tensors_with_the_names_of_other_frames_are_not_encoded(tmp_path, name):
+    source, target = dump(tmp_path, **{name: gaussian(5), "w": gaussian(4)}), tmp_path / "x.gcf"
+    reason = f"{source}: tensor {name!r} has a name that files of frames reserve"
+    stderr = run("encode", source, "-c", "minmax", code=3).stderr
+    assert stderr == f"gcodec: {reason}; exclude it with -L '!{name}'\n"
+    for args in (["encode", source, "-c", "lossless"], ["diff", source, source]):
+        assert run(*args, "-o", target, code=3).stderr == f"gcodec: {reason}\n"
+    run("encode", source, "-c", "minmax", "-L", f"!{name}", "-o", target)
+    assert list(gcodec.load_file(target)) == ["w"]
+    suggestion = f"next: gcodec encode {source} -c minmax -L '!{name}'\n"
+    assert run("inspect", source, "-c", "minmax").stderr.endswith(suggestion)
+
+
 def test_auto_needs_a_target(tmp_path):
     for spec in ("auto", "auto:", "auto:x=1"):
         stderr = run("encode", dump(tmp_path), "-c", spec, code=2).stderr
         assert stderr.startswith(f"gcodec: codec='{spec}': must be auto:nmse=NMSE or ")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
+@pytest.mark.parametrize("target", ["absent", "x.gcf"], ids=["absent", "itself"])
+@pytest.mark.parametrize("verb", ["inspect", "verify", "decode"])
+def test_links_that_lead_to_no_file_are_named(tmp_path, verb, target):
+    """A similar name must not be suggested, because it would be that of the link."""
+    path = tmp_path / "x.gcf"
+    path.symlink_to(target)
+    stderr = run(verb, path, code=2).stderr
+    assert stderr == f"gcodec: {path}: is a link that leads to no file\n"
 
 
 def test_message_on_the_suffix_names_the_file_once(tmp_path):

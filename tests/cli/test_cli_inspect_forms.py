@@ -229,6 +229,16 @@ def test_note_that_no_codec_is_tried_on_frames(tmp_path, option):
     assert note not in run("inspect", path, "--top=1").stderr
 
 
+def test_command_that_verifies_frames_with_tags_passes_a_key(tmp_path):
+    path = tmp_path / "w.gcf"
+    frame = gcodec.encode(np.ones(9, np.float32), "sign", name="w")
+    path.write_bytes(frame + gcodec.encode(np.ones(9, np.float32), "sign", key=b"secret"))
+    suggestion = f"next: gcodec verify --key-file KEY {path}\n"
+    assert run("inspect", path).stderr.endswith(suggestion)
+    path.write_bytes(frame)
+    assert run("inspect", path).stderr.endswith(f"next: gcodec verify {path}\n")
+
+
 def test_oversized_header_is_refused(tmp_path):
     path = tmp_path / "hostile.gcf"
     with open(path, "wb") as file:

@@ -340,6 +340,22 @@ def test_frames_from_a_named_pipe(tmp_path, verb):
     assert done.stdout.startswith(b"stdin " if verb == "dissect" else b"/dev/stdin")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+@pytest.mark.parametrize("verb", ["verify", "inspect"])
+def test_pauses_of_a_stream_that_does_not_wait_are_not_its_end(verb):
+    """A frame is complete, so it could pass for the whole file."""
+    start = gcodec.encode(np.ones(4, np.float32), "raw") if verb == "verify" else b"PK"
+    source, target = os.pipe()
+    os.set_blocking(source, False)
+    os.write(target, start)
+    try:
+        out, err = process("-m", "gcodec", verb, "-", stdin=source).communicate(timeout=60)
+    finally:
+        os.close(source)
+        os.close(target)
+    assert (out, err) == ("", "gcodec: -: the stream is non-blocking, and has no bytes yet\n")
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
 @pytest.mark.parametrize(
     "args", [["verify", "/dev/zero"], ["verify", "-"], ["encode", "-", "-c", "raw", "-o", "-"]]
@@ -422,6 +438,45 @@ def test_error_names_full_output_file(tmp_path):
     (tmp_path / "a.gcf").write_bytes(gcodec.encode(np.ones(4, np.float32), "raw", name="w"))
     result = run("seek", tmp_path / "a.gcf", "-o", FULL, code=3)
     assert result.stderr == "gcodec: /dev/full: No space left on device\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems do not limit the size of files")
+@pytest.mark.parametrize("flags", [[], ["-u"]], ids=["buffered", "unbuffered"])
+def test_output_is_not_cut_without_an_error(tmp_path, flags):
+    """The system writes the first bytes, and reports the error for the others."""
+    script = (
+        "import resource\n"
+        "from gcodec.cli.main import main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        f"main(['inspect', '--json', {str(EXAMPLE)!r}])"
+    )
+    words = [sys.executable, *flags, "-c", script]
+    environment = {name: text for name, text in ENVIRONMENT.items() if name != "PYTHONUNBUFFERED"}
+    with open(tmp_path / "out.json", "wb") as out:
+        done = subprocess.run(words, stdout=out, stderr=subprocess.PIPE, env=environment)
+    assert done.returncode == 3
+    assert done.stderr == b"gcodec: standard output: File too large\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+@pytest.mark.parametrize("flags", [[], ["-u"]], ids=["buffered", "unbuffered"])
+def test_full_pipe_that_does_not_wait_is_an_error(flags):
+    source, target = os.pipe()
+    os.set_blocking(target, False)
+    words = [sys.executable, *flags, "-m", "gcodec", "dissect", str(ROOT / "examples" / "fc.gcf")]
+    environment = {name: text for name, text in ENVIRONMENT.items() if name != "PYTHONUNBUFFERED"}
+    try:
+        while True:  # fill it
+            os.write(target, bytes(4096))
+    except BlockingIOError:
+        pass
+    try:
+        done = subprocess.run(words, stdout=target, stderr=subprocess.PIPE, env=environment)
+    finally:
+        os.close(source)
+        os.close(target)
+    message = b"gcodec: standard output: the stream is non-blocking, and is full\n"
+    assert (done.returncode, done.stderr) == (3, message)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems do not limit the size of files")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import struct
 import sys
@@ -80,6 +81,20 @@ def test_folder_is_one_dump(tmp_path):
     assert find([str(tmp_path / "step*")]) == [tmp_path / "step1", tmp_path / "step2"]
     with pytest.raises(ParameterError, match=r"or a folder of \.distcp files"):
         open_dump(SHARDED / "__0_0.distcp")
+
+
+def test_checkpoint_that_changes_is_refused(tmp_path):
+    """A checkpoint may be saved to the folder of the preceding one, with the same layout."""
+    folder = tmp_path / "latest"
+    shutil.copytree(SHARDED, folder)
+    with open_dump(folder) as dump:
+        entries = {entry.name: entry for entry in dump.entries}
+        dump.load(entries["model.conv.weight"])
+        for name in ("__0_0.distcp", "__1_0.distcp"):
+            shutil.copyfile(SHARDED / name, tmp_path / "new")
+            os.replace(tmp_path / "new", folder / name)
+        with pytest.raises(Corrupt, match="the file changed while it was read"):
+            dump.load(entries["model.conv.weight"])
 
 
 def test_limits_apply_to_the_whole_tensor():

@@ -7,6 +7,7 @@ import os
 import stat
 import struct
 import sys
+import tracemalloc
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from example_files import DUMP as EXAMPLE
 from example_files import ROOT
+from safetensors.numpy import save as save_tensors
 from safetensors.numpy import save_file
 
 from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Truncated, Unsafe, Unsupported
@@ -160,6 +162,30 @@ def test_numpy_and_safetensors_read_written_files(tmp_path):
         assert_same(got[name], array)
 
 
+def test_safetensors_files_have_the_bytes_of_the_library(tmp_path):
+    names = ["b", "a", "", "é", "\U0001f600", '\t"\\', "\x01\x7f\u2028", "/x", "x" * 300]
+    tensors = samples() | {name: np.arange(3, dtype=np.float32) for name in names}
+    tensors |= {"big": np.arange(4, dtype=">f8"), "f8": np.ones(3, ml_dtypes.float8_e5m2)}
+    for chosen in (tensors, {}):
+        write_dump(tmp_path / "x.safetensors", chosen.items())
+        contiguous = {
+            name: np.asarray(x, x.dtype.newbyteorder("="), order="C") for name, x in chosen.items()
+        }
+        assert (tmp_path / "x.safetensors").read_bytes() == save_tensors(contiguous)
+
+
+def test_tensors_are_not_copied_to_be_written(tmp_path):
+    tensor = np.zeros(1 << 20, np.float32)
+    write_dump(tmp_path / "x.safetensors", [("w", tensor[:1])])  # imports
+    tracemalloc.start()
+    try:
+        write_dump(tmp_path / "x.safetensors", [("w", tensor)])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < tensor.nbytes / 4
+
+
 def test_reads_numpy_files(tmp_path):
     arrays = {n: a for n, a in samples().items() if a.dtype != BF16}
     np.savez_compressed(tmp_path / "x.npz", **arrays)
@@ -248,6 +274,31 @@ def test_shards(tmp_path):
 # --- misuse
 
 
+@pytest.mark.parametrize("value", [np.float32(2), ml_dtypes.float8_e4m3fn(2)], ids=["f32", "f8"])
+def test_versions_of_a_file_are_not_mixed(tmp_path, value):
+    """An index opens its shards again, and the reader opens files with floats of 8 bits again."""
+    shards = {name: tmp_path / f"{name}.safetensors" for name in "ab"}
+
+    def save(scale, size=5):
+        for name, path in shards.items():
+            with atomic_write(path) as file:
+                file.write(save_tensors({name: np.full(size, scale * value, value.dtype)}))
+            os.utime(path, (scale, scale))  # the clock of the file system may be too coarse
+
+    save(1)
+    index = tmp_path / "m.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {n: p.name for n, p in shards.items()}}))
+    for size in (5, 6):
+        save(1)
+        with open_dump(shards["a"]) as single, open_dump(index) as dump:
+            assert single.load(single.entries[0])[0] == dump.load(dump.entries[0])[0] == value
+            save(3, size)
+            with pytest.raises(Corrupt, match="the file changed while it was read"):
+                single.load(single.entries[0])
+            with pytest.raises(Corrupt, match=r"shard 'b\.safetensors': the file changed"):
+                dump.load(dump.entries[1])
+
+
 def test_tensors_that_the_index_lacks_are_named(tmp_path):
     write_dump(tmp_path / "a.safetensors", [("x", np.ones(2)), ("extra", np.ones(3))])
     write_dump(tmp_path / "b.safetensors", [("x", np.zeros(2)), ("y", np.ones(1))])
@@ -301,6 +352,13 @@ def test_write_refuses_invalid_tensors(tmp_path, suffix, tensors):
     with pytest.raises(ParameterError):
         write_dump(tmp_path / f"x.{suffix}", tensors)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["a\0", "__metadata__", "n" * 5000])
+def test_refusal_of_a_name_states_what_is_allowed(tmp_path, name):
+    allowed = "must be text of at most 4096 characters without NUL, other than __metadata__, once"
+    with pytest.raises(ParameterError, match=f"name of a tensor=.*: {allowed}$"):
+        write_dump(tmp_path / "x.safetensors", [(name, np.zeros(1))])
 
 
 def test_write_refuses_suffix_and_dtype(tmp_path):
@@ -415,7 +473,13 @@ def test_atomic_write_modes_and_links(tmp_path):
         path.chmod(0o600)
         with atomic_write(path) as file:
             file.write(b"2")
+            (temporary,) = tmp_path.glob(".gcodec-*")  # must not be open to those whom x excludes
+            assert stat.S_IMODE(temporary.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        path.chmod(0o664)
+        with atomic_write(path) as file:
+            file.write(b"2")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o664
     finally:
         os.umask(umask)
     link = tmp_path / "link"

@@ -413,6 +413,10 @@ def test_part_of_a_deflated_storage(file):
     body = tensor_bytes(shape=(2,), stride=(1,), offset=(16 << 20) - 2, numel=16 << 20)
     pt(file, body, zeros[:-8] + FLOATS[8:16], method=zipfile.ZIP_DEFLATED)
     np.testing.assert_array_equal(load_all(file)[0], [2, 3])
+    limits = Limits(max_bytes=1 << 20)  # the bytes before the view are unpacked, too
+    refused(file, LimitExceeded, f"needs {64 << 20} bytes, more than max_bytes", limits)
+    pt(file, body, zeros[:-8] + FLOATS[8:16])
+    np.testing.assert_array_equal(load_all(file, limits)[0], [2, 3])
 
 
 # --- zip archives

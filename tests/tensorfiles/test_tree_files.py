@@ -690,6 +690,19 @@ def test_endless_streams_are_read_only_after_the_bytes_of_a_frame(start: bytes) 
     assert (stream.taken > 3) == (start == b"GCF")
 
 
+def test_streams_that_do_not_wait_have_no_end_there() -> None:
+    """Frames that arrive later must not be left out without an error."""
+
+    class Slow(io.RawIOBase):
+        chunks = iter([gcodec.encode(array(1), "raw"), None])
+
+        def read(self, nbytes: int = -1, /) -> bytes | None:
+            return next(self.chunks)
+
+    with pytest.raises(BlockingIOError, match="the stream is non-blocking, and has no bytes yet"):
+        list(gcodec.iter_frames(Slow()))
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
 def test_named_pipes_are_read(tmp_path: Path) -> None:
     pipe, tree = tmp_path / "pipe", {"a": array(1), "b": array(2)}

@@ -40,6 +40,7 @@ class FrameView(View[dict[str, Any]]):
         self.path, self.title, self._tries_codecs = path, title, tries_codecs
         self.rows = [_frame_row(frame) for frame in frames]
         self._nbytes, self._total = nbytes, _frame_bytes(frames)
+        self._has_tags = any(frame.has_tag for frame in frames)
         self.orders = {
             "name": lambda row: row["name"] or "",
             "size": lambda row: -row["values"],
@@ -60,7 +61,8 @@ class FrameView(View[dict[str, Any]]):
 
     def notes(self) -> list[str]:
         """Return what was not done, and the next step."""
-        command = text.command(["gcodec", "verify", text.argument(self.path)])
+        key = ["--key-file", "KEY"] if self._has_tags else []
+        command = text.command(["gcodec", "verify", *key, text.argument(self.path)])
         notes = [f"payloads were not read; next: {command}"]
         if self._tries_codecs:
             notes.insert(0, "no codec was tried on frames; gcodec decode makes a dump")

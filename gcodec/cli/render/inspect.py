@@ -18,6 +18,7 @@ from gcodec.codec import Codec, registered
 from gcodec.codecs import parse_encoder
 from gcodec.errors import ParameterError
 from gcodec.tensorfiles.entries import remedy
+from gcodec.tensorfiles.structure import is_reserved
 from gcodec.wire import primitives
 
 if TYPE_CHECKING:  # SciPy is imported for dumps only
@@ -472,13 +473,13 @@ class DumpView(View[DumpRow]):
 
     def _excluded_globs(self) -> list[str]:
         """Return globs for tensors that frames cannot store: one for many of one last name."""
-        stored = {_last_name(t) for t in self.tensors if t.entry.dtype in primitives.DTYPE_CODES}
+        stored = {_last_name(t) for t in self.tensors if _is_storable(t)}
         patterns = [
             glob.escape(t.entry.name)
             if (last := _last_name(t)) in stored or last == t.entry.name
             else f"*.{glob.escape(last)}"
             for t in self.tensors
-            if t.entry.dtype not in primitives.DTYPE_CODES
+            if not _is_storable(t)
         ]
         return list(dict.fromkeys(patterns))
 
@@ -486,6 +487,12 @@ class DumpView(View[DumpRow]):
 def _last_if_nan(value: float) -> float:
     """Return a sort key that places large values first, and NaN last."""
     return math.inf if math.isnan(value) else -value
+
+
+def _is_storable(tensor: TensorStats) -> bool:
+    """Return whether ``encode`` accepts a tensor."""
+    entry = tensor.entry
+    return entry.dtype in primitives.DTYPE_CODES and not is_reserved(entry.name)
 
 
 def _last_name(tensor: TensorStats) -> str:

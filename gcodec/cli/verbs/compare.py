@@ -157,9 +157,6 @@ def _comparable(dumps: list[Dump], layers: tuple[str, ...]) -> tuple[list[list[E
         reason = f"matches --layers {' '.join(layers)}" if layers else "is in either file"
         raise ParameterError(f"no tensor {reason}")
     storable = [[e for e in side if e.dtype in primitives.ITEMSIZE] for side in selected]
-    if not any(storable):
-        dtypes = sorted({entry.dtype for side in selected for entry in side})
-        raise ParameterError(f"no tensor can be compared: frames store no {', '.join(dtypes)}")
     others = [e for side in selected for e in side if e.dtype not in primitives.ITEMSIZE]
     # A file of lossless frames contains a tensor of another dtype, such as float8, as its bytes.
     as_bytes = {(e.name, e.size * _width(e.dtype) // 8) for e in others}
@@ -167,6 +164,9 @@ def _comparable(dumps: list[Dump], layers: tuple[str, ...]) -> tuple[list[list[E
         [e for e in side if e.dtype != "uint8" or (e.name, e.size) not in as_bytes]
         for side in storable
     ]
+    if not any(comparable):
+        dtypes = sorted({entry.dtype for entry in others})
+        raise ParameterError(f"no tensor can be compared: frames store no {', '.join(dtypes)}")
     skipped = [e.name for e in others]
     skipped += [name for dump in dumps for name in omissions(dump, layers)]
     return comparable, list(dict.fromkeys(skipped))
