@@ -290,7 +290,8 @@ class Codec(Parameters):
         Parameters
         ----------
         payload : Payload or bytes-like
-            Payload of this kind of codec, or bytes without any header.
+            Payload of this kind of codec, or bytes without any header; or an array that
+            contains these bytes.
         shape : tuple of int or int
             Shape of the tensor.
         nbits : int, optional
@@ -917,11 +918,8 @@ class Codec(Parameters):
                 text += "; they begin as a frame does, which gcodec.decode decodes"
             raise ParameterError(text)
         flat: Any = data
-        try:
-            flat = np.frombuffer(flat, np.uint8) if device_of(flat) is None else flat
-        except (TypeError, ValueError, BufferError) as error:
-            kind = type(data).__name__
-            raise TypeError(f"payload is of type {kind}: must be bytes-like") from error
+        if device_of(flat) is None:
+            flat = np.frombuffer(sources.byte_view(data, "payload"), np.uint8)
         if nbits is None:
             nbits = codec._bare_nbits(n, flat, values)
             if nbits is None:
