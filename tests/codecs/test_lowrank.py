@@ -296,6 +296,15 @@ def test_small_and_empty_tensors(shape: tuple[int, ...]) -> None:
                 assert np.allclose(decoded, values, rtol=0.4)
 
 
+@pytest.mark.parametrize("scale", [1.0, 2.0**20, 2.0**40])
+def test_target_that_few_components_cannot_meet_at_any_magnitude(scale: float) -> None:
+    random = np.random.default_rng(565)
+    heavy_tailed = random.normal(size=(32, 32)) * np.exp(8 * random.normal(size=(32, 32)))
+    x = (heavy_tailed * scale).astype(np.float32)
+    decoded = encoded(x, "lowrank:nmse=0.01").decode()
+    assert error_of(x, decoded) <= 0.01
+
+
 def test_rank_deficient_matrices() -> None:
     """Components that do not exist are neither found nor sent."""
     random = np.random.default_rng(3)
