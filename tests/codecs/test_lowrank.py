@@ -285,6 +285,12 @@ def test_any_magnitude(scale: float) -> None:
         assert encoded(x, "lowrank:nmse=0.1").codec.rank > 0
 
 
+@pytest.mark.parametrize("spec", ["lowrank:bits=0.2", "lowrank:nmse=0.9"])
+def test_targets_of_large_values_need_no_infinite_step(spec: str) -> None:
+    x = np.random.default_rng(4).uniform(-3e38, 3e38, (256, 256)).astype(np.float32)
+    assert error_of(x, encoded(x, spec).decode()) < 1
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (3, 0), (), (1,), (1, 1), (2, 2), (4, 1, 1)])
 def test_small_and_empty_tensors(shape: tuple[int, ...]) -> None:
     x = np.full(shape, 1.5, np.float32)
