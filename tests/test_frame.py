@@ -636,6 +636,8 @@ def test_limits_may_be_integers_of_numpy() -> None:
     frame = gcodec.encode(np.ones(9, np.float32), "raw")
     assert gcodec.decode(frame, limits=Limits(np.prod((3, 3)), np.int32(36))).all()
     refused(frame, LimitExceeded, limits=Limits(np.int64(8)))
+    for ratio in (np.float32(2.5), np.int64(2)):
+        assert type(Limits(max_ratio=ratio).max_ratio) is float
 
 
 @pytest.mark.parametrize(
@@ -650,6 +652,7 @@ def test_limits_may_be_integers_of_numpy() -> None:
         {"max_ratio": float("nan")},
         {"max_ratio": 10**400},
         {"max_ratio": float("inf")},
+        {"max_ratio": np.float32("nan")},
         {"max_ratio": "1"},
     ],
 )
