@@ -343,6 +343,11 @@ class Codec(Parameters):
         ParameterError
             If the codec does not support the dtype, or no array can have `n` elements.
         """
+        codec = self._bound(_shape=None) if self._shape is not None else self
+        return codec._most_encoded_nbytes(n, name, dtype)
+
+    def _most_encoded_nbytes(self, n: int, name: str | None, dtype: str) -> int:
+        """Do what `max_encoded_nbytes` does, for tensors of the bound shape if there is one."""
         allowed = f"an integer from 0 to 2^{LOG2_ADDRESSABLE} - 1"
         n = check_integer("n", n, 0, (1 << LOG2_ADDRESSABLE) - 1, allowed)
         payload = -(-self._with_dtype(dtype).max_payload_nbits(n) // 8)
