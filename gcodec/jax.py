@@ -204,7 +204,8 @@ def encode_padded(
     Returns
     -------
     buffer : (m,) uint8 array
-        The frame followed by zeros; m is ``codec.max_encoded_nbytes(x.size, dtype=x.dtype.name)``.
+        The frame followed by zeros; m is the most bytes of a frame for this shape and dtype, at
+        most ``codec.max_encoded_nbytes(x.size, dtype=x.dtype.name)``.
     length : () int32 array
         Number of bytes of the frame.
 
@@ -223,7 +224,7 @@ def encode_padded(
     codec = parse_encoder(codec)
     seed = _checked_seed(seed)
     dtype, shape = _encodable_dtype(x, codec).name, np.shape(x)
-    max_nbytes = codec._with_shape(shape).max_encoded_nbytes(math.prod(shape), dtype=dtype)
+    max_nbytes = codec._with_shape(shape)._most_encoded_nbytes(math.prod(shape), None, dtype)
     if max_nbytes > np.iinfo(np.int32).max:
         raise ParameterError.of("x.shape", shape, "small enough for a frame below 2 GiB")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 
 from gcodec.errors import LimitExceeded, ParameterError
 
@@ -59,6 +59,9 @@ class Limits:
                 raise ParameterError.of(name, value, "an integer of at least 1")
             object.__setattr__(self, name, int(value))  # which may be NumPy's
         ratio: object = self.max_ratio
+        if not isinstance(ratio, (int, float)) and isinstance(ratio, Real):
+            ratio = float(ratio)  # of NumPy's
+            object.__setattr__(self, "max_ratio", ratio)
         if ratio is not None and (
             not isinstance(ratio, (int, float))
             or isinstance(ratio, bool)

@@ -142,6 +142,24 @@ def test_parts_of_a_frame_are_checked(wrong: Any) -> None:
         gcodec.Frame(frame.codec, frame.dtype, frame.shape, wrong)
 
 
+@pytest.mark.parametrize("key", ["secret", b"", bytes(65), bytearray(b"secret")], ids=repr)
+def test_key_of_a_new_frame_is_checked(key: Any) -> None:
+    frame = gcodec.Frame.from_bytes(gcodec.encode(X, "sign"))
+    with pytest.raises(gcodec.ParameterError, match=r"^key"):
+        gcodec.Frame(frame.codec, frame.dtype, frame.shape, frame.payload, key=key)
+    with pytest.raises(gcodec.ParameterError, match=r"^key"):
+        dataclasses.replace(frame, key=key)
+
+
+def test_shape_of_a_new_frame_is_checked() -> None:
+    frame = gcodec.Frame.from_bytes(gcodec.encode(X, "sign"))
+    for wrong in ((-5,), (5.0,), (1,) * primitives.MAX_NDIM + (5,), None):
+        with pytest.raises(gcodec.ParameterError, match=r"^shape="):
+            dataclasses.replace(frame, shape=wrong)
+    for same in (5, [5], (np.int64(5),)):
+        assert dataclasses.replace(frame, shape=same).shape == (5,)
+
+
 def test_automatic_threshold_is_resolved_in_the_frame() -> None:
     frame = gcodec.Frame.from_bytes(gcodec.encode(X, "mxnet-2bit:threshold=auto"))
     assert isinstance(frame.codec.threshold, float)  # type: ignore[attr-defined]
@@ -618,6 +636,8 @@ def test_limits_may_be_integers_of_numpy() -> None:
     frame = gcodec.encode(np.ones(9, np.float32), "raw")
     assert gcodec.decode(frame, limits=Limits(np.prod((3, 3)), np.int32(36))).all()
     refused(frame, LimitExceeded, limits=Limits(np.int64(8)))
+    for ratio in (np.float32(2.5), np.int64(2)):
+        assert type(Limits(max_ratio=ratio).max_ratio) is float
 
 
 @pytest.mark.parametrize(
@@ -632,6 +652,7 @@ def test_limits_may_be_integers_of_numpy() -> None:
         {"max_ratio": float("nan")},
         {"max_ratio": 10**400},
         {"max_ratio": float("inf")},
+        {"max_ratio": np.float32("nan")},
         {"max_ratio": "1"},
     ],
 )

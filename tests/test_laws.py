@@ -154,6 +154,14 @@ def test_bare_payload(data: st.DataObject) -> None:
         assert gs.same_bits(decoded, expected)
 
 
+@each_codec
+def test_bound_of_the_codec_of_a_frame_holds_for_other_shapes(codec: Codec) -> None:
+    frame = gcodec.Frame.from_bytes(gcodec.encode(np.ones((24, 16), np.float32), codec))
+    unbound = gcodec.parse(str(frame.codec))
+    for n in (1, 7, frame.size):
+        assert frame.codec.max_encoded_nbytes(n) == unbound.max_encoded_nbytes(n)
+
+
 def test_frames_in_place_of_bare_payloads_are_recognized() -> None:
     frame = gcodec.encode(f32(0.5, -1.0), "sign")
     with pytest.raises(gcodec.ParameterError, match=r"^scale: .*, which gcodec\.decode decodes$"):

@@ -527,8 +527,10 @@ def _for_bits(x: TensorLike, tensor: Tensor, stats: Statistics, bits: float, see
 
 def _send_nothing(stats: Statistics) -> Codec:
     """Return a codec that sends no element: its threshold is above the largest magnitude."""
-    above = np.nextafter(np.float32(stats.peak), np.float32(np.inf))
-    return parse({"name": "topk", "threshold": float(above)} if np.isfinite(above) else "topk:k=1")
+    peak = np.float32(stats.peak)
+    if peak == np.finfo(np.float32).max:
+        return parse("mxnet-2bit:threshold=inf,form=sparse")  # topk has finite thresholds only
+    return parse({"name": "topk", "threshold": float(np.nextafter(peak, np.float32(np.inf)))})
 
 
 def _by_search(budget: _Budget, stats: Statistics, seed: int) -> Codec | None:

@@ -50,8 +50,9 @@ class Tensor(NamedTuple):
     ----------
     values : (n,) float32 array or ConvertedArray
         C-contiguous and aligned, on the device of the caller's array. The caller's own memory if
-        it already has this layout. Integers, booleans and floats of 8 bits keep their dtype
-        and lie on the host, except for the bit patterns of a device.
+        it already has this layout, and on the host therefore read-only. Integers, booleans and
+        floats of 8 bits keep their dtype and lie on the host, except for the bit patterns of a
+        device.
     dtype : str
         Dtype of the caller's array.
     shape : tuple of int
@@ -449,7 +450,7 @@ def _host_values(array: np.ndarray, dtype: str, segments: bool) -> Any:
     native = NUMPY_DTYPES[dtype]
     if array.dtype != native or not is_flat(array):
         array = np.require(array, native, ["C", "A"])
-    array = array.reshape(-1)
+    array = read_only(array.reshape(-1))
     if dtype == "float32" or dtype in UNCONVERTED:
         return array
     converted = ConvertedArray(array if dtype == "float64" else array.view(np.uint16), dtype)
@@ -571,6 +572,13 @@ def is_plain_array(array: Any, dtypes: Sequence[str | np.dtype[Any]], ndim: int 
     if not isinstance(array, np.ndarray) and device_of(array) is None:
         return False
     return array.ndim == ndim and array.dtype in dtypes and bool(array.flags.c_contiguous)
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return a view of an array on the host that nothing can write to by mistake."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def shares_memory(data: Array, values: Array | ConvertedArray) -> bool:

@@ -290,7 +290,8 @@ class Codec(Parameters):
         Parameters
         ----------
         payload : Payload or bytes-like
-            Payload of this kind of codec, or bytes without any header.
+            Payload of this kind of codec, or bytes without any header; or an array that
+            contains these bytes.
         shape : tuple of int or int
             Shape of the tensor.
         nbits : int, optional
@@ -342,6 +343,11 @@ class Codec(Parameters):
         ParameterError
             If the codec does not support the dtype, or no array can have `n` elements.
         """
+        codec = self._bound(_shape=None) if self._shape is not None else self
+        return codec._most_encoded_nbytes(n, name, dtype)
+
+    def _most_encoded_nbytes(self, n: int, name: str | None, dtype: str) -> int:
+        """Do what `max_encoded_nbytes` does, for tensors of the bound shape if there is one."""
         allowed = f"an integer from 0 to 2^{LOG2_ADDRESSABLE} - 1"
         n = check_integer("n", n, 0, (1 << LOG2_ADDRESSABLE) - 1, allowed)
         payload = -(-self._with_dtype(dtype).max_payload_nbits(n) // 8)
@@ -917,11 +923,8 @@ class Codec(Parameters):
                 text += "; they begin as a frame does, which gcodec.decode decodes"
             raise ParameterError(text)
         flat: Any = data
-        try:
-            flat = np.frombuffer(flat, np.uint8) if device_of(flat) is None else flat
-        except (TypeError, ValueError, BufferError) as error:
-            kind = type(data).__name__
-            raise TypeError(f"payload is of type {kind}: must be bytes-like") from error
+        if device_of(flat) is None:
+            flat = np.frombuffer(sources.byte_view(data, "payload"), np.uint8)
         if nbits is None:
             nbits = codec._bare_nbits(n, flat, values)
             if nbits is None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gcodec.arrays.nonfinite import check_top
-from gcodec.arrays.source import Tensor
+from gcodec.arrays.source import Tensor, read_only
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.convert import rounding
@@ -95,7 +95,8 @@ def quantize_in_place(
         symbols = codec._quantize_in_place(values, statistics, dtype, seed)
     if symbols is not None:
         return symbols
-    symbols = codec._quantize_with_statistics(values, statistics, seed, prior)
+    fixed = values if device_of(values) is not None else read_only(values)
+    symbols = codec._quantize_with_statistics(fixed, statistics, seed, prior)
     # u − x̂ is u + (−1)·x̂, bit for bit.
     codec._dequantize_add(symbols, dtype, np.float32(-1), values)
     return symbols

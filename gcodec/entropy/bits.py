@@ -55,7 +55,7 @@ class Bits:
             kind = Truncated if 8 * array.size < nbits else Corrupt
             raise kind(f"there are {array.size} bytes for {nbits} bits")
         check_padding(array, nbits)
-        if array.flags.writeable:
+        if not isinstance(data, bytes):  # also a read-only view may be one of memory that changes
             array = array.copy()
             array.flags.writeable = False
         self._data = array
@@ -70,7 +70,7 @@ class Bits:
         if digits.strip("01"):
             raise ParameterError.of("text", text, "of 0 and 1")
         array = np.frombuffer(digits.encode(), np.uint8) - np.uint8(ord("0"))
-        return _owned(np.packbits(array), array.size)
+        return owned(np.packbits(array), array.size)
 
     @classmethod
     def from_bitarray(cls, bits: object) -> Bits:
@@ -78,7 +78,7 @@ class Bits:
         bitarray = _bitarray()
         if not isinstance(bits, bitarray):
             raise TypeError(f"bits is of type {type(bits).__name__}: must be a bitarray")
-        return _owned(bitarray(bits, endian="big").tobytes(), len(bits))
+        return Bits(bitarray(bits, endian="big").tobytes(), len(bits))
 
     @property
     def data(self) -> np.ndarray:
@@ -148,11 +148,12 @@ def as_bits(bits: BitsLike) -> tuple[np.ndarray, int]:
     return array, 8 * array.size
 
 
-def _owned(data: memoryview | np.ndarray, nbits: int) -> Bits:
-    """Return `Bits` of memory that no other code writes to, without a copy."""
-    array = np.frombuffer(data, np.uint8)
-    array.flags.writeable = False
-    return Bits(array, nbits)
+def owned(data: np.ndarray, nbits: int) -> Bits:
+    """Return `Bits` of a valid (ceil(nbits / 8),) uint8 array that nothing else writes to."""
+    bits = object.__new__(Bits)
+    data.flags.writeable = False
+    bits._data, bits._nbits = data, nbits
+    return bits
 
 
 def _bytes_of(data: Any) -> np.ndarray:

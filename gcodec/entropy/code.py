@@ -13,7 +13,7 @@ import numpy as np
 
 from gcodec.arrays.frameworks import library_of
 from gcodec.arrays.protocols import check_no_device, is_masked
-from gcodec.entropy.bits import Bits, BitsLike, as_bits
+from gcodec.entropy.bits import Bits, BitsLike, as_bits, owned
 from gcodec.errors import ParameterError
 from gcodec.wire.kinds import check_integer
 from gcodec.wire.params import Parameters
@@ -88,9 +88,7 @@ class Code(Parameters):
         TypeError
             If the values are not integers.
         """
-        data, nbits = self._write(self._numbers(values))
-        data.flags.writeable = False
-        return Bits(data, nbits)
+        return owned(*self._write(self._numbers(values)))
 
     def decode(self, bits: BitsLike, count: int, *, start: int = 0) -> tuple[np.ndarray, int]:
         """Decode values, one after the other.

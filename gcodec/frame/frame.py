@@ -22,7 +22,14 @@ import numpy as np
 
 from gcodec.arrays.large_bytes import LEAST_NBYTES, Observed, joined
 from gcodec.arrays.protocols import BytesLike, TensorLike
-from gcodec.arrays.source import as_dtype, byte_view, inspect, is_flat, shares_memory
+from gcodec.arrays.source import (
+    as_dtype,
+    byte_view,
+    dimensions,
+    inspect,
+    is_flat,
+    shares_memory,
+)
 from gcodec.codec import Codec, Symbols
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, LimitExceeded, ParameterError
@@ -97,10 +104,22 @@ class Frame(_Secret):
         key: InitVar[bytes | None] = None
 
     def __post_init__(self, key: bytes | None = None) -> None:  # noqa: RUF033
-        """Bind the codec to dtype and shape; raise `Corrupt` if the seek table does not fit."""
+        """Check the fields, and bind the codec to dtype and shape.
+
+        Raises
+        ------
+        ParameterError
+            If a field is invalid.
+        Corrupt
+            If the seek table does not fit.
+        """
         check_type("codec", self.codec, Codec)
         check_type("payload", self.payload, Payload)
-        object.__setattr__(self, "_key", key)
+        shape = dimensions(self.shape)
+        if len(shape) > primitives.MAX_NDIM:
+            raise ParameterError.of("shape", shape, f"at most {primitives.MAX_NDIM} sizes")
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "_key", integrity.check_key(key))
         codec, payload = self.codec._with_dtype(self.dtype)._with_shape(self.shape), self.payload
         object.__setattr__(self, "codec", codec)
         if self.dtype in UNCONVERTED:
@@ -287,7 +306,8 @@ class Frame(_Secret):
         Parameters
         ----------
         data : bytes-like
-            One frame. The payload of the result is a view of this memory.
+            One frame; or an array that contains its bytes. The payload of the result is a view of
+            this memory.
         limits : Limits, optional
             Bounds on the memory that decoding may allocate; default ``Limits()``.
         key : bytes, optional
@@ -299,8 +319,10 @@ class Frame(_Secret):
             If the bytes are damaged, are no frame, or exceed the limits.
         ParameterError
             If `limits` or `key` is invalid.
+        TypeError
+            If `data` is not bytes-like.
         """
-        reader = Reader(data)
+        reader = Reader(byte_view(data, "data"))
         frame = cls.read(reader, Limits.or_default(limits), key)
         if after := reader.data[reader.at :]:
             is_frame = after[: len(primitives.MAGIC)] == primitives.MAGIC

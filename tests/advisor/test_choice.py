@@ -224,6 +224,14 @@ def test_budget_includes_the_seek_table(bits):
     assert 8 * len(gcodec.encode(x, gcodec.choose(x, max_bits=bits))) <= bits * x.size
 
 
+@pytest.mark.parametrize("target", [{"max_bits": 0.05}, {"max_bits": 0}, {"max_nmse": 1}], ids=str)
+def test_budget_for_nothing_holds_for_the_largest_float32(target: dict[str, float]) -> None:
+    x = np.full(600, np.finfo(np.float32).max, np.float32)
+    x[::3] = 1
+    payload = gcodec.choose(x, **target).encode(x)
+    assert payload.nbits == 0
+
+
 def test_no_search_if_levels_cannot_use_the_bits(monkeypatch):
     work = Work(monkeypatch)
     x = np.zeros((512, 512), np.float32)

@@ -284,6 +284,9 @@ def test_frames_as_arrays_of_bytes(library: Any) -> None:
     acc = np.zeros_like(X)
     gcodec.decode_add(frame, acc)
     assert np.array_equal(acc, X)
+    assert np.array_equal(gcodec.Frame.from_bytes(frame).decode(), X)
+    payload = library.make(X.reshape(-1).view(np.uint8))
+    assert np.array_equal(gcodec.parse("raw").decode(payload, X.shape), X)
 
 
 # --- torch --------------------------------------------------------------------------------------

@@ -285,6 +285,12 @@ def test_any_magnitude(scale: float) -> None:
         assert encoded(x, "lowrank:nmse=0.1").codec.rank > 0
 
 
+@pytest.mark.parametrize("spec", ["lowrank:bits=0.2", "lowrank:nmse=0.9"])
+def test_targets_of_large_values_need_no_infinite_step(spec: str) -> None:
+    x = np.random.default_rng(4).uniform(-3e38, 3e38, (256, 256)).astype(np.float32)
+    assert error_of(x, encoded(x, spec).decode()) < 1
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (3, 0), (), (1,), (1, 1), (2, 2), (4, 1, 1)])
 def test_small_and_empty_tensors(shape: tuple[int, ...]) -> None:
     x = np.full(shape, 1.5, np.float32)
@@ -294,6 +300,15 @@ def test_small_and_empty_tensors(shape: tuple[int, ...]) -> None:
             assert decoded.shape == shape
             if values.size and spec == "lowrank":
                 assert np.allclose(decoded, values, rtol=0.4)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**20, 2.0**40])
+def test_target_that_few_components_cannot_meet_at_any_magnitude(scale: float) -> None:
+    random = np.random.default_rng(565)
+    heavy_tailed = random.normal(size=(32, 32)) * np.exp(8 * random.normal(size=(32, 32)))
+    x = (heavy_tailed * scale).astype(np.float32)
+    decoded = encoded(x, "lowrank:nmse=0.01").decode()
+    assert error_of(x, decoded) <= 0.01
 
 
 def test_rank_deficient_matrices() -> None:

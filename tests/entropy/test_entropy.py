@@ -136,6 +136,14 @@ def test_bits_repr_is_evaluable() -> None:
     assert repr(Bits(bytes(9), 65)) == f"<Bits {'0' * 64}… of 65 bits>"
 
 
+def test_bits_keep_no_read_only_view_of_memory_that_can_change() -> None:
+    memory = bytearray(b"\xa0")
+    view = memoryview(memory).toreadonly()
+    bits = Bits(view, 3), Bits(np.asarray(view), 3)
+    memory[0] = 0
+    assert [each.to01() for each in bits] == ["101", "101"]
+
+
 def test_bits_are_immutable() -> None:
     memory = bytearray(b"\xa0")
     bits = Bits(memory, 3)

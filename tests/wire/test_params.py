@@ -431,6 +431,29 @@ def test_bytes_of_a_user_defined_codec_fit_its_bits(
             call()
 
 
+def test_a_user_defined_codec_cannot_write_to_the_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    gcodec.codecs()
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+
+    @register(id=200, name="mine")
+    class Mine(Codec):
+        def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> tuple[()]:
+            values /= 2
+            return ()
+
+    x, residual = np.ones(4, np.float32), np.full(4, 3, np.float32)
+    for call in (
+        lambda: gcodec.encode(x, "mine"),
+        lambda: Mine().quantize(x),
+        lambda: Mine().quantize_residual(x, residual),
+        lambda: gcodec.Feedback("mine").compress("w", x),
+    ):
+        with pytest.raises(ValueError, match="read-only"):
+            call()
+    assert x.tolist() == [1] * 4
+    assert residual.tolist() == [3] * 4
+
+
 def test_a_user_defined_codec(monkeypatch: pytest.MonkeyPatch) -> None:
     gcodec.codecs()  # no module is imported while the registry is another one
     monkeypatch.setattr(registry, "_registry", dict(registry._registry))

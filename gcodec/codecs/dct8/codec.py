@@ -152,7 +152,9 @@ class DCT8(Codec):
     def contraction(self, n: int) -> float | None:
         """Return the least share of the k largest coefficients, less the error of their levels.
 
-        None for tiles, whose repeated elements also count, and if the result is not above 0.
+        None for tiles, whose repeated elements also count, and if the result is not above 0. The
+        share holds where the largest coefficient of each chunk is at least 2^-126: scales of
+        smaller ones have few bits.
         """
         size = math.prod(self.chunk)
         k = min(self.k, size)

@@ -41,6 +41,7 @@ _RATE_SLOPE = 0.75  # approximate octaves of the bits for each octave of the err
 _RATE_TRIALS = 8
 _RATE_TOLERANCE = 0.98  # of a target for bits
 _MOST_SHARE = 0.98  # of the energy of a residual that may remain, so that coding it pays
+_MOST_STEP = float(np.finfo(np.float32).max)
 _FINEST = 2.0**-20  # nmse from which on a search for bits uses ecsq alone
 
 
@@ -310,7 +311,7 @@ class Encoder:
         stride = max(n // (_SAMPLE_AGAIN if has_factors else _SAMPLE), 1)
         sample = host(rows[: max(len(rows) // stride, 1) * stride : stride])
         flat = np.ascontiguousarray(sample).reshape(-1)
-        step = binary32(math.sqrt(12 * nmse * self._energy / n) * (1 + nmse))
+        step = binary32(min(math.sqrt(12 * nmse * self._energy / n) * (1 + nmse), _MOST_STEP))
         if not step:
             return 0.0
         codec = ecsq(trellis=self._trellis, step=step)._with_shape((len(sample), *self._shape[1:]))

@@ -396,7 +396,8 @@ def _like_before(step: float, energy: float, units: float) -> float:
 
 def _move(wanted: float, added: float) -> float:
     """Return by how many octaves to change a step, given the errors that it shall add and adds."""
-    octaves = math.log2(max(wanted, 1e-300) / max(added, 1e-300))
+    ratio = max(wanted, 1e-300) / max(added, 1e-300)  # 0 for a huge error
+    octaves = math.log2(max(ratio, 1e-300))
     return max(min(octaves / _SLOPE, 1.0), -1.0)
 
 
