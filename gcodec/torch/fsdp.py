@@ -167,6 +167,7 @@ class FsdpComm:
         check_group("replicas", replicas)
         checked = Feedback("raw", decay=decay, seed=seed)
         seed, decay = checked.seed, checked.decay
+        self._key = Key(None)  # first, so that it refuses a pickle before anything else fails
         self._settings = {"feedback": feedback, "decay": decay, "seed": seed}
         self._policies, self._replicas = policies, replicas
         check_initialized("fsdp_comm")
@@ -175,10 +176,10 @@ class FsdpComm:
         if feedback and policy is not None:
             worker = Feedback(PrefixedPolicy(policy), decay=decay, seed=seed, rank=rank)
             server = Feedback(policy, decay=decay, seed=seed, rank=rank)
-        self._gradients = BucketCoder(worker, seed, rank, Key(None))
-        self._means = BucketCoder(server, seed, rank, Key(None))
+        self._gradients = BucketCoder(worker, seed, rank, self._key)
+        self._means = BucketCoder(server, seed, rank, self._key)
         self._coders = {"worker": self._gradients, "server": self._means}
-        self._parameters = BucketCoder(None, seed, rank, Key(None))
+        self._parameters = BucketCoder(None, seed, rank, self._key)
         self._model: torch.nn.Module | None = None
         self._communicators: dict[str, TorchCommunicator] = {}
         # Shapes of the residuals of all registered parameters, by the coder and the name.
