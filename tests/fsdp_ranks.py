@@ -395,6 +395,48 @@ def unused() -> dict[str, Any]:
     return {"digest": training.digest(), "names": sorted(key for key in state if "values" in key)}
 
 
+class Branches(torch.nn.Module):
+    """Model of matrices, one of which takes part on request only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = torch.nn.Linear(16, 24, bias=False)
+        self.branch = torch.nn.Linear(16, 24, bias=False)
+        self.last = torch.nn.Linear(24, 16, bias=False)
+
+    def forward(self, x: torch.Tensor, has_branch: bool) -> torch.Tensor:
+        inner = self.first(x) + self.branch(x) if has_branch else self.first(x)
+        return self.last(inner)
+
+
+def excluded() -> dict[str, Any]:
+    """Exclude a parameter whose module is one piece: a branch is unused, or two are in a group."""
+    results = {}
+    for name in ("first", "last"):
+        for is_grouped in (False, True):
+            net, plain = Branches(), Branches()
+            mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+            for modules in [[net.last, net.first]] * is_grouped + [net]:
+                fully_shard(modules, mesh=mesh)
+            comm = gcodec.torch.fsdp_comm(SPEC, exclude=f"{name}.*", min_numel=16)
+            comm.register(net)
+            seen: list[Any] = []
+            for has_branch in (True, False):
+                for model in (net, plain):
+                    model.zero_grad()
+                    model(batch(0, dist.get_rank()), has_branch).square().mean().backward()
+                mean = getattr(plain, name).weight.grad
+                dist.all_reduce(mean)
+                own = getattr(net, name).weight.grad.full_tensor()
+                other = (net.first if name == "last" else net.last).weight.grad.full_tensor()
+                is_sparse = int(other.count_nonzero()) < other.numel()
+                is_exact = torch.allclose(own, mean / dist.get_world_size(), atol=1e-6)
+                seen.append((is_exact, is_sparse))
+            results[f"{name}, {'grouped' if is_grouped else 'alone'}"] = seen
+    return results
+
+
 class Scaled(torch.nn.Module):
     """Model with a frozen parameter of another dtype."""
 

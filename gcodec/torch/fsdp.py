@@ -218,7 +218,7 @@ class FsdpComm:
             If a glob of `exclude` or of a policy matches no parameter.
         """
         try:
-            from torch.distributed.fsdp import FSDPModule
+            from torch.distributed.fsdp import FSDPModule, fully_shard
             from torch.distributed.tensor import DTensor
         except ImportError as error:
             raise ImportError(_TOO_OLD) from error
@@ -237,14 +237,18 @@ class FsdpComm:
         globs = selection.globs_of(filter(None, self._policies.values()))
         selection.warn_of_unmatched("fsdp_comm", globs, names.values())
         layouts: list[tuple[Any, Layout]] = []
+        groups: dict[Any, list[tuple[str, Any]]] = {}  # by the state that their modules share
         for name, module in modules:
             managed = [
                 (names[parameter], parameter)
                 for parameter in managed_parameters(module, FSDPModule)
                 if isinstance(parameter, DTensor)
             ]
+            group = groups.setdefault(fully_shard.state(module), [])
+            group += managed
             if managed:
-                layouts.append((module, Layout(name, managed, self._place_in(managed[0][1]))))
+                place = self._place_in(managed[0][1])
+                layouts.append((module, Layout(name, managed, group, place)))
         if self._policies["codec"] is not None:
             shapes = {prefix: {**known} for prefix, known in self._shapes.items()}
             for _, layout in layouts:
@@ -320,7 +324,7 @@ class FsdpComm:
         communicator = self._communicator(group)
         size = communicator.size
         rows = _to_host(buffer, layout, "gradient").reshape(size, -1)
-        pieces = layout.pieces(layout.trainable, rows.shape[1], size)
+        pieces = layout.pieces(rows.shape[1], size, trainable=True)
         shares = [self._parts(row, pieces, f"{rank}/") for rank, row in enumerate(rows)]
         mean = rows[communicator.rank]  # which `average_shares` puts there
         self.dense_nbytes += (size - 1) * output.numel() * output.element_size()
@@ -360,7 +364,7 @@ class FsdpComm:
         replicas = self._communicator(self._replicas)
         size = replicas.size
         values = _to_host(output, layout, "gradient")
-        pieces = layout.pieces(layout.trainable, values.size, dist.get_world_size(node))
+        pieces = layout.pieces(values.size, dist.get_world_size(node), trainable=True)
         parts = self._parts(values, pieces)
         policy = self._policies["codec"]
         assert policy is not None
@@ -393,7 +397,7 @@ class FsdpComm:
             dist.all_gather(list(output.tensor_split(size)), buffer, group=group)
             return
         values = _to_host(buffer, layout, "parameter")
-        pieces = layout.pieces(layout.parameters, values.size, size)
+        pieces = layout.pieces(values.size, size, trainable=False)
         rows = np.empty((size, values.size), np.float32)
         rows[communicator.rank] = values
         shares = [self._parts(row, pieces, f"{i}/", "parameters") for i, row in enumerate(rows)]
@@ -415,15 +419,17 @@ class FsdpComm:
     ) -> list[Part]:
         """Cut a flat array into parts with the shape of each piece, and its codec by a policy.
 
+        A piece that may contain a parameter whose name a rule sends uncompressed is uncompressed.
         The kind of the policy is "codec" for gradients, or "parameters".
         """
         parts, start = [], 0
         policy = self._policies[kind]
         assert policy is not None
-        for name, shape in pieces:
+        for name, shape, members in pieces:
             end = start + math.prod(shape)
-            part = values[start:end].reshape(shape)
-            parts.append(Part(prefix + name, part, selection.lossy_codec(policy, name, shape)))
+            codecs = [selection.lossy_codec(policy, each, shape) for each in (name, *members)]
+            codec = None if None in codecs else codecs[0]
+            parts.append(Part(prefix + name, values[start:end].reshape(shape), codec))
             start = end
         return parts
 
