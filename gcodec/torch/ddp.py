@@ -165,7 +165,7 @@ def ddp_hook(
     group_below : int
         With feedback, compressed tensors with fewer elements and the same codec share a frame, and
         thus its scale and tables; see `gcodec.Feedback.compress_many`. This saves time where a
-        model has many small matrices.
+        model has many small matrices. Only tensors of one bucket share a frame.
     process_group : ProcessGroup, optional
         Process group of the model. Default: that of `model` if it is a `DistributedDataParallel`,
         else the group of all processes.
