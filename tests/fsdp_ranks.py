@@ -302,6 +302,52 @@ def nonfinite() -> dict[str, Any]:
     }
 
 
+class Offset(torch.nn.Module):
+    """Model whose root has a parameter of its own, which FSDP2 reduces before the inner module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.inner = torch.nn.Linear(16, 16)
+        self.scale = torch.nn.Parameter(torch.ones(16, 16))
+
+    def forward(self, x: torch.Tensor, factor: float) -> torch.Tensor:
+        return self.inner(x).square().mean() + factor * self.scale.mean()
+
+
+def left_over() -> list[bool]:
+    """Go on after an error: gradients of the inner module, not yet reduced, must not remain."""
+    equal = []
+    for has_half in (False, True):  # FSDP2 accumulates gradients of bfloat16 elsewhere
+        digests = []
+        for fails in (True, False):
+            net = Offset()
+            halves = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            options = {"mp_policy": halves} if has_half else {}
+            for module in (net.inner, net):
+                fully_shard(
+                    module, mesh=init_device_mesh("cpu", (dist.get_world_size(),)), **options
+                )
+            comm = gcodec.torch.fsdp_comm(SPEC, min_numel=16)
+            comm.register(net)
+            x = batch(0, dist.get_rank())
+            if fails:
+                is_last = dist.get_rank() == dist.get_world_size() - 1
+                net.set_requires_gradient_sync(False)
+                net(x, 1.0).backward()
+                net.set_requires_gradient_sync(True)
+                try:
+                    net(x, float("nan") if is_last else 1.0).backward()
+                except GcodecError:
+                    net.reset_iter_state()
+                    net.zero_grad()
+            net(x, 1.0).backward()
+            gradients = [p.grad.full_tensor().reshape(-1) for p in net.parameters()]
+            digests.append(torch.cat(gradients))
+        equal.append(torch.equal(*digests))
+    return equal
+
+
 def damaged() -> dict[str, Any]:
     """Flip a bit of the message that rank 1 receives for the last module of a step."""
     training = Training()

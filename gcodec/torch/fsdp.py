@@ -34,6 +34,7 @@ from gcodec.torch.fsdp_layout import (
     UNCUT,
     Layout,
     Piece,
+    drop_gradients,
     managed_parameters,
     shard_shape,
     sharded_dim,
@@ -181,11 +182,13 @@ class FsdpComm:
         self._coders = {"worker": self._gradients, "server": self._means}
         self._parameters = BucketCoder(None, seed, rank, self._key)
         self._model: torch.nn.Module | None = None
+        self._states = list[Any]()  # of FSDP2, which the modules of that model have
         self._communicators: dict[str, TorchCommunicator] = {}
         # Shapes of the residuals of all registered parameters, by the coder and the name.
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {"worker": {}, "server": {}}
         self._reduced: set[str] = set()  # modules in the last backward pass
         self._has_ended = True  # whether that pass is known to have ended
+        self._has_failed = False  # whether it has raised an error, and left gradients in FSDP2
         self._passes = 0  # that `rollback` undoes
         self._awaits_replicas = False  # whether HSDP has not all-reduced that pass yet
         self._refusals: dict[str, str] = {}  # by module, for the other replicas
@@ -257,7 +260,7 @@ class FsdpComm:
             self._shapes = shapes
         for module, layout in layouts:
             self._register_module(module, layout)
-        self._model = model
+        self._model, self._states = model, list(groups)
         model.register_forward_pre_hook(self._end_pass)
 
     def _place_in(self, parameter: Any) -> int:
@@ -355,9 +358,7 @@ class FsdpComm:
             return
         refusal = self._refusals.get(layout.module, "")
         reason = first_reason(self._communicator(group), refusal)
-        error = self._error(layout, reason or "the mean contains only NaN")
-        self.rollback()
-        raise error
+        raise self._failed(layout, reason or "the mean contains only NaN")
 
     def _all_reduce(self, layout: Layout, node: dist.ProcessGroup, output: torch.Tensor) -> None:
         """Average a shard over all replicas: first each share of it, then all shares."""
@@ -471,12 +472,21 @@ class FsdpComm:
         try:
             yield
         except Exception as error:
-            failure = self._error(layout, error)
-            self.rollback()
-            raise failure from error
+            raise self._failed(layout, error) from error
+
+    def _failed(self, layout: Layout, reason: object) -> GcodecError:
+        """Undo all changes of a backward pass, and return its error."""
+        failure = GcodecError(f"fsdp_comm: step {self.step - 1}, {layout.title}: {reason}")
+        self.rollback()
+        self._has_failed = True
+        return failure
 
     def _end_pass(self, *_: Any) -> None:
         self._has_ended = True
+        if self._has_failed:
+            for state in self._states:
+                drop_gradients(state)
+            self._has_failed = False
 
     def rollback(self) -> None:
         """Undo what the last backward pass changed in the residuals.
@@ -494,9 +504,6 @@ class FsdpComm:
         self._refusals.clear()
         self._passes = 0
         self._has_ended, self._awaits_replicas = True, False
-
-    def _error(self, layout: Layout, reason: object) -> GcodecError:
-        return GcodecError(f"fsdp_comm: step {self.step - 1}, {layout.title}: {reason}")
 
     # State
 

@@ -102,6 +102,18 @@ def managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
     return list(ordered)
 
 
+def drop_gradients(state: Any) -> None:
+    """Drop the gradients that a failed backward pass has left in a module's state of FSDP2.
+
+    `FSDPModule.reset_iter_state` keeps them in PyTorch 2.13, so the next pass would add to them.
+    """
+    for group in getattr(state, "_fsdp_param_groups", ()):
+        for parameter in group.fsdp_params:
+            parameter.unsharded_accumulated_grad = None
+            if hasattr(parameter, "_unsharded_param"):  # since the first all-gather
+                parameter._unsharded_param.grad = None
+
+
 def sharded_dim(parameter: Any) -> int:
     """Return the dimension of a parameter's mesh that shards it: 0, or 1 with HSDP.
 

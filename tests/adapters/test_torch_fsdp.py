@@ -15,7 +15,7 @@ if importlib.util.find_spec("torch") is None:
 
 PAIR = (
     *("exact", "exact_at_random", "counted", "parameters", "resume", "nonfinite", "unused"),
-    *("experts", "frozen", "dtypes", "excluded"),
+    *("experts", "frozen", "dtypes", "excluded", "left_over"),
     *("halves", "arguments", "mismatch", "damaged", "gpt"),
 )
 
@@ -113,6 +113,10 @@ def test_dead_rank_fails_the_others(four: Callable[[str], list[Any]]) -> None:
     for rank in ranks:
         assert rank["error"]
         assert rank["seconds"] < 45  # less than the timeout of 60 seconds
+
+
+def test_gradients_of_a_failed_pass_are_dropped(pair: Callable[[str], list[Any]]) -> None:
+    assert pair("left_over") == [[True, True]] * 2
 
 
 def test_unused_parameter_changes_the_layout(pair: Callable[[str], list[Any]]) -> None:
