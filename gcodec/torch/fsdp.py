@@ -188,7 +188,6 @@ class FsdpComm:
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {"worker": {}, "server": {}}
         self._reduced: set[str] = set()  # modules in the last backward pass
         self._has_ended = True  # whether that pass is known to have ended
-        self._has_failed = False  # whether it has raised an error, and left gradients in FSDP2
         self._passes = 0  # that `rollback` undoes
         self._awaits_replicas = False  # whether HSDP has not all-reduced that pass yet
         self._refusals: dict[str, str] = {}  # by module, for the other replicas
@@ -478,15 +477,12 @@ class FsdpComm:
         """Undo all changes of a backward pass, and return its error."""
         failure = GcodecError(f"fsdp_comm: step {self.step - 1}, {layout.title}: {reason}")
         self.rollback()
-        self._has_failed = True
+        for state in self._states:
+            drop_gradients(state)
         return failure
 
     def _end_pass(self, *_: Any) -> None:
         self._has_ended = True
-        if self._has_failed:
-            for state in self._states:
-                drop_gradients(state)
-            self._has_failed = False
 
     def rollback(self) -> None:
         """Undo what the last backward pass changed in the residuals.

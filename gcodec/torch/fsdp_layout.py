@@ -103,9 +103,9 @@ def managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
 
 
 def drop_gradients(state: Any) -> None:
-    """Drop the gradients that a failed backward pass has left in a module's state of FSDP2.
+    """Drop the gradients that a module's state of FSDP2 keeps when a backward pass fails.
 
-    `FSDPModule.reset_iter_state` keeps them in PyTorch 2.13, so the next pass would add to them.
+    `FSDPModule.reset_iter_state` leaves them in PyTorch 2.13, so the next pass would add to them.
     """
     for group in getattr(state, "_fsdp_param_groups", ()):
         for parameter in group.fsdp_params:
