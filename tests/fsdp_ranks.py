@@ -302,6 +302,52 @@ def nonfinite() -> dict[str, Any]:
     }
 
 
+class Offset(torch.nn.Module):
+    """Model whose root has a parameter of its own, which FSDP2 reduces before the inner module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.inner = torch.nn.Linear(16, 16)
+        self.scale = torch.nn.Parameter(torch.ones(16, 16))
+
+    def forward(self, x: torch.Tensor, factor: float) -> torch.Tensor:
+        return self.inner(x).square().mean() + factor * self.scale.mean()
+
+
+def left_over() -> list[bool]:
+    """Go on after an error: gradients of the inner module, not yet reduced, must not remain."""
+    equal = []
+    for has_half in (False, True):  # FSDP2 accumulates gradients of bfloat16 elsewhere
+        digests = []
+        for fails in (True, False):
+            net = Offset()
+            halves = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            options = {"mp_policy": halves} if has_half else {}
+            for module in (net.inner, net):
+                fully_shard(
+                    module, mesh=init_device_mesh("cpu", (dist.get_world_size(),)), **options
+                )
+            comm = gcodec.torch.fsdp_comm(SPEC, min_numel=16)
+            comm.register(net)
+            x = batch(0, dist.get_rank())
+            if fails:
+                is_last = dist.get_rank() == dist.get_world_size() - 1
+                net.set_requires_gradient_sync(False)
+                net(x, 1.0).backward()
+                net.set_requires_gradient_sync(True)
+                try:
+                    net(x, float("nan") if is_last else 1.0).backward()
+                except GcodecError:
+                    net.reset_iter_state()
+                    net.zero_grad()
+            net(x, 1.0).backward()
+            gradients = [p.grad.full_tensor().reshape(-1) for p in net.parameters()]
+            digests.append(torch.cat(gradients))
+        equal.append(torch.equal(*digests))
+    return equal
+
+
 def damaged() -> dict[str, Any]:
     """Flip a bit of the message that rank 1 receives for the last module of a step."""
     training = Training()
@@ -393,6 +439,48 @@ def unused() -> dict[str, Any]:
     state = training.comm.state_dict()
     training.comm.load_state_dict(state)  # which has residuals that belong to no parameter
     return {"digest": training.digest(), "names": sorted(key for key in state if "values" in key)}
+
+
+class Branches(torch.nn.Module):
+    """Model of matrices, one of which takes part on request only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = torch.nn.Linear(16, 24, bias=False)
+        self.branch = torch.nn.Linear(16, 24, bias=False)
+        self.last = torch.nn.Linear(24, 16, bias=False)
+
+    def forward(self, x: torch.Tensor, has_branch: bool) -> torch.Tensor:
+        inner = self.first(x) + self.branch(x) if has_branch else self.first(x)
+        return self.last(inner)
+
+
+def excluded() -> dict[str, Any]:
+    """Exclude a parameter whose module is one piece: a branch is unused, or two are in a group."""
+    results = {}
+    for name in ("first", "last"):
+        for is_grouped in (False, True):
+            net, plain = Branches(), Branches()
+            mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+            for modules in [[net.last, net.first]] * is_grouped + [net]:
+                fully_shard(modules, mesh=mesh)
+            comm = gcodec.torch.fsdp_comm(SPEC, exclude=f"{name}.*", min_numel=16)
+            comm.register(net)
+            seen: list[Any] = []
+            for has_branch in (True, False):
+                for model in (net, plain):
+                    model.zero_grad()
+                    model(batch(0, dist.get_rank()), has_branch).square().mean().backward()
+                mean = getattr(plain, name).weight.grad
+                dist.all_reduce(mean)
+                own = getattr(net, name).weight.grad.full_tensor()
+                other = (net.first if name == "last" else net.last).weight.grad.full_tensor()
+                is_sparse = int(other.count_nonzero()) < other.numel()
+                is_exact = torch.allclose(own, mean / dist.get_world_size(), atol=1e-6)
+                seen.append((is_exact, is_sparse))
+            results[f"{name}, {'grouped' if is_grouped else 'alone'}"] = seen
+    return results
 
 
 class Scaled(torch.nn.Module):

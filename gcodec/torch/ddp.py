@@ -165,7 +165,7 @@ def ddp_hook(
     group_below : int
         With feedback, compressed tensors with fewer elements and the same codec share a frame, and
         thus its scale and tables; see `gcodec.Feedback.compress_many`. This saves time where a
-        model has many small matrices.
+        model has many small matrices. Only tensors of one bucket share a frame.
     process_group : ProcessGroup, optional
         Process group of the model. Default: that of `model` if it is a `DistributedDataParallel`,
         else the group of all processes.
@@ -293,13 +293,14 @@ class DdpState:
         key: Key,
         inside: int | dist.ProcessGroup | DeviceMesh | None,
     ) -> None:
+        self._key = key  # first, so that it refuses a pickle before anything else fails
         self.settings = settings
         self.iteration = self.gradient_nbytes = 0
         self._traffic = Traffic()
         self._names = names
         self._group = group
         check_group("process_group", group)
-        self._timeout, self._key, self._inside = timeout, key, inside
+        self._timeout, self._inside = timeout, inside
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._worker, self._process_id = ThreadPoolExecutor(1, "gcodec-ddp"), os.getpid()
         self._choice: Choice | None = None  # of the collective, by the advisor or a state

@@ -17,6 +17,7 @@ from gcodec.torch.messages import Part, is_zero
 from gcodec.training.collectives import dense_mean
 from gcodec.training.powersgd import PowerSGD, nbytes
 
+_DENSE = "dense:"  # prefix of the names of tensors without factors
 _DENSE_RANK = 1  # of the factors, for the method that averages buckets without matrices
 
 
@@ -59,17 +60,27 @@ class Factors:
             grouped.setdefault(rank, []).append(part)
         for rank, members in grouped.items():
             method = self._method(rank)
-            self._before.setdefault(rank, method.memory())
-            # As a vector, a dense tensor has no factors.
-            gradients = {name: x.reshape(-1) if codec is None else x for name, x, codec in members}
-            waiting = [part.name for part in members if is_zero(part.values.reshape(-1))]
+            memory = method.memory()
+            self._before.setdefault(rank, memory)
+            # As a vector, a dense tensor has no factors. It has a name of its own, because the
+            # matrix may have a residual of a time when it was not dense.
+            keys = [name if codec is not None else _DENSE + name for name, _, codec in members]
+            gradients = {
+                key: values if codec is not None else values.reshape(-1)
+                for key, (_, values, codec) in zip(keys, members, strict=True)
+            }
+            for key, gradient in gradients.items():
+                shape = memory.get(f"residual:{key}", gradient).shape
+                if gradient.shape != shape:  # in a state that was loaded
+                    raise ParameterError.of(f"{key}.shape", gradient.shape, f"{shape}")
+            waiting = [key for key, x in gradients.items() if is_zero(x.reshape(-1))]
             try:
                 means = method.average(gradients, waiting=waiting)
             except ParameterError:  # on all ranks
                 arrays = list(gradients.values())
                 means = dict(zip(gradients, dense_mean(self._communicator, arrays), strict=True))
-            for name, values, _ in members:
-                values[...] = means[name].reshape(values.shape)
+            for key, part in zip(keys, members, strict=True):
+                part.values[...] = means[key].reshape(part.values.shape)
             size = self._communicator.size
             sent = nbytes([x.shape for x in gradients.values()], rank)
             traffic.message_nbytes += sent

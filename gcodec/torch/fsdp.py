@@ -34,6 +34,7 @@ from gcodec.torch.fsdp_layout import (
     UNCUT,
     Layout,
     Piece,
+    drop_gradients,
     managed_parameters,
     shard_shape,
     sharded_dim,
@@ -167,6 +168,7 @@ class FsdpComm:
         check_group("replicas", replicas)
         checked = Feedback("raw", decay=decay, seed=seed)
         seed, decay = checked.seed, checked.decay
+        self._key = Key(None)  # first, so that it refuses a pickle before anything else fails
         self._settings = {"feedback": feedback, "decay": decay, "seed": seed}
         self._policies, self._replicas = policies, replicas
         check_initialized("fsdp_comm")
@@ -175,11 +177,12 @@ class FsdpComm:
         if feedback and policy is not None:
             worker = Feedback(PrefixedPolicy(policy), decay=decay, seed=seed, rank=rank)
             server = Feedback(policy, decay=decay, seed=seed, rank=rank)
-        self._gradients = BucketCoder(worker, seed, rank, Key(None))
-        self._means = BucketCoder(server, seed, rank, Key(None))
+        self._gradients = BucketCoder(worker, seed, rank, self._key)
+        self._means = BucketCoder(server, seed, rank, self._key)
         self._coders = {"worker": self._gradients, "server": self._means}
-        self._parameters = BucketCoder(None, seed, rank, Key(None))
+        self._parameters = BucketCoder(None, seed, rank, self._key)
         self._model: torch.nn.Module | None = None
+        self._states = list[Any]()  # of FSDP2, which the modules of that model have
         self._communicators: dict[str, TorchCommunicator] = {}
         # Shapes of the residuals of all registered parameters, by the coder and the name.
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {"worker": {}, "server": {}}
@@ -217,7 +220,7 @@ class FsdpComm:
             If a glob of `exclude` or of a policy matches no parameter.
         """
         try:
-            from torch.distributed.fsdp import FSDPModule
+            from torch.distributed.fsdp import FSDPModule, fully_shard
             from torch.distributed.tensor import DTensor
         except ImportError as error:
             raise ImportError(_TOO_OLD) from error
@@ -236,14 +239,18 @@ class FsdpComm:
         globs = selection.globs_of(filter(None, self._policies.values()))
         selection.warn_of_unmatched("fsdp_comm", globs, names.values())
         layouts: list[tuple[Any, Layout]] = []
+        groups: dict[Any, list[tuple[str, Any]]] = {}  # by the state that their modules share
         for name, module in modules:
             managed = [
                 (names[parameter], parameter)
                 for parameter in managed_parameters(module, FSDPModule)
                 if isinstance(parameter, DTensor)
             ]
+            group = groups.setdefault(fully_shard.state(module), [])
+            group += managed
             if managed:
-                layouts.append((module, Layout(name, managed, self._place_in(managed[0][1]))))
+                place = self._place_in(managed[0][1])
+                layouts.append((module, Layout(name, managed, group, place)))
         if self._policies["codec"] is not None:
             shapes = {prefix: {**known} for prefix, known in self._shapes.items()}
             for _, layout in layouts:
@@ -252,7 +259,7 @@ class FsdpComm:
             self._shapes = shapes
         for module, layout in layouts:
             self._register_module(module, layout)
-        self._model = model
+        self._model, self._states = model, list(groups)
         model.register_forward_pre_hook(self._end_pass)
 
     def _place_in(self, parameter: Any) -> int:
@@ -319,7 +326,7 @@ class FsdpComm:
         communicator = self._communicator(group)
         size = communicator.size
         rows = _to_host(buffer, layout, "gradient").reshape(size, -1)
-        pieces = layout.pieces(layout.trainable, rows.shape[1], size)
+        pieces = layout.pieces(rows.shape[1], size, trainable=True)
         shares = [self._parts(row, pieces, f"{rank}/") for rank, row in enumerate(rows)]
         mean = rows[communicator.rank]  # which `average_shares` puts there
         self.dense_nbytes += (size - 1) * output.numel() * output.element_size()
@@ -350,16 +357,14 @@ class FsdpComm:
             return
         refusal = self._refusals.get(layout.module, "")
         reason = first_reason(self._communicator(group), refusal)
-        error = self._error(layout, reason or "the mean contains only NaN")
-        self.rollback()
-        raise error
+        raise self._failed(layout, reason or "the mean contains only NaN")
 
     def _all_reduce(self, layout: Layout, node: dist.ProcessGroup, output: torch.Tensor) -> None:
         """Average a shard over all replicas: first each share of it, then all shares."""
         replicas = self._communicator(self._replicas)
         size = replicas.size
         values = _to_host(output, layout, "gradient")
-        pieces = layout.pieces(layout.trainable, values.size, dist.get_world_size(node))
+        pieces = layout.pieces(values.size, dist.get_world_size(node), trainable=True)
         parts = self._parts(values, pieces)
         policy = self._policies["codec"]
         assert policy is not None
@@ -392,7 +397,7 @@ class FsdpComm:
             dist.all_gather(list(output.tensor_split(size)), buffer, group=group)
             return
         values = _to_host(buffer, layout, "parameter")
-        pieces = layout.pieces(layout.parameters, values.size, size)
+        pieces = layout.pieces(values.size, size, trainable=False)
         rows = np.empty((size, values.size), np.float32)
         rows[communicator.rank] = values
         shares = [self._parts(row, pieces, f"{i}/", "parameters") for i, row in enumerate(rows)]
@@ -414,15 +419,17 @@ class FsdpComm:
     ) -> list[Part]:
         """Cut a flat array into parts with the shape of each piece, and its codec by a policy.
 
+        A piece that may contain a parameter whose name a rule sends uncompressed is uncompressed.
         The kind of the policy is "codec" for gradients, or "parameters".
         """
         parts, start = [], 0
         policy = self._policies[kind]
         assert policy is not None
-        for name, shape in pieces:
+        for name, shape, members in pieces:
             end = start + math.prod(shape)
-            part = values[start:end].reshape(shape)
-            parts.append(Part(prefix + name, part, selection.lossy_codec(policy, name, shape)))
+            codecs = [selection.lossy_codec(policy, each, shape) for each in (name, *members)]
+            codec = None if None in codecs else codecs[0]
+            parts.append(Part(prefix + name, values[start:end].reshape(shape), codec))
             start = end
         return parts
 
@@ -464,9 +471,15 @@ class FsdpComm:
         try:
             yield
         except Exception as error:
-            failure = self._error(layout, error)
-            self.rollback()
-            raise failure from error
+            raise self._failed(layout, error) from error
+
+    def _failed(self, layout: Layout, reason: object) -> GcodecError:
+        """Undo all changes of a backward pass, and return its error."""
+        failure = GcodecError(f"fsdp_comm: step {self.step - 1}, {layout.title}: {reason}")
+        self.rollback()
+        for state in self._states:
+            drop_gradients(state)
+        return failure
 
     def _end_pass(self, *_: Any) -> None:
         self._has_ended = True
@@ -487,9 +500,6 @@ class FsdpComm:
         self._refusals.clear()
         self._passes = 0
         self._has_ended, self._awaits_replicas = True, False
-
-    def _error(self, layout: Layout, reason: object) -> GcodecError:
-        return GcodecError(f"fsdp_comm: step {self.step - 1}, {layout.title}: {reason}")
 
     # State
 

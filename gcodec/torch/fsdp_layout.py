@@ -17,10 +17,19 @@ UNCUT = " values"
 
 
 class Piece(NamedTuple):
-    """Shard of one parameter in a flat buffer, padded to equal size on all ranks."""
+    """Shard of one parameter in a flat buffer, padded to equal size on all ranks.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+    members : sequence of str
+        Parameters that a piece which is not cut may contain; empty for the shard of one.
+    """
 
     name: str
     shape: tuple[int, ...]
+    members: Sequence[str] = ()
 
 
 class Layout(NamedTuple):
@@ -31,6 +40,8 @@ class Layout(NamedTuple):
     module : str
         Name of the module.
     parameters : sequence of (name, parameter)
+    group : sequence of (name, parameter)
+        Parameters of all modules that were sharded together with this one, in any order.
     place : int
         Number of this rank among those that average the gradients. With tensor parallelism, ranks
         that hold the same shard have the same one, so they round it in the same way.
@@ -38,31 +49,40 @@ class Layout(NamedTuple):
 
     module: str
     parameters: Sequence[tuple[str, Any]]
+    group: Sequence[tuple[str, Any]]
     place: int
-
-    @property
-    def trainable(self) -> Sequence[tuple[str, Any]]:
-        """Parameters that require gradients now, because training may freeze and unfreeze some."""
-        return [
-            (name, parameter) for name, parameter in self.parameters if parameter.requires_grad
-        ]
 
     @property
     def title(self) -> str:
         """Name of the module for messages."""
         return repr(self.module) if self.module else "the root module"
 
-    def pieces(self, parameters: Sequence[tuple[str, Any]], numel: int, size: int) -> list[Piece]:
-        """Cut a rank's part of a buffer, of `numel` elements, into the shards of the parameters.
+    def pieces(self, numel: int, size: int, *, trainable: bool) -> list[Piece]:
+        """Cut a rank's part of a buffer into the shards of the parameters.
 
-        A part of another size, such as that of a module with unused parameters, is one piece. Each
-        parameter is sharded over `size` ranks.
+        A part of another size, such as that of a module with unused parameters, is one piece, and
+        so is that of several modules that were sharded together.
+
+        Parameters
+        ----------
+        numel : int
+            Number of elements of the part.
+        size : int
+            Number of ranks over which each parameter is sharded.
+        trainable : bool
+            Whether the buffer contains only the parameters that require gradients now, because
+            training may freeze and unfreeze some.
         """
-        pieces = [Piece(name, shard_shape(parameter, size)) for name, parameter in parameters]
-        if sum(math.prod(piece.shape) for piece in pieces) == numel:
+        own, members = (
+            [(name, p) for name, p in parameters if p.requires_grad or not trainable]
+            for parameters in (self.parameters, self.group)
+        )
+        pieces = [Piece(name, shard_shape(parameter, size)) for name, parameter in own]
+        is_whole = sum(math.prod(piece.shape) for piece in pieces) == numel
+        if is_whole and len(own) == len(members):
             return pieces
         name = f"{self.module}.{numel}{UNCUT}" if self.module else f"{numel}{UNCUT}"
-        return [Piece(name, (1, numel))]
+        return [Piece(name, (1, numel), [name for name, _ in members])]
 
 
 def managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
@@ -80,6 +100,18 @@ def managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
 
     visit(module)
     return list(ordered)
+
+
+def drop_gradients(state: Any) -> None:
+    """Drop the gradients that a module's state of FSDP2 keeps when a backward pass fails.
+
+    `FSDPModule.reset_iter_state` leaves them in PyTorch 2.13, so the next pass would add to them.
+    """
+    for group in getattr(state, "_fsdp_param_groups", ()):
+        for parameter in group.fsdp_params:
+            parameter.unsharded_accumulated_grad = None
+            if hasattr(parameter, "_unsharded_param"):  # since the first all-gather
+                parameter._unsharded_param.grad = None
 
 
 def sharded_dim(parameter: Any) -> int:

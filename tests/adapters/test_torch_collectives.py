@@ -409,6 +409,33 @@ def test_factors_of_a_dropped_step_are_undone() -> None:
 KINDS = [(4, 1, 0), (3, 1, 1), (4, 2, 0), (6, 2, 1), (2, 2, 0)]  # ranks, of a node, two phases
 
 
+def test_factors_of_matrices_that_a_state_knows_otherwise() -> None:
+    """Compress the others if one is dense now, and refuse one of another shape."""
+    codec, rng = gcodec.parse("powersgd:rank=1"), np.random.default_rng(6)
+    values = {name: rng.standard_normal((9, 8), np.float32) for name in ("head", "layer")}
+
+    def worker(communicator: Any) -> tuple[int, np.ndarray, bool]:
+        def parts(codec_of_head: Any) -> list[Part]:
+            codecs = {"head": codec_of_head, "layer": codec}
+            return [Part(name, x.copy(), codecs[name]) for name, x in values.items()]
+
+        factors = Factors(communicator, seed=0)
+        factors.average(parts(codec), 0, Traffic())
+        factors.commit()
+        residual = factors.residual("head").copy()
+        head, layer = parts(None)
+        factors.average([head, layer], 1, Traffic())
+        with pytest.raises(ParameterError, match=r"^layer.shape=\(8, 9\): must be \(9, 8\)$"):
+            factors.average([Part("layer", values["layer"].T.copy(), codec)], 2, Traffic())
+        rank = int(np.linalg.matrix_rank(layer.values))
+        return rank, head.values, np.array_equal(residual, factors.residual("head"))
+
+    for rank, head, is_kept in Simulator(2).run(worker):
+        assert rank == 1
+        assert np.array_equal(head, values["head"])
+        assert is_kept
+
+
 def places(size: int, inside: int, two_phase: int) -> list[Place]:
     return [
         Place(rank % inside, inside, rank // inside, size // inside, two_phase)

@@ -327,11 +327,25 @@ def test_errors_name_the_argument_of_a_codec() -> None:
 
 
 def test_objects_that_may_hold_a_key_are_not_pickled() -> None:
+    import torch.distributed as dist
+
     import gcodec.torch
 
-    state, _ = gcodec.torch.ddp_hook("sign")
-    with pytest.raises(TypeError, match=r"^DdpState, .* are not pickled, .*; save a state_dict$"):
-        pickle.dumps(state)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        group = dist.new_group([0])  # which cannot be pickled either
+        objects = [
+            gcodec.torch.ddp_hook("sign")[0],
+            gcodec.torch.ddp_hook("sign", process_group=group)[0],
+            gcodec.torch.fsdp_comm("sign", replicas=group),
+        ]
+        for one in objects:
+            with pytest.raises(
+                TypeError, match=r"^DdpState, .* are not pickled, .*; save a state_dict$"
+            ):
+                pickle.dumps(one)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_tampered_messages_are_refused() -> None:

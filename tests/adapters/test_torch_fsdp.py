@@ -15,7 +15,7 @@ if importlib.util.find_spec("torch") is None:
 
 PAIR = (
     *("exact", "exact_at_random", "counted", "parameters", "resume", "nonfinite", "unused"),
-    *("experts", "frozen", "dtypes"),
+    *("experts", "frozen", "dtypes", "excluded", "left_over"),
     *("halves", "arguments", "mismatch", "damaged", "gpt"),
 )
 
@@ -115,6 +115,10 @@ def test_dead_rank_fails_the_others(four: Callable[[str], list[Any]]) -> None:
         assert rank["seconds"] < 45  # less than the timeout of 60 seconds
 
 
+def test_gradients_of_a_failed_pass_are_dropped(pair: Callable[[str], list[Any]]) -> None:
+    assert pair("left_over") == [[True, True]] * 2
+
+
 def test_unused_parameter_changes_the_layout(pair: Callable[[str], list[Any]]) -> None:
     first, second = pair("unused")
     assert first == second
@@ -123,6 +127,17 @@ def test_unused_parameter_changes_the_layout(pair: Callable[[str], list[Any]]) -
 
 def test_frozen_parameter_leaves_the_pieces_of_others(pair: Callable[[str], list[Any]]) -> None:
     assert pair("frozen") == [{"names": [], "steps": 3}] * 2
+
+
+def test_excluded_parameters_travel_uncompressed_in_pieces_that_are_not_cut(
+    pair: Callable[[str], list[Any]],
+) -> None:
+    first, second = pair("excluded")
+    assert first == second
+    assert len(first) == 4
+    for name, seen in first.items():
+        is_cut = "alone" in name  # in the first pass, in which the branch takes part
+        assert seen == [[True, is_cut], [True, False]]
 
 
 def test_parameters_of_several_dtypes_travel_as_bytes(pair: Callable[[str], list[Any]]) -> None:
