@@ -662,3 +662,12 @@ def test_meets_target_bits_with_a_single_scale(target: float) -> None:
         x = np.random.default_rng(seed).laplace(size=n).astype(np.float32)
         nbits = gcodec.parse(f"ecsq:bits={target}").encode(x).nbits
         assert 0.98 < nbits / (target * n) <= 1.02
+
+
+def test_target_bits_of_a_matrix_with_few_large_rows() -> None:
+    rows = np.arange(1, 8193, dtype=np.float32)[:, np.newaxis]
+    x = np.random.default_rng(0).standard_normal((8192, 512), np.float32) / rows
+    for bits in (0.1, 0.5):
+        assert 8 * len(gcodec.encode(x, f"ecsq:bits={bits}")) / x.size < 1.05 * bits
+    sizes = {code: len(gcodec.encode(x, f"minifloat:code={code}")) for code in ("auto", "context")}
+    assert sizes["auto"] <= sizes["context"]

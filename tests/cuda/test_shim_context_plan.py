@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcodec.entropy.context import device, symbol_coder
+from gcodec.entropy.context import device, symbol_coder, table_choice
+from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import one_wait
@@ -98,6 +99,24 @@ def test_samples(gpu: Device) -> None:
         agree(gpu, levels(shape, 0.7, 0.8), shape)
 
 
+@pytest.mark.parametrize(
+    ("shape", "halves_by"), [((5000, 300), 0.0), ((5000, 32, 16), 0.0), ((250, 4096), 1.0)]
+)
+def test_samples_that_miss_large_rows(
+    gpu: Device, shape: tuple[int, ...], halves_by: float
+) -> None:
+    """All symbols determine the table if every few tiles lack the classes of most bits."""
+    numbers = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
+    rows = 120 * 2.0 ** (-halves_by * numbers) if halves_by else 300 / (numbers + 1)
+    x = np.rint(rows * np.random.default_rng(0).standard_normal(shape)).reshape(-1)
+    symbols = np.abs(x).clip(0, 120).astype(np.uint8) * 2
+    scales = Scales.of(symbols, RowLayout(x.size // shape[0], 0))
+    plan = table_choice.plan(symbols, scales)
+    assert plan.statistics is not None
+    assert plan.statistics.examined == symbols.size
+    agree(gpu, symbols, shape)
+
+
 @pytest.mark.parametrize("log2_times", [0, 16, 21])
 def test_the_bits_of_counts(gpu: Device, log2_times: int) -> None:
     """Bits grow as counts do, also where the bits times n exceed 64 bits."""
@@ -105,7 +124,7 @@ def test_the_bits_of_counts(gpu: Device, log2_times: int) -> None:
     n = 40 * 57
     symbols = gpu.to_device(levels(shape, 60.0, 0.0))
     scales = device.counted(device.best_scales(symbols, symbols, shape), symbols)
-    once = int(device.planned(scales, n, (), sample=0).nbits)
+    once = int(device.planned(scales, n, ()).nbits)
     counts = gpu.to_device(gpu.to_host(scales.counts) * np.uint64(times))
-    many = device.planned(scales._replace(counts=counts), n * times, (), sample=0)
+    many = device.planned(scales._replace(counts=counts), n * times, ())
     assert int(many.nbits) == pytest.approx(once * times, rel=0.1)

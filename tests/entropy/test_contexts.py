@@ -53,6 +53,28 @@ def classes_of(scales: Scales, n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sizes_of_classes(shape: tuple[int, ...]) -> None:
+    symbols = levels_of(shape, spread=4.0)
+    for layout in (*row_layouts(shape), RowLayout(min(7, symbols.size), 0)):
+        scales, n = Scales.of(symbols, layout), symbols.size
+        wanted = np.bincount(classes_of(scales, n), minlength=CLASSES)
+        assert scales.class_sizes(n).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("lanes", [0, 8])
+def test_samples_that_miss_large_rows_are_not_used(lanes: int) -> None:
+    rows = np.arange(1, 5001)[:, np.newaxis]
+    x = np.rint(1e3 / rows * np.random.default_rng(0).laplace(size=(5000, 256))).reshape(-1)
+    symbols = 2 * np.abs(x).clip(0, MOST).astype(np.uint8)
+    scales = Scales.of(symbols, RowLayout(256, 0))
+    sampled, all_of_them = (table_choice.plan(symbols, scales, s, lanes) for s in (1 << 18, 0))
+    assert sampled.nbits == all_of_them.nbits
+    shuffled = np.random.default_rng(1).permutation(symbols)  # all samples are alike
+    plan = table_choice.plan(shuffled, Scales.of(shuffled, RowLayout(256, 0)), lanes=lanes)
+    assert plan.statistics is None
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_scales_and_classes(shape: tuple[int, ...]) -> None:
     symbols = levels_of(shape)
     n, sizes = symbols.size, (symbols >> 1).astype(np.int64)

@@ -259,6 +259,13 @@ def statics_costs() -> np.ndarray:
     return joined_costs([costs(table.frequencies) for table in statics()])
 
 
+@functools.cache
+def class_nbits() -> np.ndarray:
+    """Return about how many bits a symbol of each class takes, in 256ths, as (64,) int64."""
+    frequencies = statics()[1].frequencies.astype(np.int64)
+    return (frequencies * costs(frequencies)).sum(axis=1) >> LOG2_TOTAL + rans.POINT - 8
+
+
 def joined_costs(parts: list[np.ndarray]) -> np.ndarray:
     """Return the (classes, 256) costs of several tables as (classes · 256, tables)."""
     return np.stack(parts, axis=-1).reshape(-1, len(parts))

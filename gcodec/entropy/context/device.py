@@ -116,25 +116,21 @@ def scales_in(layout: RowLayout, symbols: Array) -> context_plan_cuda.Scales:
 
 def string_nbits(scales: context_plan_cuda.Scales, symbols: Array) -> Deferred:
     """Return the estimated number of bits of the string, from the counts of all symbols."""
-    plan = planned(context_plan_cuda.counted(scales, symbols, 1), symbols.size, (), sample=0)
+    constants = _constants(device_with(symbols))
+    plan = planned(context_plan_cuda.counted(scales, symbols, 1, constants), symbols.size, ())
     return map_deferred(with_states, plan.nbits)
 
 
 def counted(scales: context_plan_cuda.Scales, symbols: Array) -> context_plan_cuda.Scales:
     """Add to scales the counts of symbols by class, of a sample if there are many symbols."""
-    return context_plan_cuda.counted(scales, symbols, models.sampling_stride(symbols.size, SAMPLE))
+    step = models.sampling_stride(symbols.size, SAMPLE)
+    return context_plan_cuda.counted(scales, symbols, step, _constants(device_with(symbols)))
 
 
-def planned(
-    scales: context_plan_cuda.Scales, n: int, layouts: tuple[RowLayout, ...], sample: int = SAMPLE
-) -> Planned:
-    """Plan the string of n symbols.
-
-    `scales` contain the counts of about `sample` symbols; of all symbols if it is 0.
-    """
-    seen = class_map.sampled_count(n, models.sampling_stride(n, sample))
+def planned(scales: context_plan_cuda.Scales, n: int, layouts: tuple[RowLayout, ...]) -> Planned:
+    """Plan the string of n symbols, which are counted in `scales`, or some of them."""
     constants = _constants(device_with(scales.counts))
-    return Planned(scales, context_plan_cuda.best_table(scales, n, seen, constants), layouts)
+    return Planned(scales, context_plan_cuda.best_table(scales, n, constants), layouts)
 
 
 def write_planned(
@@ -237,4 +233,6 @@ def _constants(device: Device) -> context_plan_cuda.Constants:
     frequencies = device.to_device(np.stack(tables).astype(np.uint16).reshape(-1))
     logs, costs = map(device.to_device, (rans.log2_table(), class_tables.statics_costs()))
     device.to_host(costs.reshape(-1)[:1])  # wait: the next user may work on another stream
-    return context_plan_cuda.Constants(costs, frequencies, logs, len(tables), ONES)
+    return context_plan_cuda.Constants(
+        costs, frequencies, logs, len(tables), ONES, device.to_device(class_tables.class_nbits())
+    )

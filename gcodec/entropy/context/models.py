@@ -33,6 +33,8 @@ Table = ClassTable | TrellisTable
 
 _KEPT = 1 << 24  # symbols of a trellis that stay in coding order, for the next pass over them
 _CODED = 1 << 21  # symbols of a trellis that are in coding order at a time if there are more
+_MISSED = 64  # a sample may miss classes of one of 64 bits
+_NEAR = 2  # classes within half an octave, whose symbols stand for each other
 _FEW = 1 << 15  # symbols below which a table of their own hardly pays, so they are not counted
 
 
@@ -84,7 +86,10 @@ class ClassSymbols:
         return class_map.class_counts(self.symbols, [self.scales.arrays], step)[0]
 
     def examine(self, sample: int) -> Statistics:
-        """Return the statistics of about `sample` symbols, of all for 0."""
+        """Return the statistics of about `sample` symbols, of all for 0.
+
+        If the sample misses classes that take many bits, all symbols are examined.
+        """
         n, statics_costs = self.symbols.size, class_tables.statics_costs()
         step = sampling_stride(n, sample)
         examined = class_map.sampled_count(n, step)
@@ -93,6 +98,8 @@ class ClassSymbols:
             nbits, reach = symbols_nbits(self.symbols, arrays, step, statics_costs)
             return Statistics(nbits, reach, examined, None)
         counts = self.counts(sample)
+        if examined < n and misses_classes(counts, self.scales, n):
+            counts, examined = self.counts(0), n
         return Statistics.of(counts, examined, class_tables.nbits(counts, statics_costs))
 
     def escaped(self, table: Table) -> tuple[np.ndarray, Outliers]:
@@ -209,7 +216,9 @@ class TrellisSymbols:
 
     def examine(self, sample: int) -> Statistics:
         """Return the statistics of symbols; see `ClassSymbols.examine`."""
-        counts = self.counts(sample)
+        counts, n = self.counts(sample), self.symbols.size
+        if int(counts.sum()) < n and misses_classes(counts, self.scales, n):
+            counts = self.counts(0)
         return Statistics.of(counts, int(counts.sum()), trellis_tables.statics_nbits(counts))
 
     def escaped(self, table: Table) -> tuple[np.ndarray, Outliers]:
@@ -237,6 +246,27 @@ class TrellisSymbols:
 def sampling_stride(n: int, sample: int) -> int:
     """Return the stride that samples about `sample` of n symbols, and 1 for a sample of 0."""
     return max(1, n // sample) if sample else 1
+
+
+def misses_classes(counts: np.ndarray, scales: Scales, n: int) -> bool:
+    """Return whether a sample misses classes of many bits, such as those of a few large rows.
+
+    A class is missed if the sample has less than half of its share of symbols of near classes.
+
+    Parameters
+    ----------
+    counts : (models, 256) int64 array
+        Counts of the sampled symbols. A model is a class, perhaps with a quantizer above it.
+    scales : Scales
+    n : int
+        Number of all symbols.
+    """
+    sampled = counts.sum(axis=1).reshape(-1, class_map.CLASSES).sum(axis=0)
+    sizes, near = scales.class_sizes(n), np.ones(2 * _NEAR + 1, np.int64)
+    nbits = class_tables.class_nbits() * sizes
+    around = np.convolve(sizes, near, "same")
+    is_missed = 2 * n * np.convolve(sampled, near, "same") < around * sampled.sum()
+    return bool(_MISSED * nbits[is_missed].sum() > nbits.sum())
 
 
 def classes_in_coding_order(

@@ -128,6 +128,18 @@ class Scales(NamedTuple):
         column_scale = self.columns[column].astype(np.int64) if self.columns.size else CENTER
         return np.clip(self.rows[row] + (column_scale - CENTER), 0, CLASSES - 1)
 
+    def class_sizes(self, n: int) -> np.ndarray:
+        """Return the number of elements of each class, of n elements, as (64,) int64."""
+        width, sizes = self.layout.width, np.zeros(CLASSES, np.int64)
+        columns = self.columns if self.columns.size else np.full(width, CENTER, np.uint8)
+        last = n - (self.rows.size - 1) * width  # elements of the last row
+        for rows, own_columns in ((self.rows[:-1], columns), (self.rows[-1:], columns[:last])):
+            by_row, by_column = (np.bincount(each, minlength=1) for each in (rows, own_columns))
+            sums = np.convolve(by_row, by_column)  # elements by the sum of both scales
+            classes = np.clip(np.arange(sums.size) - CENTER, 0, CLASSES - 1)
+            np.add.at(sizes, classes, sums)
+        return sizes
+
     @property
     def possible_classes(self) -> slice:
         """The range of the classes that elements may have."""

@@ -8,6 +8,8 @@ static const int LOG2_TOTAL = 12, TOTAL = 1 << LOG2_TOTAL, POINT = 28;
 static const i64 OUTLIER = 20;  // bits, about, of an entry in the list of outliers
 static const i64 WORTH = 2000, BITS_PER_STATE = 1 << 12;
 static const i64 SENT = 255;
+static const i64 MISSED = 64;  // a sample may miss classes of one of 64 bits
+static const int NEAR = 2;     // classes whose symbols stand for each other
 static const int LOG2_BLOCK = 18, LOG2_STATES = 16;
 
 // A candidate matrix; see `_Cut` in context_plan_cuda.py. All numbers are i64, in the same order.
@@ -230,6 +232,37 @@ extern "C" __global__ void __launch_bounds__(256)
         counts[i] = all_counts[*which * COUNTS + i];
 }
 
+// Replaces the counts of a sample by those of all n symbols if the sample misses classes of many
+// bits; see models.py. class_nbits: bits of a symbol of each class. One block.
+extern "C" __global__ void __launch_bounds__(256)
+    select_counts(const u64* __restrict__ all_counts, const i64* __restrict__ class_nbits, i64 n,
+                  u64* __restrict__ counts) {
+    __shared__ u64 sampled[CLASSES], sizes[CLASSES];
+    __shared__ bool misses;
+    for (int k = threadIdx.x; k < CLASSES; k += blockDim.x) sampled[k] = sizes[k] = 0;
+    __syncthreads();
+    for (int k = threadIdx.x; k < COUNTS; k += blockDim.x) {
+        atomicAdd(&sampled[k / SYMBOLS], counts[k]);
+        atomicAdd(&sizes[k / SYMBOLS], all_counts[k]);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        i64 total = 0, missed = 0, whole = 0;
+        for (int k = 0; k < CLASSES; ++k) total += (i64)sampled[k];
+        for (int k = 0; k < CLASSES; ++k) {
+            i64 near = 0, around = 0, nbits = class_nbits[k] * (i64)sizes[k];
+            for (int j = max(k - NEAR, 0); j <= min(k + NEAR, CLASSES - 1); ++j)
+                near += (i64)sampled[j], around += (i64)sizes[j];
+            whole += nbits;
+            if (2 * n * near < around * total) missed += nbits;
+        }
+        misses = MISSED * missed > whole;
+    }
+    __syncthreads();
+    if (!misses) return;
+    for (int k = threadIdx.x; k < COUNTS; k += blockDim.x) counts[k] = all_counts[k];
+}
+
 __device__ __forceinline__ int bit_length(i64 x) { return x ? 64 - __clzll(x) : 0; }
 
 // The model that suits the counts of a class best; see class_tables.py. sizes: MOST + 1.
@@ -332,15 +365,18 @@ extern "C" __global__ void __launch_bounds__(SYMBOLS)
 }
 
 // The best table: the first of the cheapest static tables, or the symbols' own, which `frequencies`
-// holds and `ends` describes. nbits: of `seen` of the n symbols with each static table; lists: bits
-// of the lists of scales. decision: number of the table, states, log2 of the symbols of a run, and
+// holds and `ends` describes. counts: those of all n symbols, or of a sample; nbits: of the counted
+// symbols with each static table; lists: bits of the lists of scales. decision: number of the table, states, log2 of the symbols of a run, and
 // total bits.
 extern "C" __global__ void __launch_bounds__(SYMBOLS)
     choose_class_table(const i64* __restrict__ nbits, i64 tables, const u16* __restrict__ statics,
-                       const i64* __restrict__ ends, const i64* __restrict__ lists, i64 n, i64 seen,
-                       u16* frequencies, u8* __restrict__ tops, i64* __restrict__ decision) {
+                       const i64* __restrict__ ends, const i64* __restrict__ lists,
+                       const u64* __restrict__ counts, i64 n, u16* frequencies, u8* __restrict__ tops, i64* __restrict__ decision) {
+    __shared__ i64 scratch[SYMBOLS / WARP];
     int t = threadIdx.x;
-    i64 best = 0;
+    i64 best = 0, seen = 0;
+    for (int k = t; k < COUNTS; k += blockDim.x) seen += (i64)counts[k];
+    seen = scan_block<Sum>(seen, scratch).total;
 #pragma unroll 1
     for (i64 k = 1; k < tables; ++k)
         if (nbits[k] < nbits[best]) best = k;

@@ -39,6 +39,8 @@ class Constants(NamedTuple):
         Number of static tables.
     ones : (int, int)
         Scale of a row whose mean is 1; scale of a column whose mean is that of all elements.
+    class_nbits : (64,) int64 array
+        See `class_tables.class_nbits`.
     """
 
     costs: Array
@@ -46,6 +48,7 @@ class Constants(NamedTuple):
     logs: Array
     tables: int
     ones: tuple[int, int]
+    class_nbits: Array
 
 
 class Scales(NamedTuple):
@@ -223,6 +226,8 @@ def best_scales(
         _find(device, cuts.table, which, 0, sums, constants, scales)
         if steps[0]:
             count_classes(symbols, (rows, columns, sizes), steps[0], counts)
+    if steps[0] > 1:
+        _select_counts(symbols, (rows, columns, sizes), constants, counts)
     _size_lists(device, cuts.table, which, 0, scales, constants, lists)
     return Scales(rows, columns, sizes, which, lists, counts)
 
@@ -279,15 +284,31 @@ def _choose(
     return cuts.table, scales, counts
 
 
-def counted(scales: Scales, symbols: Array, step: int) -> Scales:
-    """Replace the counts by those of other symbols, in every `step`-th tile."""
+def counted(scales: Scales, symbols: Array, step: int, constants: Constants) -> Scales:
+    """Replace the counts by those of other symbols, in every `step`-th tile.
+
+    All symbols are counted if these tiles miss classes that take many bits.
+    """
     counts = device_with(symbols).zeros(COUNTS, np.uint64)
     count_classes(symbols, scales[:3], step, counts)
+    if step > 1:
+        _select_counts(symbols, scales[:3], constants, counts)
     return scales._replace(counts=counts)
 
 
-def best_table(scales: Scales, n: int, seen: int, constants: Constants) -> Chosen:
-    """Choose the table for n symbols, `seen` of which are counted."""
+def _select_counts(
+    symbols: Array, scales: tuple[Array, Array, Array], constants: Constants, counts: Array
+) -> None:
+    """Replace the counts of a sample by those of all symbols if it misses classes of many bits."""
+    device = device_with(symbols)
+    all_counts = device.zeros(COUNTS, np.uint64)
+    count_classes(symbols, scales, 1, all_counts)
+    arguments = all_counts, constants.class_nbits, symbols.size, counts
+    device.launch("context_plan", "select_counts", 1, 256, *arguments)
+
+
+def best_table(scales: Scales, n: int, constants: Constants) -> Chosen:
+    """Choose the table for n symbols, all or some of which are counted."""
     device, counts = device_with(scales.counts), scales.counts
     nbits = _priced(device, counts, constants)
     frequencies, tops = device.empty(COUNTS, np.uint16), device.empty(CLASSES, np.uint8)
@@ -295,9 +316,9 @@ def best_table(scales: Scales, n: int, seen: int, constants: Constants) -> Chose
     device.launch("context_plan", "make_own", 1, CLASSES, counts, frequencies, ends)
     arguments = counts, frequencies, constants.logs, ends
     device.launch("context_plan", "price_own", 1, 256, *arguments)
-    costs = nbits, constants.tables, constants.frequencies, ends, scales.lists
+    costs = nbits, constants.tables, constants.frequencies, ends, scales.lists, counts
     results = frequencies, tops, decision
-    device.launch("context_plan", "choose_class_table", 1, 256, *costs, n, seen, *results)
+    device.launch("context_plan", "choose_class_table", 1, 256, *costs, n, *results)
     return Chosen(decision, ends, frequencies, tops)
 
 
