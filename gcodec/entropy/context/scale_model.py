@@ -37,6 +37,7 @@ from gcodec.kernels.context import class_map, scale_fit, scale_logs
 from gcodec.kernels.context.class_map import CENTER, CLASSES
 from gcodec.kernels.context.scale_fit import SHIFTS
 from gcodec.kernels.context.scale_lists import MOST
+from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.convert import selected
 from gcodec.runtime.memory import flattened
 
@@ -131,11 +132,13 @@ class Scales(NamedTuple):
     def class_sizes(self, n: int) -> np.ndarray:
         """Return the number of elements of each class, of n elements, as (64,) int64."""
         width, sizes = self.layout.width, np.zeros(CLASSES, np.int64)
-        columns = self.columns if self.columns.size else np.full(width, CENTER, np.uint8)
         last = n - (self.rows.size - 1) * width  # elements of the last row
-        for rows, own_columns in ((self.rows[:-1], columns), (self.rows[-1:], columns[:last])):
-            by_row, by_column = (np.bincount(each, minlength=1) for each in (rows, own_columns))
-            sums = np.convolve(by_row, by_column)  # elements by the sum of both scales
+        for rows, count in ((self.rows[:-1], width), (self.rows[-1:], last)):
+            by_column = np.zeros(CENTER + 1, np.int64)
+            by_column[CENTER] = count
+            if self.columns.size:
+                by_column = byte_counts(self.columns[:count])
+            sums = np.convolve(byte_counts(rows), by_column)  # elements by the sum of both scales
             classes = np.clip(np.arange(sums.size) - CENTER, 0, CLASSES - 1)
             np.add.at(sizes, classes, sums)
         return sizes
