@@ -15,7 +15,7 @@ which tensors of fewer elements share frames; the other coders have no such call
 Each cell contains the bits per value, and how many million values one core encodes and decodes in
 a second: the best of several rounds for each call, without the cost of reading files. Each round
 multiplies the tensors by another number before it rounds them, so that no coder finds the code of
-an earlier round in a cache. All coders run on the same core, as some wake threads on others.
+an earlier round in a cache. All coders are bound to the same core.
 """
 
 from __future__ import annotations
