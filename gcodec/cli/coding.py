@@ -73,18 +73,16 @@ def selected(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
     if not entries:
         raise _unmatched(layers)
     for entry in entries:
-        exclude = "exclude it with -L " + command([f"!{glob.escape(entry.name)}"])
         if is_reserved(entry.name):
-            raise Unsupported(
-                f"tensor {entry.name!r} has a name that files of frames reserve; {exclude}"
-            )
-        if entry.dtype not in primitives.DTYPE_CODES:
-            advice = remedy(entry.dtype)
-            raise Unsupported(
-                f"tensor {entry.name!r} is {entry.dtype}, and frames store "
-                f"{', '.join(primitives.DTYPE_CODES)}; {advice}{', or ' if advice else ''}"
-                f"{exclude}"
-            )
+            reason = "has a name that files of frames reserve; "
+        elif entry.dtype not in primitives.DTYPE_CODES:
+            dtypes, advice = ", ".join(primitives.DTYPE_CODES), remedy(entry.dtype)
+            reason = f"is {entry.dtype}, and frames store {dtypes}; {advice}"
+            reason += ", or " if advice else ""
+        else:
+            continue
+        exclude = "exclude it with -L " + command([f"!{glob.escape(entry.name)}"])
+        raise Unsupported(f"tensor {entry.name!r} {reason}{exclude}")
     return entries
 
 
