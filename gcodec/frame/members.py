@@ -89,7 +89,7 @@ class SharedFrame(NamedTuple):
         ]
 
     def clusters(self, dtype: str) -> list[SharedFrame]:
-        """Return a frame for each cluster of the tensors, all of which have this dtype."""
+        """Divide the tensors, which all have this dtype, into one frame for each cluster."""
         numbers = self.codec._clusters([*self.arrays.values()], dtype)
         distinct = dict.fromkeys(numbers)
         if len(distinct) == 1:

@@ -30,7 +30,7 @@ _RUN = 1 << 12  # neighboring bytes of a sample
 _MOST_RUNS = 16  # runs of all bytes for each run of a sample
 _ALL = 1 << 62  # more elements than any tensor has
 _BELOW, _ABOVE = 4, 1  # how far a byte may be below and above those of a sample of all bytes
-_CLUSTERED = 1 << 11  # elements of a tensor by which its cluster is found
+_CLUSTERED = 1 << 11  # elements sampled from a tensor to find its cluster
 # Estimated bits for which a further frame is worth its time. Scales of rows save some of them too.
 _LEAST_SAVING, _LEAST_SAVING_FAST = 160_000, 480_000
 _SPARSE = 4  # a sample of rows skips at least three of four rows, or one of two in mode=fast

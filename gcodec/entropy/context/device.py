@@ -128,7 +128,7 @@ def counted(scales: context_plan_cuda.Scales, symbols: Array) -> context_plan_cu
 
 
 def planned(scales: context_plan_cuda.Scales, n: int, layouts: tuple[RowLayout, ...]) -> Planned:
-    """Plan the string of n symbols, which are counted in `scales`, or some of them."""
+    """Plan the string of n symbols; `scales` contain the counts of all of them, or of a sample."""
     constants = _constants(device_with(scales.counts))
     return Planned(scales, context_plan_cuda.best_table(scales, n, constants), layouts)
 

@@ -366,12 +366,13 @@ extern "C" __global__ void __launch_bounds__(SYMBOLS)
 
 // The best table: the first of the cheapest static tables, or the symbols' own, which `frequencies`
 // holds and `ends` describes. counts: those of all n symbols, or of a sample; nbits: of the counted
-// symbols with each static table; lists: bits of the lists of scales. decision: number of the table, states, log2 of the symbols of a run, and
-// total bits.
+// symbols with each static table; lists: bits of the lists of scales. decision: number of the table,
+// states, log2 of the symbols of a run, and total bits.
 extern "C" __global__ void __launch_bounds__(SYMBOLS)
     choose_class_table(const i64* __restrict__ nbits, i64 tables, const u16* __restrict__ statics,
                        const i64* __restrict__ ends, const i64* __restrict__ lists,
-                       const u64* __restrict__ counts, i64 n, u16* frequencies, u8* __restrict__ tops, i64* __restrict__ decision) {
+                       const u64* __restrict__ counts, i64 n, u16* frequencies,
+                       u8* __restrict__ tops, i64* __restrict__ decision) {
     __shared__ i64 scratch[SYMBOLS / WARP];
     int t = threadIdx.x;
     i64 best = 0, seen = 0;

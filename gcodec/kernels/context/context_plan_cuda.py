@@ -308,7 +308,7 @@ def _select_counts(
 
 
 def best_table(scales: Scales, n: int, constants: Constants) -> Chosen:
-    """Choose the table for n symbols, all or some of which are counted."""
+    """Choose the table for n symbols from the counts of all of them, or of a sample."""
     device, counts = device_with(scales.counts), scales.counts
     nbits = _priced(device, counts, constants)
     frequencies, tops = device.empty(COUNTS, np.uint16), device.empty(CLASSES, np.uint8)
