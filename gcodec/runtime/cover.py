@@ -52,13 +52,9 @@ def head_of(stream: np.ndarray, step: int) -> int:
     return 0 if is_small else to_cache_line(stream, step)
 
 
-def streams(out: np.ndarray, least: int | None = None) -> bool:
-    """Return whether stores to (n,) `out` can and should bypass the cache.
-
-    `least` is the number of bytes from which on they should, if it is not the usual one.
-    """
-    least = _STREAMING if least is None else least
-    return out.nbytes >= least and out.ctypes.data % STREAMED == 0
+def streams(out: np.ndarray) -> bool:
+    """Return whether stores to (n,) `out` can and should bypass the cache."""
+    return out.nbytes >= _STREAMING and out.ctypes.data % STREAMED == 0
 
 
 def store_of(add: np.float32 | None, stream: bool) -> tuple[int, np.float32]:

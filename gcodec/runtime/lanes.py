@@ -532,3 +532,18 @@ def fence(typing_context: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(), generate
+
+
+@intrinsic
+def is_aligned(typing_context: Any, array: Any) -> Any:
+    """Return whether streaming stores can begin at the first element of an array."""
+    from numba.core import types
+
+    from gcodec.runtime import lowering
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = builder.ptrtoint(lowering.data_of(builder, args[0]), integer(64))
+        rest = builder.and_(address, address.type(STREAMED - 1))
+        return builder.icmp_unsigned("==", rest, rest.type(0))
+
+    return types.boolean(array), generate

@@ -40,7 +40,6 @@ from gcodec.kernels.bits.pack import FieldLayout, check_padding, unpack_fields, 
 from gcodec.kernels.bits.row_differences import add_above
 from gcodec.payload import Payload
 from gcodec.runtime import pool
-from gcodec.runtime.cover import streams
 from gcodec.runtime.device import device_of, host
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.primitives import Reader, leb128
@@ -342,7 +341,7 @@ class Message(NamedTuple):
         if device_of(self.data) is not None:
             self._read_on_device(out)
             return
-        others, streaming = self._others(), streams(out, _STREAMING)
+        others, streaming = self._others(), out.nbytes >= _STREAMING
 
         def take(at: int, symbols: np.ndarray) -> None:
             self._join(at, symbols, others, out[at : at + symbols.size], streaming=streaming)

@@ -40,7 +40,7 @@ from gcodec.kernels.numeric.byte_counts import (
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, Subroutine, factory, inline, kernel, subroutine
-from gcodec.runtime.lanes import STREAMED, fence
+from gcodec.runtime.lanes import fence, is_aligned
 
 _LAST, _BYTE = np.uint8(CLASSES - 1), 255
 _COUNTED = 1 << 18  # bytes of a task that counts them
@@ -234,7 +234,6 @@ def join_planes(
     Corrupt
         If a group does not have as many coded elements as its number says.
     """
-    streaming = streaming and out.ctypes.data % STREAMED == 0
     counts, planes = group_arguments(out.itemsize, coded)
     room, groups = np.empty(TILE, np.uint8), (counts, orders()[1], planes)
     valid = _joined(out.itemsize, form.shift)(
@@ -446,6 +445,7 @@ def _joined(itemsize: int, shift: int) -> Kernel:
         # >= (itemsize - 2) * stride + their size. See `join_coded` for the other arrays. Returns
         # the number of groups up to the first one whose count is wrong.
         escape, rows, columns, width, unit = form
+        streaming = streaming and is_aligned(out)
         valid, place, is_whole = np.int64(0), 0, rows.size == 0 and counts.size == 0
         if is_whole:
             join(first, others, stride, out, streaming)
