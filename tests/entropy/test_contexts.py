@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from reference import contexts, universal
+from reference.universal import Bits, to_bytes
 
 from gcodec import Corrupt, FormatError, Truncated
 from gcodec.entropy.coder import BitSpan
@@ -261,6 +263,49 @@ def test_long_lists_take_the_shortest_code(seed: int) -> None:
     string = BitString()
     scale_lists.write(scales, string)
     assert string.nbits == 11 + min(lengths)  # after code, shift and least scale
+
+
+@pytest.mark.parametrize("spread", [0.3, 1, 5])
+@pytest.mark.parametrize("count", [1023, 1024, 1500])
+def test_damaged_long_lists_of_words(count: int, spread: float) -> None:
+    """Several words are read at once, but the list has the scales or errors of single words."""
+    rng = np.random.default_rng(count)
+    scales = 4 * rng.normal(28, spread, count).round().clip(1, 31)
+    scales[rng.random(count) < 0.01] = 0
+    numbers = scales.astype(int).tolist()
+    text = contexts.write_list(numbers, contexts.list_of(numbers, contexts.HUFFMAN))
+    refused = 0
+    for trial in range(60):
+        bits = [*text]
+        if trial:
+            at = int(rng.integers(*((4, 11), (11, 120), (120, len(bits)))[trial % 3]))
+            bits[at] = "1" if bits[at] == "0" else "0"
+        end = len(bits) - trial % 4
+        data = np.frombuffer(to_bytes("".join(bits)), np.uint8)
+        try:
+            expected, _ = contexts.read_list(reader := Bits("".join(bits)[:end]), count)
+        except (universal.Corrupt, universal.Truncated):
+            refused += 1
+            with pytest.raises(FormatError):
+                scale_lists.read(data, 0, end, count)
+        else:
+            decoded, after = scale_lists.read(data, 0, end, count)
+            assert (decoded.tolist(), after) == (expected, reader.at)
+    assert 10 < refused < 58
+
+
+def test_long_list_with_one_scale_beyond_the_largest() -> None:
+    numbers = [100] * 700 + [104] + [100] * 700
+    text = contexts.write_list(numbers, contexts.list_of(numbers, contexts.HUFFMAN))
+    for least in (100, 123, 124):
+        wrong = f"{text[:4]}{least:07b}{text[11:]}"
+        data = np.frombuffer(to_bytes(wrong), np.uint8)
+        if least <= 123:
+            scales, _ = scale_lists.read(data, 0, len(wrong), len(numbers))
+            assert scales[[0, 700, -1]].tolist() == [least, least + 4, least]
+        else:
+            with pytest.raises(Corrupt, match="a scale that is not from 0 to 127"):
+                scale_lists.read(data, 0, len(wrong), len(numbers))
 
 
 @pytest.mark.parametrize("kinds", [2, 3, 5, 9, 10, 11, 12, 13, 14, 15, 16])
