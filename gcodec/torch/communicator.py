@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from gcodec.arrays.large_bytes import joined
+from gcodec.arrays.source import byte_view
 from gcodec.errors import ParameterError
 from gcodec.torch.agreement import greatest_of
 from gcodec.wire.kinds import check_between, check_integer
@@ -146,7 +147,7 @@ class TorchCommunicator:
             `head_nbytes`.
         """
         head_nbytes = self._head_of(slot, head_nbytes)
-        data = np.frombuffer(message, np.uint8)
+        data = _bytes_of(message)
         head = np.zeros(_LENGTH_NBYTES + head_nbytes, np.uint8)
         head[:_LENGTH_NBYTES].view(np.uint64)[0] = data.size
         head[_LENGTH_NBYTES:][: data.size] = data[:head_nbytes]
@@ -172,7 +173,7 @@ class TorchCommunicator:
         if len(messages) != self.size:
             raise ParameterError.of("messages", len(messages), f"{self.size}, one for each rank")
         head_nbytes = self._head_of(slot, head_nbytes)
-        sent = [np.frombuffer(message, np.uint8) for message in messages]
+        sent = [_bytes_of(message) for message in messages]
         # Each head contains the length of its message and of the sender's longest message, so all
         # members know whether any message has a tail.
         start = 2 * _LENGTH_NBYTES
@@ -190,7 +191,7 @@ class TorchCommunicator:
         if longest > head_nbytes:
             counts = [max(0, length - head_nbytes) for length in lengths]
             own_counts = [max(0, data.size - head_nbytes) for data in sent]
-            payload = self._to_device(joined([message[head_nbytes:] for message in messages]))
+            payload = self._to_device(_bytes_of(joined([data[head_nbytes:] for data in sent])))
             tail = self._empty(sum(counts))
             dist.all_to_all_single(tail, payload, counts, own_counts, group=self.group)
             tails = [part.numpy().tobytes() for part in tail.cpu().split(counts)]
@@ -209,22 +210,24 @@ class TorchCommunicator:
 
     def exchange(self, to: int, message: bytes) -> bytes:
         """Swap messages with one member, which must call this method too."""
+        data = _bytes_of(message)
         if self._member("to", to) == self.rank:
-            return message
-        length = torch.tensor([len(message)], device=self._device)
+            return data.tobytes()
+        length = torch.tensor([data.size], device=self._device)
         received_length = torch.empty_like(length)
         self._swap(to, length, received_length)
         received = self._empty(int(received_length))
-        self._swap(to, self._to_device(message), received)
+        self._swap(to, self._to_device(data), received)
         return bytes(received.cpu().numpy())
 
     def broadcast(self, message: bytes, root: int = 0) -> bytes:
         """Return the message of rank `root`; the messages of all other ranks are ignored."""
         self._member("root", root)
-        length = torch.tensor([len(message)], device=self._device)
+        data = _bytes_of(message)
+        length = torch.tensor([data.size], device=self._device)
         self._broadcast(length, root)
         is_root = self.rank == root
-        payload = self._to_device(message) if is_root else self._empty(int(length))
+        payload = self._to_device(data) if is_root else self._empty(int(length))
         if payload.numel():
             self._broadcast(payload, root)
         return bytes(payload.cpu().numpy())
@@ -297,9 +300,14 @@ class TorchCommunicator:
     def _empty(self, nbytes: int) -> torch.Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
-    def _to_device(self, message: bytes) -> torch.Tensor:
+    def _to_device(self, data: np.ndarray) -> torch.Tensor:
         # A copy, because torch warns of read-only memory.
-        return torch.from_numpy(np.frombuffer(message, np.uint8).copy()).to(self._device)
+        return torch.from_numpy(data.copy()).to(self._device)
+
+
+def _bytes_of(message: bytes) -> np.ndarray:
+    """View a message as (n,) uint8; ``len`` counts the elements of an array or a memoryview."""
+    return np.frombuffer(byte_view(message, "message"), np.uint8)
 
 
 def check_initialized(caller: str) -> None:

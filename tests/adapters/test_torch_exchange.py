@@ -359,6 +359,38 @@ def test_pairs_and_broadcasts(three: list[TorchCommunicator]) -> None:
     assert three[1].exchange(1, b"mine") == b"mine"
 
 
+def test_messages_are_counted_in_bytes(three: list[TorchCommunicator]) -> None:
+    """A pair whose messages have other lengths than stated ends its process."""
+    words = [np.arange(5.0) + rank for rank in range(3)]
+    expected = [array.tobytes() for array in words]
+    messages: list[Any] = [words[0], memoryview(words[1]), bytearray(expected[2])]
+    pair = in_threads(TorchCommunicator.exchange, three[:2], [1, 0], messages[:2])
+    assert pair == [expected[1], expected[0]]
+    for rank, message in enumerate(messages):
+        own = three[rank].exchange(rank, message)
+        assert (type(own), own) == (bytes, expected[rank])
+        sent = in_threads(TorchCommunicator.broadcast, three, messages, [rank] * 3)
+        assert sent == [expected[rank]] * 3
+    for head in (0, 3):
+        gathered = in_threads(TorchCommunicator.all_gather, three, messages, [head] * 3)
+        assert gathered == [expected] * 3
+        rows = [[message] * 3 for message in messages]
+        assert in_threads(TorchCommunicator.all_to_all, three, rows, [head] * 3) == [expected] * 3
+
+
+@pytest.mark.parametrize("message", ["text", None, [1], memoryview(b"abcd")[::2]])
+def test_other_messages_are_refused_before_anything_is_sent(
+    message: Any, three: list[TorchCommunicator]
+) -> None:
+    calls: list[Callable[[Any], object]] = [
+        *(three[0].all_gather, three[0].broadcast, lambda m: three[0].all_to_all([m] * 3)),
+        *(lambda m: three[0].exchange(0, m), lambda m: three[0].exchange(1, m)),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"^message is of type .*: must be bytes-like, in one"):
+            call(message)
+
+
 def test_process_groups_need_torch_distributed() -> None:
     for make in (TorchCommunicator, TorchCommunicator.apart):
         with pytest.raises(ParameterError, match=r"^group: call torch\.distributed\.init_process"):
