@@ -84,7 +84,7 @@ class MPICommunicator:
             raise ParameterError("values: must be a float32 array that can be written to")
         # The MPI standard recommends, but does not require, that all ranks get the same bits from
         # Allreduce.
-        total = np.require(values, requirements=["C"])
+        total = np.require(values, requirements=["C", "A"])
         if self.rank == 0:
             self.comm.Reduce(MPI.IN_PLACE, total)
         else:
@@ -119,11 +119,15 @@ class MPICommunicator:
 
 
 def _nbytes(message: bytes) -> int:
+    """Return the size of a message; refuse what MPI could not send before anything is sent."""
     try:
-        return memoryview(message).nbytes  # len counts the elements of an array or a memoryview
-    except TypeError:
+        view = memoryview(message)  # len counts the elements of an array or a memoryview
+    except (TypeError, ValueError):
         allowed = f"bytes-like, not {type(message).__name__}"
         raise ParameterError.of("message", message, allowed) from None
+    if not view.c_contiguous:
+        raise ParameterError.of("message", message, "bytes in one block, in C order")
+    return view.nbytes
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:

@@ -45,6 +45,10 @@ def main() -> None:
     scalar = np.array(own, np.float32)
     communicator.all_reduce(scalar)
     assert scalar == sum(range(size))
+    unaligned = np.zeros(13, np.uint8)[1:].view(np.float32)
+    unaligned[:] = own
+    communicator.all_reduce(unaligned)
+    assert (unaligned == sum(range(size))).all()
     for partner in {own, own ^ 1 if (own ^ 1) < size else own}:
         assert communicator.exchange(partner, messages[own]) == messages[partner]
     for root in range(size):
@@ -61,6 +65,10 @@ def main() -> None:
                 ParameterError, match=f"^message={wrong!r}: must be bytes-like, not "
             ):
                 call(wrong)
+    for strided in (memoryview(b"message")[::2], np.ones((2, 3)).T):
+        for call in (communicator.all_gather, communicator.broadcast, lambda m: all_to_all([m])):
+            with pytest.raises(ParameterError, match=r"^message=.*: must be bytes in one block"):
+                call(strided)
     with pytest.raises(ParameterError, match=r"^values=\[1\.0\]: must be a ndarray$"):
         communicator.all_reduce([1.0])
     lines = communicator.all_gather(b"rank %d of %d is fine\n" % (own, size))
