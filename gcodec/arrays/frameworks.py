@@ -97,11 +97,7 @@ class Library:
         try:
             return self.view(x)
         except FAILURES as error:
-            raise self.view_error(x, name, error) from error
-
-    def view_error(self, x: Any, name: str, error: Exception) -> TypeError:
-        """Return the error for an array on the host that `view` cannot view."""
-        return unreadable(name, error)
+            raise unreadable(name, error) from error
 
     def view(self, x: Any) -> np.ndarray:
         """View `x`, an array on the host, as a NumPy array."""
@@ -155,6 +151,11 @@ class _Torch(Library):
             raise TypeError(
                 f"{name} is not a dense tensor: convert it first, as in {name}.to_dense()"
             )
+        if self._is_traced(x):  # `numpy` of some returns memory without values
+            raise TypeError(
+                f"{name} is traced and holds no values: call gcodec outside of torch.vmap, "
+                "torch.func and torch.export"
+            )
         if x.is_neg():  # its memory, which DLPack hands over as it is, has the other signs
             raise TypeError(
                 f"{name} is a view that torch negates when it reads it: convert it first, as in "
@@ -178,15 +179,12 @@ class _Torch(Library):
         bits: np.ndarray = x.view(getattr(self.api, f"int{8 * kind.itemsize}")).numpy()
         return bits.view(kind)
 
-    def view_error(self, x: Any, name: str, error: Exception) -> TypeError:
-        if type(x).__name__ == "FakeTensor" or self.api._C._functorch.is_functorch_wrapped_tensor(
-            x
-        ):
-            return TypeError(
-                f"{name} is traced and holds no values: call gcodec outside of torch.vmap, "
-                "torch.func and torch.export"
-            )
-        return unreadable(name, error)
+    def _is_traced(self, x: Any) -> bool:
+        """Return whether a tensor stands for values that another tensor has, or none has."""
+        is_wrapped: bool = self.api._C._functorch.is_functorch_wrapped_tensor(x)
+        if is_wrapped or type(x).__name__ in ("FakeTensor", "FunctionalTensor"):
+            return True
+        return bool(self.api._is_functional_tensor(x))
 
     def make(self, array: np.ndarray, like: Any) -> Any:
         if array.dtype.name in _OWN_DTYPES:

@@ -437,6 +437,13 @@ def test_torch_tensors_without_plain_values(torch: Any) -> None:
     for call in (lambda: frame_of(fake), lambda: torch.vmap(frame_of)(x), lambda: gradient(x)):
         with pytest.raises(TypeError, match=r"^x is traced and holds no values: .*torch\.export$"):
             call()
+    functional = torch._to_functional_tensor(x)
+    functionalized = torch.func.functionalize(lambda x: frame_of(x.mul(2)))
+    for call in (lambda: frame_of(functional), lambda: functionalized(x)):
+        with pytest.raises(TypeError, match=r"^x is traced and holds no values"):
+            call()  # torch itself returns an array of undefined values
+    with pytest.raises(TypeError, match=r"^out is traced and holds no values"):
+        gcodec.decode(frame_of(x), out=functional)
     with pytest.raises(TypeError, match=r"^x is an uninitialized parameter .*run its model once"):
         frame_of(torch.nn.LazyLinear(2).weight)
     with pytest.raises(TypeError, match=r"^x is of type Proxy: must be an array"):
