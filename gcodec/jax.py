@@ -125,9 +125,9 @@ def decode(
     if like is not None:
         return array
     held = jax.dtypes.canonicalize_dtype(array.dtype)
-    if array.dtype.name in INTEGERS and (array != array.astype(held)).any():
-        allowed = f"integers of {held.name}, since JAX has x64 disabled"
-        raise ParameterError.of("frame.dtype", array.dtype.name, allowed)
+    _check_held("frame", array, held)
+    with np.errstate(over="ignore"):  # beyond float32 is Inf, as with `like`
+        array = array.astype(held, copy=False)
     return jax.device_put(array, device)
 
 
@@ -152,6 +152,11 @@ def roundtrip(x: jax.Array, codec: CodecLike, *, seed: int | jax.Array = 0) -> j
     -------
     jax.Array
         Decoded array, of the shape and dtype of `x`.
+
+    Raises
+    ------
+    ParameterError, TypeError
+        If an argument is invalid. Without x64, also for integers of NumPy beyond 32 bits.
 
     Examples
     --------
@@ -212,7 +217,7 @@ def encode_padded(
     Raises
     ------
     ParameterError
-        If the frame may take 2 GiB or more.
+        If the frame may take 2 GiB or more; see also `roundtrip`.
 
     Examples
     --------
@@ -297,11 +302,22 @@ def _encodable_dtype(x: object, codec: Codec) -> np.dtype:
     ------
     TypeError
         If the codec does not encode arrays of this dtype.
+    ParameterError
+        If it is an array of NumPy whose integers JAX would cut to 32 bits.
     """
     dtype = _dtype("x", x)
     if dtype.name not in FLOATS and not (codec.accepts_all_dtypes and dtype.name in UNCONVERTED):
         raise Source(x, "x", JAX).dtype_error(dtype.name)
+    if isinstance(x, (np.ndarray, np.generic)):
+        _check_held("x", np.asarray(x), dtype)
     return dtype
+
+
+def _check_held(name: str, array: np.ndarray, held: np.dtype) -> None:
+    """Raise `ParameterError` for integers that the dtype which JAX holds them in cannot have."""
+    if array.dtype.name in INTEGERS and (array != array.astype(held)).any():
+        allowed = f"integers of {held.name}, since JAX has x64 disabled"
+        raise ParameterError.of(f"{name}.dtype", array.dtype.name, allowed)
 
 
 def _call(on_host: Callable[..., object], result_types: object, *arguments: object) -> Any:

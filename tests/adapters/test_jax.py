@@ -259,8 +259,19 @@ def test_integers_keep_their_values() -> None:
         frame = gcodec.encode(array, "raw")
         with pytest.raises(ParameterError, match=rf"^frame\.dtype='{array.dtype}': must be .*x64"):
             gcodec.jax.decode(frame)
+        for call in (gcodec.jax.roundtrip, gcodec.jax.encode_padded):
+            with pytest.raises(ParameterError, match=rf"^x\.dtype='{array.dtype}': must be .*x64"):
+                call(array, "raw")
         with x64():
             assert gcodec.jax.decode(frame).tolist() == array.tolist()
+            assert gcodec.jax.roundtrip(array, "raw").tolist() == array.tolist()
+    assert gcodec.jax.roundtrip(np.array([-3, 5]), "raw").tolist() == [-3, 5]
+
+
+def test_values_beyond_float32_become_infinite_without_a_warning() -> None:
+    frame = gcodec.encode(np.array([1e300, -2.0]), "lossless")
+    assert gcodec.jax.decode(frame).tolist() == [np.inf, -2]
+    assert gcodec.jax.decode(frame, like=jax.numpy.zeros(2)).tolist() == [np.inf, -2]
 
 
 def test_donated_arrays_are_refused() -> None:
