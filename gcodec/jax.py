@@ -26,8 +26,9 @@ from gcodec.arrays.source import Source
 from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse_encoder
 from gcodec.errors import ParameterError
+from gcodec.frame import Frame
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.limits import Limits
+from gcodec.limits import WORK_LIMITS, Limits
 from gcodec.wire.primitives import FLOATS, INTEGERS, UNCONVERTED
 
 
@@ -278,17 +279,18 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
     if dtype != np.uint8 or ndim != 1:
         kind = f"{dtype} of {ndim} dimensions"
         raise ParameterError.of("buffer", kind, "a vector of uint8, as encode_padded returns it")
-    if not isinstance(length, int) and _dtype("length", length).kind not in "iu":
+    is_integer = type(length) is int or _dtype("length", length).kind in "iu"
+    if not is_integer or np.shape(length):
         raise ParameterError.of("length", length, "an integer, as encode_padded returns it")
     result_type = jax.ShapeDtypeStruct(np.shape(like), _dtype("like", like))
 
     def on_host(buffer: object, length: Any) -> np.ndarray:
-        frame = np.asarray(buffer)[: int(length)].tobytes()
-        array: np.ndarray = api.decode(frame, limits=_limits(result_type.size))
-        if (array.shape, array.dtype) != (result_type.shape, result_type.dtype):
-            decoded = (array.shape, array.dtype.name)
+        data = np.asarray(buffer)[: int(length)].tobytes()
+        frame = Frame.from_bytes(data, limits=WORK_LIMITS)  # `like` bounds the memory
+        if (frame.shape, frame.dtype) != (result_type.shape, result_type.dtype.name):
             allowed = f"{(result_type.shape, result_type.dtype.name)}, the shape and dtype of like"
-            raise ParameterError.of("frame", decoded, allowed)
+            raise ParameterError.of("frame", (frame.shape, frame.dtype), allowed)
+        array: np.ndarray = frame.decode()
         return array
 
     result: jax.Array = _call(on_host, result_type, buffer, length)

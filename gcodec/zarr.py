@@ -8,7 +8,6 @@ This module needs the extra ``zarr``.
 from __future__ import annotations
 
 import asyncio
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +24,9 @@ from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codec import CodecLike
 from gcodec.codecs import parse_encoder
 from gcodec.errors import Corrupt, ParameterError
+from gcodec.frame import Frame
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.limits import Limits
+from gcodec.limits import WORK_LIMITS
 from gcodec.wire.primitives import DTYPE_CODES, FLOATS
 
 
@@ -119,16 +119,20 @@ class GradientCodec(ArrayBytesCodec):
         return chunk_spec.prototype.buffer.from_bytes(frame)
 
     async def _decode_single(self, chunk_bytes: Any, chunk_spec: Any) -> object:
-        n = max(math.prod(chunk_spec.shape), 1)
-        values = await asyncio.to_thread(
-            api.decode, chunk_bytes.to_bytes(), limits=Limits(n, 8 * n)
-        )
-        if values.shape != tuple(chunk_spec.shape):
-            raise Corrupt(f"the frame's shape is {values.shape}, the chunk's {chunk_spec.shape}")
-        dtype = _native(chunk_spec.dtype)
-        if values.dtype != dtype:
-            raise Corrupt(f"the frame's dtype is {values.dtype}, the chunk's {dtype}")
+        shape, dtype = tuple(chunk_spec.shape), _native(chunk_spec.dtype)
+        values = await asyncio.to_thread(_decoded, chunk_bytes.to_bytes(), shape, dtype)
         return chunk_spec.prototype.nd_buffer.from_ndarray_like(values)
+
+
+def _decoded(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Decode the frame of a chunk, which has this shape and dtype and so bounds the memory."""
+    frame = Frame.from_bytes(data, limits=WORK_LIMITS)
+    if frame.shape != shape:
+        raise Corrupt(f"the frame's shape is {frame.shape}, the chunk's {shape}")
+    if NUMPY_DTYPES[frame.dtype] != dtype:
+        raise Corrupt(f"the frame's dtype is {frame.dtype}, the chunk's {dtype}")
+    values: np.ndarray = frame.decode()
+    return values
 
 
 def _native(dtype: Any) -> np.dtype[Any]:

@@ -194,6 +194,8 @@ def test_callback_errors_are_reported() -> None:
     buffer, length = gcodec.jax.encode_padded(sample(), "raw")
     with pytest.raises(Exception, match=r"frame=\(\(3, 4\), 'float32'\): must be \(\(12,\)"):
         gcodec.jax.decode_padded(buffer, length, sample().reshape(-1)).block_until_ready()
+    with pytest.raises(Exception, match=r"frame=\(\(3, 4\), 'float32'\): must be \(\(4,\)"):
+        gcodec.jax.decode_padded(buffer, length, sample()[0]).block_until_ready()
     with pytest.raises(Exception, match="Truncated"):
         gcodec.jax.decode_padded(buffer, 11, sample()).block_until_ready()
 
@@ -301,6 +303,7 @@ def test_arguments_of_decode_padded_in_another_order_are_refused() -> None:
         ((None, length), "^buffer='NoneType': must be an array"),
         ((buffer, x[0]), "^length=.*: must be an integer"),
         ((buffer, None), "^length='NoneType': must be an array"),
+        ((buffer, length[None]), "^length=.*: must be an integer"),
     ):
         with pytest.raises(ParameterError, match=message):
             gcodec.jax.decode_padded(*arguments, like=x)

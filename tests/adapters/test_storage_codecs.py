@@ -218,6 +218,7 @@ def test_zarr_3(zarr: Any) -> None:
         (X[:4, :3].astype(np.float64), "dtype is float64, the chunk's float32$"),
         (np.ones((4, 3), np.int32), "dtype is int32"),
         (X[:3, :4], r"shape is \(3, 4\), the chunk's \(4, 3\)"),
+        (X[:5, :4], r"shape is \(5, 4\), the chunk's \(4, 3\)"),
     ):
         data = gcodec.encode(values, "lossless")
         store._store_dict[key] = type(store._store_dict[key]).from_bytes(data)
