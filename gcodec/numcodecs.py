@@ -27,7 +27,7 @@ from gcodec.errors import LimitExceeded, ParameterError
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
 from gcodec.wire.kinds import check_choice
-from gcodec.wire.primitives import DTYPE_CODES, FLOATS
+from gcodec.wire.primitives import DTYPE_CODES, FLOATS, UNCONVERTED
 
 _LIMITS = Limits(max_elements=2**31, max_bytes=2**31)  # of chunks, which Zarr reads without `out`
 
@@ -111,7 +111,7 @@ class GradientCodec(NumcodecsCodec):
             array = _reinterpreted(array.reshape(-1), self.dtype)
         dtypes = DTYPE_CODES if self._keeps_every_bit else FLOATS
         if array.dtype.name not in dtypes:
-            raise inspect(array, "buf").dtype_error(array.dtype.name)
+            raise _dtype_error(array)
         return api.encode(array, self.spec, seed=self.seed, nonfinite=self.nonfinite)
 
     def decode(self, buf: object, out: object = None) -> Any:
@@ -154,6 +154,17 @@ class GradientCodec(NumcodecsCodec):
             raise ParameterError.of("out.nbytes", target.nbytes, f"{values.nbytes}")
         ndarray_copy(values, out)
         return out
+
+
+def _dtype_error(array: np.ndarray) -> TypeError:
+    """Return the error for a dtype that the codec does not support."""
+    name = array.dtype.name
+    if name not in UNCONVERTED:
+        return inspect(array, "buf").dtype_error(name)
+    return TypeError(
+        f"buf has dtype {name}: must be {', '.join(FLOATS)}; the spec lossless keeps all other "
+        "dtypes of frames, and dtype='float32' states the dtype of buffers that have none"
+    )
 
 
 def _check_byte_order(array: np.ndarray, name: str) -> None:
