@@ -124,8 +124,8 @@ class FrameDecoder(DXOFilter):
     Parameters
     ----------
     max_norm : float, optional
-        Largest allowed L2 norm of all arrays of floats and complex numbers together. Integers do
-        not count. Default: any finite arrays are allowed.
+        Largest allowed L2 norm of all floats and complex numbers together, in arrays or not.
+        Integers do not count. Default: any finite ones are allowed.
     max_elements : int
         Largest number of elements of an array; see `gcodec.Limits`.
     max_total_elements : int, optional
@@ -168,8 +168,8 @@ class FrameDecoder(DXOFilter):
         Raises
         ------
         FormatError
-            If a frame is damaged or has another name, if an array contains NaN or Inf, with or
-            without a frame, or if the arrays exceed `max_norm` or `max_total_elements`.
+            If a frame is damaged or has another name, if a number or an array, with or without a
+            frame, contains NaN or Inf, or if they exceed `max_norm` or `max_total_elements`.
         """
         meta = dict(dxo.meta or {})
         names = meta.pop(_NAMES, None)
@@ -189,10 +189,12 @@ class FrameDecoder(DXOFilter):
                 raise LimitExceeded(f"the arrays have more than max_total_elements={most}")
             data[name] = parsed.decode()
         for name, values in data.items():
-            if isinstance(values, np.ndarray):
-                if has_nonfinite(values):
+            # Workflows add a number to all elements of an array.
+            if isinstance(values, (np.ndarray, np.generic, float, complex)):
+                array = np.asarray(values)
+                if has_nonfinite(array):
                     raise Corrupt(f"{name!r} contains NaN or Inf")
-                squares += _squares(values)
+                squares += _squares(array)
         if not math.sqrt(squares) <= (self._max_norm or math.inf):
             raise Corrupt(f"the arrays have a norm of {math.sqrt(squares):.3g}")
         return None if names is None else DXO(dxo.data_kind, data, meta)

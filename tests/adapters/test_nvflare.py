@@ -182,7 +182,9 @@ def test_refused_result_keeps_the_residuals() -> None:
                 encoder.process_dxo(dxo, None, FLContext())
 
 
-@pytest.mark.parametrize(("factor", "reason"), [(np.nan, "NaN"), (1e9, "norm")])
+@pytest.mark.parametrize(
+    ("factor", "reason"), [(float("nan"), "NaN"), (float("inf"), "NaN"), (1e9, "norm")]
+)
 def test_hostile_arrays_without_frames_are_refused(factor: float, reason: str) -> None:
     plain = DXO(DataKind.WEIGHTS, {"weight": UPDATE * np.float32(factor)}).to_shareable()
     mixed = sent(gcodec.nvflare.FrameEncoder("sign"))
@@ -190,7 +192,9 @@ def test_hostile_arrays_without_frames_are_refused(factor: float, reason: str) -
     dxo.data["bias"] = np.full(3, factor)
     mixed = dxo.update_shareable(mixed)
     wave = DXO(DataKind.WEIGHTS, {"wave": np.full(3, factor * 1j)}).to_shareable()
-    for shareable in (plain, mixed, wave):
+    number = DXO(DataKind.WEIGHTS, {"weight": factor}).to_shareable()  # added to each element
+    number = fobs.loads(fobs.dumps(number))
+    for shareable in (plain, mixed, wave, number):
         with pytest.raises(gcodec.FormatError, match=reason):
             decoded(shareable, max_norm=1e4)
 
