@@ -41,12 +41,15 @@ def location() -> Path:
     build = f"kernels-{build_id()}"
     try:
         if override := os.environ.get("GCODEC_CACHE_DIR"):
-            return Path(override, build)
+            return Path(override, build).expanduser()
         if sys.platform == "win32":
             return Path(os.environ["LOCALAPPDATA"], "gcodec", "Cache", build)
         if sys.platform == "darwin":
             return Path.home() / "Library" / "Caches" / "gcodec" / build
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gcodec", build)
+        caches = os.environ.get("XDG_CACHE_HOME", "")
+        if not os.path.isabs(caches):  # the XDG specification says to ignore it
+            caches = str(Path.home() / ".cache")
+        return Path(caches, "gcodec", build)
     except (KeyError, RuntimeError):
         raise store.Refused("The user has no home directory.") from None
 

@@ -660,6 +660,21 @@ def test_a_user_without_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> Non
     assert kernel_cache.fault() == "The user has no home directory."
 
 
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="these have their own folders")
+def test_paths_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with settings expands no ~, and XDG's directories must be absolute."""
+    home, name = tmp_path / "home", kernel_cache.location().name
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("GCODEC_CACHE_DIR", "~/kernels")
+    assert kernel_cache.location() == home / "kernels" / name
+    monkeypatch.setenv("GCODEC_CACHE_DIR", "")
+    for caches in ("", "caches", "./caches"):
+        monkeypatch.setenv("XDG_CACHE_HOME", caches)
+        assert kernel_cache.location() == home / ".cache" / "gcodec" / name
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    assert kernel_cache.location() == tmp_path / "caches" / "gcodec" / name
+
+
 # --- a second user ------------------------------------------------------------------------------
 
 
