@@ -76,6 +76,7 @@ _CODECS: dict[str, dict[str, object]] = {
     "QUANTILE_8BIT": {"kind": "quantile8"},
     "BLOCKWISE_8BIT": {"kind": "dynamic8", "block": _BLOCK},
 }
+_PART_SIZES = (1 << 16, 1 << 22)  # of buffers that hivemind splits, in bytes
 _SIXTEEN_BITS = ("FLOAT16", "MEANSTD_16BIT")
 _MOST_HALF = np.float32(65504)
 _BYTES, _VARINT = 2, 0  # wire types of protobuf
@@ -90,6 +91,7 @@ class _Message(NamedTuple):
     n: int
     dtype: str
     compression: str
+    chunks: int
 
 
 def encode(
@@ -143,7 +145,8 @@ def decode(message: BytesLike, *, limits: Limits | None = None) -> np.ndarray:
     Parameters
     ----------
     message : bytes-like
-        A protobuf ``Tensor``, in one part.
+        A protobuf ``Tensor``. If hivemind split it for streaming, the result of its
+        ``combine_from_streaming``, which keeps the number of parts in ``chunks``.
     limits : Limits, optional
         Bounds on allocated memory; default ``Limits()``.
 
@@ -155,8 +158,8 @@ def decode(message: BytesLike, *, limits: Limits | None = None) -> np.ndarray:
     Raises
     ------
     FormatError
-        If the message is not a ``Tensor``, has several parts or a dtype that is no float, or its
-        buffer does not match its shape.
+        If the message is not a ``Tensor``, is the first part of one that was split, has a dtype
+        that is no float, or its buffer does not match its shape.
     """
     read = _read(message, limits)
     flat = _decoded(read)
@@ -178,13 +181,11 @@ def to_frame(
     read = _read(message, limits)
     if read.dtype != "float32":
         raise ParameterError.of("message", f"{read.dtype}, {read.compression}", "of float32")
-    codec: Raw | Blockwise = Raw.from_mapping(
-        {"dtype": "float16" if read.compression == "FLOAT16" else "float32"}
-    )
-    data = read.buffer
     if read.compression in _CODECS:
-        codec, data = _codec(read.compression), _payload(read)
-    return checked_frame(codec, data, read.shape, name)
+        return checked_frame(_codec(read.compression), _payload(read), read.shape, name)
+    dtype = "float16" if read.compression == "FLOAT16" else "float32"
+    _check_buffer(read, ITEMSIZE[dtype] * read.n)
+    return checked_frame(Raw.from_mapping({"dtype": dtype}), read.buffer, read.shape, name)
 
 
 def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
@@ -246,13 +247,13 @@ def _payload(message: _Message) -> np.ndarray:
     """Return the payload of `blockwise` of a message with statistics, or raise `FormatError`."""
     buffer, n = message.buffer, message.n
     if message.compression == "MEANSTD_16BIT":
-        check_size("the buffer", buffer.size, 2 * n + 8 * _rows(message))
+        _check_buffer(message, 2 * n + 8 * _rows(message))
         return np.roll(buffer, -2 * n)
     is_blockwise = message.compression == "BLOCKWISE_8BIT"
     blocks = -(-n // _BLOCK)
     counts = np.concatenate((_count(blocks), _count(256))) if is_blockwise else _count(256)
     front = counts.size + _TABLE_NBYTES + (4 * blocks if is_blockwise else 0)
-    check_size("the buffer", buffer.size, front + n)
+    _check_buffer(message, front + n)
     if (buffer[: counts.size] != counts).any():
         raise Corrupt("the buffer has other numbers of blocks or table entries")
     if not is_blockwise:
@@ -271,6 +272,13 @@ def _count(number: int) -> np.ndarray:
 def _dynamic() -> np.ndarray:
     """Return the bytes of the table of ``BLOCKWISE_8BIT``."""
     return ValueTable.of("dynamic8").values.astype("<f4").view(np.uint8)
+
+
+def _check_buffer(message: _Message, expected: int) -> None:
+    """Raise `FormatError` unless the buffer has the expected size."""
+    if message.chunks > 1 and message.buffer.size < expected:
+        raise Unsupported(f"one of {message.chunks} parts of a message; join the parts first")
+    check_size("the buffer", message.buffer.size, expected)
 
 
 def _rows(message: _Message) -> int:
@@ -295,10 +303,13 @@ def _decoded(message: _Message) -> np.ndarray:
     if message.compression == "NONE":
         if message.dtype == "bfloat16" and buffer.size == 4 * n:
             return _converted(numbers_of(buffer, "<f4"), dtype)
-        check_size("the buffer", buffer.size, ITEMSIZE[message.dtype] * n)
+        nbytes = ITEMSIZE[message.dtype]
+        if message.dtype == "bfloat16" and message.chunks == 2 and buffer.size in _PART_SIZES:
+            nbytes = 4  # the first of two parts of float32 is as long as all values in bfloat16
+        _check_buffer(message, nbytes * n)
         bits = numbers_of(buffer, f"<u{ITEMSIZE[message.dtype]}")
         return bits.view(dtype)
-    check_size("the buffer", buffer.size, 2 * n)
+    _check_buffer(message, 2 * n)
     if dtype == np.float32:
         return convert.from_16_bits(numbers_of(buffer, "<u2"), "float16")
     return _converted(numbers_of(buffer, "<f2"), dtype)
@@ -360,8 +371,6 @@ def _read(message: BytesLike, limits: Limits | None) -> _Message:
             raise Corrupt(f"a second field {field}", start)
         number = reader.leb128()
         fields[field] = number if wire == _VARINT else reader.take(number)
-    if fields.get(6, 0) > 1:
-        raise Unsupported("a part of a message that was split; join the parts first")
     number = fields.get(5, 0)
     if number >= len(COMPRESSIONS):
         raise Unsupported(f"compression {number} is not known")
@@ -380,4 +389,5 @@ def _read(message: BytesLike, limits: Limits | None) -> _Message:
     except ParameterError as error:
         raise Corrupt(str(error)) from None
     buffer = np.frombuffer(fields.get(1, b""), np.uint8)
-    return _Message(buffer, tuple(shape), n, name, COMPRESSIONS[number])
+    chunks = fields.get(6, 0)
+    return _Message(buffer, tuple(shape), n, name, COMPRESSIONS[number], chunks)

@@ -170,7 +170,8 @@ def test_special_values_and_flags() -> None:
         ("0a04000000001201012207666c6f61743332", None),
         ("0a04000000001201012207666c6f6174333228", Truncated),
         ("0a04000000001201012207666c6f61743332 2806", Unsupported),
-        ("0a04000000001201012207666c6f61743332 3002", Unsupported),
+        ("0a04000000001201022207666c6f61743332 3002", Unsupported),
+        ("0a0500000000001201012207666c6f61743332 3002", Corrupt),
         ("0a04000000001201012207666c6f61743332 1802", Corrupt),
         ("0a04000000001201012207666c6f61743332 3801", Corrupt),
         ("0a04000000001201012207666c6f61743332 120101", Corrupt),
@@ -195,6 +196,25 @@ def test_hostile_messages_are_refused(digits: str, error: type[FormatError] | No
     for function in (hivemind.decode, hivemind.to_frame):
         with pytest.raises(error):
             function(message)
+
+
+@pytest.mark.parametrize("compression", hivemind.COMPRESSIONS)
+def test_joined_messages_keep_the_number_of_their_parts(compression: Any) -> None:
+    x = np.random.default_rng(4).normal(size=(3, 5000)).astype(F)
+    message = hivemind.encode(x, compression)
+    joined = message + b"\x30\x02"
+    assert hivemind.decode(joined).tobytes() == hivemind.decode(message).tobytes()
+    assert hivemind.to_frame(joined).to_bytes() == hivemind.to_frame(message).to_bytes()
+
+
+def test_half_of_a_float32_buffer_is_no_bfloat16_buffer() -> None:
+    x = np.ones(1 << 15, ml_dtypes.bfloat16)
+    whole = hivemind.encode(x)
+    front = whole.index(b"\x12\x03\x80\x80\x02")
+    first = b"\x0a\x80\x80\x04" + whole[4 : 4 + (1 << 16)]
+    with pytest.raises(Unsupported, match="one of 2 parts"):
+        hivemind.decode(first + whole[front:] + b"\x30\x02")
+    assert hivemind.decode(whole + b"\x30\x02").tobytes() == x.tobytes()
 
 
 @pytest.mark.parametrize("compression", hivemind.COMPRESSIONS)
