@@ -8,10 +8,10 @@ sends the k elements of largest magnitude of each tile; k is even.
   in its tile in 12 bits, the low ones first. Three bytes have the positions i and j: ``i & 255``,
   ``i >> 8 | (j & 15) << 4``, ``j >> 4``.
 - ``vals``: uint8, (tiles, k) for a vector and (rows of tiles, columns of tiles, k) for a matrix:
-  the bin of each element; or float32 values, if they are not quantized.
+  the bin of each element; or the values, if they are not quantized.
 - ``quant_params``: (shift, scale, offset, lookup, dtype), or None without bins. With B bins, the
   bin of a value x is (x − shift)/scale + B/2, rounded to an integer from 0 to B − 1. It decodes to
-  lookup[bin] + shift.
+  lookup[bin] + shift, rounded to the dtype, which is that of the original's tensor.
 
 The shift is the mean of the sent values, the scale is `sigmas`/B times their standard deviation
 with N − 1, and the lookup has the mean of x − shift in each bin. The original sums float32 numbers
@@ -46,15 +46,16 @@ True
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.arrays.frameworks import FAILURES, first_line
 from gcodec.arrays.nonfinite import check_finite
 from gcodec.arrays.protocols import ShapeLike, TensorLike
+from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codecs.sparseloco import SparseLoCo, SparseLoCoSymbols, Tiles, binned, select
-from gcodec.errors import Corrupt, ParameterError
+from gcodec.errors import Corrupt, ParameterError, brief
 from gcodec.frame import Frame, FrameLike
 from gcodec.interop.objects import (
     array_of,
@@ -68,6 +69,7 @@ from gcodec.interop.objects import (
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.wire.kinds import check_integer, check_positive
+from gcodec.wire.primitives import FLOATS
 
 _MOST = 1 << 12  # elements of a tile, whose positions have 12 bits
 _MOST_BINS = 256
@@ -160,9 +162,9 @@ def decode(
         If no tensor of this shape has such tiles.
     """
     sizes, n = checked_shape(shape, limits)
-    tiles, positions, values, numbers = _opened(message, sizes, chunk)
+    tiles, positions, values, parameters = _opened(message, sizes, chunk)
     out = np.zeros(n, np.float32)
-    out[tiles.elements(positions)] = _values(values, numbers).reshape(-1)
+    out[tiles.elements(positions)] = _values(values, parameters).reshape(-1)
     return out.reshape(sizes)
 
 
@@ -176,14 +178,17 @@ def to_frame(
 ) -> Frame:
     """Convert a message with bins to a frame of `sparseloco`.
 
-    See `decode` for the parameters and errors. A message without bins is a `ParameterError`,
-    and so is a `chunk` above 256, which no frame stores.
+    See `decode` for the parameters and errors. A message without bins or of another dtype than
+    float32 is a `ParameterError`, and so is a `chunk` above 256, which no frame stores.
     """
     sizes, n = checked_shape(shape, limits)
-    tiles, positions, bins, numbers = _opened(message, sizes, chunk)
-    if numbers is None:
+    tiles, positions, bins, parameters = _opened(message, sizes, chunk)
+    if parameters is None:
         raise ParameterError("message: has no quant_params: must have bins")
-    _values(bins, numbers)
+    numbers, dtype = parameters
+    if dtype != _DTYPE:
+        raise ParameterError.of("message: the dtype", dtype, f"{_DTYPE} for a frame")
+    _values(bins, parameters)
     order = np.argsort(positions, kind="stable")
     k = positions.size // tiles.total
     codec = SparseLoCo.from_mapping({"k": k, "chunk": chunk, "bins": numbers.size - 2})
@@ -249,15 +254,23 @@ def _parameters(numbers: np.ndarray) -> tuple[object, ...]:
     return np.array(shift), scale, lookup.size // 2, lookup, _DTYPE
 
 
-def _numbers(parameters: Any) -> np.ndarray:
-    """Return the numbers of Templar's parameters, except for the offset; see `_parameters`."""
+class _Numbers(NamedTuple):
+    """Templar's parameters of bins, except for the offset; see `_parameters`."""
+
+    numbers: np.ndarray
+    dtype: str
+
+
+def _numbers(parameters: Any) -> _Numbers:
+    """Read Templar's parameters of bins."""
     try:
-        shift, scale, offset, lookup, _ = parameters
+        shift, scale, offset, lookup, dtype = parameters
         pair = [array_of(shift, "shift"), array_of(scale, "scale")]
         if any(part.dtype.kind == "c" for part in pair):  # NumPy would drop the imaginary parts
             raise TypeError("a number is complex")
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             numbers = np.array(pair, np.float32)
+        name = getattr(dtype, "__name__", None) or str(dtype).removeprefix("torch.")
     except (*FAILURES, OverflowError) as error:
         raise Corrupt(f"quant_params cannot be read: {first_line(error)}") from None
     lookup, offset = array_of(lookup, "lookup"), array_of(offset, "offset")
@@ -270,12 +283,14 @@ def _numbers(parameters: Any) -> np.ndarray:
     numbers = np.concatenate((numbers, lookup))
     if not all_finite(numbers):
         raise Corrupt("a number of quant_params is not finite")
-    return numbers
+    if name not in FLOATS:
+        raise Corrupt(brief(f"the dtype of quant_params is {name!r}: must be a float"))
+    return _Numbers(numbers, name)
 
 
 def _opened(
     message: Mapping[str, object], shape: tuple[int, ...], chunk: int
-) -> tuple[Tiles, np.ndarray, np.ndarray, np.ndarray | None]:
+) -> tuple[Tiles, np.ndarray, np.ndarray, _Numbers | None]:
     """Return the tiles of a message, the positions in their order, the values, and `_numbers`."""
     _check_chunk(chunk)
     tiles = _tiles(shape, chunk)
@@ -314,21 +329,22 @@ def _unpacked(data: np.ndarray, count: int) -> np.ndarray:
     return pairs.reshape(-1)
 
 
-def _values(values: np.ndarray, numbers: np.ndarray | None) -> np.ndarray:
+def _values(values: np.ndarray, parameters: _Numbers | None) -> np.ndarray:
     """Return the float32 values of bins, or of values that are not quantized."""
-    if numbers is None:
-        if values.dtype.kind != "f":
+    if parameters is None:
+        if values.dtype.name not in FLOATS:
             raise Corrupt(f"vals has dtype {values.dtype}, and quant_params is missing")
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             decoded = values.astype(np.float32)
     else:
-        shift, lookup = numbers[0], numbers[2:]
+        shift, lookup = parameters.numbers[0], parameters.numbers[2:]
         if values.dtype != np.uint8:
             raise Corrupt(f"vals has dtype {values.dtype}: bins are uint8")
         if int(values.max()) >= lookup.size:
             raise Corrupt(f"a bin is above the {lookup.size} of the lookup")
-        with np.errstate(over="ignore", invalid="ignore"):
-            decoded = (lookup + shift)[values]
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            means = (lookup + shift).astype(NUMPY_DTYPES[parameters.dtype]).astype(np.float32)
+        decoded = means[values]
     if not all_finite(decoded.reshape(-1)):
         raise Corrupt("a value is not finite")
     return decoded

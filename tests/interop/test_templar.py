@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -128,6 +129,25 @@ def tiles_of(x: np.ndarray, height: int, width: int) -> list[np.ndarray]:
     ]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "torch.bfloat16", np.dtype(ml_dtypes.bfloat16)])
+def test_values_of_bins_are_rounded_to_the_dtype_of_the_tensor(dtype: object) -> None:
+    message = templar.encode(X, 6, 8)
+    exact = templar.decode(message, X.shape, chunk=8)
+    message["quant_params"] = (*message["quant_params"][:4], dtype)
+    decoded = templar.decode(message, X.shape, chunk=8)
+    rounded = exact.astype(ml_dtypes.bfloat16).astype(F)
+    assert (rounded != exact).any() and np.array_equal(decoded, rounded)
+    with pytest.raises(ParameterError, match="dtype='bfloat16': must be float32"):
+        templar.to_frame(message, X.shape, chunk=8)
+
+
+def test_values_without_bins_may_be_bfloat16() -> None:
+    message = templar.encode(X.astype(ml_dtypes.bfloat16), 6, 8, bins=None)
+    decoded = templar.decode(message, X.shape, chunk=8)
+    message["vals"] = message["vals"].astype(ml_dtypes.bfloat16)
+    assert np.array_equal(templar.decode(message, X.shape, chunk=8), decoded)
+
+
 def test_constant_tensors_have_the_scale_one() -> None:
     message = templar.encode(np.full((8, 8), 3, F), 4)
     shift, scale, _, _, _ = message["quant_params"]
@@ -205,6 +225,9 @@ def with_parts(**parts: Any) -> Callable[[dict[str, Any]], None]:
         (with_parts(quant_params=lambda q: (np.ma.masked, *q[1:])), Corrupt),
         (with_parts(quant_params=lambda q: (q[0] + 1j, *q[1:])), Corrupt),
         (with_parts(quant_params=lambda q: (q[0], 10**400, *q[2:])), Corrupt),
+        (with_parts(quant_params=lambda q: (*q[:4], "int8")), Corrupt),
+        (with_parts(quant_params=lambda q: (*q[:4], 10**5000)), Corrupt),
+        (with_parts(quant_params=lambda q: (*q[:4], None)), Corrupt),
         (with_parts(idxs=[[1], [2, 3]]), Corrupt),
         (with_parts(idxs=np.zeros(0, np.uint8), vals=np.zeros((2, 1, 0), np.uint8)), Corrupt),
     ],
