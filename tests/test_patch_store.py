@@ -128,6 +128,16 @@ def test_caller_may_change_published_tensors(tmp_path: Path) -> None:
     assert store.load(1).tree["w"].sum() == 2
 
 
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
+def test_floats_of_8_bits_are_published(tmp_path: Path, dtype: type) -> None:
+    store, x = gcodec.PatchStore(tmp_path), np.linspace(-2, 2, 50).astype(dtype)
+    store.publish(0, {"w": x})
+    x[7] = 1
+    store.publish(1, {"w": x})
+    loaded = gcodec.PatchStore(tmp_path).load().tree["w"]
+    assert loaded.dtype == dtype and loaded.tobytes() == x.tobytes()
+
+
 def test_tensors_come_go_and_change_their_shape(tmp_path: Path) -> None:
     store = gcodec.PatchStore(tmp_path)
     trees: list[dict[str, Any]] = [
