@@ -128,6 +128,20 @@ def test_oracle(format: str, options: dict[str, Any]) -> None:
     assert arrays["data"].reshape(-1).tolist() == reference.data_of(format, codes)
 
 
+@pytest.mark.parametrize(
+    ("format", "exponent"),
+    [("mxfp8e4m3", 118), ("mxfp8e5m2", 111), ("mxfp6e3m2", 122), ("mxfp6e2m3", 124)]
+    + [("mxfp4", 124)],
+)
+@pytest.mark.parametrize(("rule", "factor"), [("floor", 0.5), ("rceil", 0)])
+def test_blocks_with_the_scale_0(format: str, exponent: int, rule: str, factor: float) -> None:
+    for value, expected in ((2.0**-exponent, 1), (2.0 ** (-exponent - 1), factor)):
+        x = np.full((1, 32), value, np.float32)
+        arrays = torchao.encode(x, format, rule)
+        assert (arrays["scale"] > 0).all() == (expected == 1)
+        assert (torchao.decode(arrays, format) == expected * x).all()
+
+
 def test_shapes_and_dtypes() -> None:
     for format in (*MX, "nvfp4"):
         block = 16 if format == "nvfp4" else 32
