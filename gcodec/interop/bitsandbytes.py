@@ -19,7 +19,7 @@ The bytes are those of the package's neutral kernels, which follow the CUDA kern
 kernel for CPUs looks codes of 8 bits up in a coarse table: 0 becomes the code 131, not 127.) Full
 blocks are multiplied by the reciprocal of absmax, and a partial block is divided by it; a value in
 the middle of two entries gets the lower one. This module computes the mean of a nested absmax with
-a float64 sum, so the last bit may differ. It refuses magnitudes above 2^126. A frame of
+a float64 sum, so the last bits may differ. It refuses magnitudes above 2^126. A frame of
 ``blockwise`` contains the same numbers, in fewer bits unless its ``code`` is ``none``.
 
 Source: bitsandbytes 0.50.2, ``functional.py`` and ``backends/default/ops.py`` (MIT); Dettmers et

@@ -13,7 +13,7 @@ Values are converted to float16 first, as in the original, and decoded to float1
 device in other nodes.
 
 The original packs int4 with a C++ struct of bit fields, whose order depends on the compiler. This
-module assumes the order of GCC and NVCC on x86-64, where the first of two elements lies in the
+module has the order of GCC and NVCC 13.0 on x86-64, where the first of two elements lies in the
 high half of a byte; nobody has compared this with a GPU. The original is also compiled with fast
 approximations of divisions, so its scales may differ in the last bits. A frame of ``blockwise``
 contains the same numbers.

@@ -12,7 +12,7 @@ BLAS.
 No frame of gcodec can store this message losslessly: ``dct8:values=affine8`` has the exact basis,
 no minimum range, and ranges instead of scales. This module therefore has no ``to_frame``.
 
-Source: ritser-labs/panthalia-worker 183bb11, ``demo.py``. Arrays must be on the host.
+Source: ritser-labs/panthalia-worker 183bb11, ``spl/util/demo.py``. Arrays must be on the host.
 
 Examples
 --------

@@ -9,10 +9,12 @@ A message is a dict of NumPy arrays, which have the bytes and the shapes of torc
   take a byte each, too.
 - ``tensor_scale``: float32 without dimensions, for ``nvfp4`` with a scale of the tensor.
 
-The bytes are those of torchao's code for CPUs, in every case: −0, subnormal numbers, NaN, and the
-logarithms that it rounds to integers. Scales are in their plain order, not swizzled. Like torchao,
-`encode` refuses tensors whose last dimension is no multiple of a block's size; the codec
-``microscale`` writes them. A frame holds the same bytes, unless it also codes them.
+The bytes are those of torchao's code for CPUs, in every case: −0, subnormal numbers, NaN with the
+bits of ``torch.nan`` or its negative, and the logarithms that it rounds to integers. (For NaN with
+other bits torchao has other codes of 4 and 6 bits, which also decode to NaN.) Scales are in their
+plain order, not swizzled. Like torchao, `encode` refuses tensors whose last dimension is no
+multiple of a block's size; the codec ``microscale`` writes them. A frame holds the same bytes,
+unless it also codes them.
 
 Source: pytorch/ao 0.18, ``torchao/prototype/mx_formats`` (BSD-3-Clause): ``mx_tensor.to_mx`` and
 ``to_dtype``, ``nvfp4_tensor.nvfp4_quantize``. Arrays must be on the host. This module does not
