@@ -159,7 +159,8 @@ def decode(message: BytesLike, *, limits: Limits | None = None) -> np.ndarray:
     ------
     FormatError
         If the message is not a ``Tensor``, is the first part of one that was split, has a dtype
-        that is no float, or its buffer does not match its shape.
+        that is no float, its buffer does not match its shape, or a number of its table or its
+        statistics is not finite.
     """
     read = _read(message, limits)
     flat = _decoded(read)
