@@ -231,6 +231,15 @@ def test_fewer_bits_for_the_same_error(target: float) -> None:
     assert sum(ratios) / len(ratios) < 0.97
 
 
+def test_fewer_bits_for_parts_of_unequal_scale() -> None:
+    scales = np.repeat(np.float32([1, 1 / 8, 1 / 8]), 256)[:, np.newaxis]  # a run of symbols each
+    x = (scales * np.random.default_rng(0).laplace(size=(768, 256))).astype(np.float32)
+    plain, on_path = (
+        len(gcodec.encode(x, f"ecsq:nmse=0.005,trellis={trellis}")) for trellis in ("no", "yes")
+    )
+    assert on_path < 0.96 * plain
+
+
 def test_meets_target_bits() -> None:
     # With 14 bits nearly all levels escape; in the heavy-tailed tensor a few values dominate.
     heavy = np.random.default_rng(3).standard_cauchy((200, 400)).astype(np.float32)

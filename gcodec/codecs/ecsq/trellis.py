@@ -21,7 +21,12 @@ from gcodec.codecs.ecsq.reconstruction import QuantizedLevels
 from gcodec.entropy import rans
 from gcodec.entropy.context import class_tables, scale_model, table_choice, trellis_tables
 from gcodec.entropy.context.class_tables import ClassTable
-from gcodec.entropy.context.models import ClassSymbols, TrellisSymbols, sampling_stride
+from gcodec.entropy.context.models import (
+    ClassSymbols,
+    TrellisSymbols,
+    misses_classes,
+    sampling_stride,
+)
 from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.kernels.context import lane_order
@@ -116,7 +121,12 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
     scales = scale_model.refined(symbols, scales, costs)
     lanes = table_choice.lanes_of(plan.nbits)
     sample = max(x.size * _SAMPLE_NBITS // plan.nbits, 1)
-    stride = sampling_stride(x.size, sample)
+    # Only the sampled runs will be on a path, so the sample itself must have all classes.
+    at_plain_levels = TrellisSymbols(symbols, scales, lanes)
+    while (stride := sampling_stride(x.size, sample)) > 1 and misses_classes(
+        at_plain_levels.counts(sample), scales, x.size
+    ):
+        sample *= 2
     if start is None:
         table = _first_table(x, step, symbols, scales)
         setting = Setting(scales, lanes, table, np.zeros(3, np.float32))
