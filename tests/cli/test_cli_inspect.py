@@ -272,6 +272,30 @@ def test_suggested_codec_is_within_the_budget_for_all_tensors(tmp_path):
     run("compare", other, tmp_path / "b.gcf", "--max-nmse", 0.5)
 
 
+def test_suggested_codec_is_within_the_budget_for_narrow_dtypes(tmp_path):
+    """Rounding to float16 or bfloat16 moves the error of ecsq beyond its target."""
+    path, frames, random = tmp_path / "x.npz", tmp_path / "x.gcf", np.random.default_rng(0)
+    a, b, c = (random.standard_normal(shape) for shape in ((100, 100), (50, 60), (50, 60)))
+    wide, short, half = a.astype("f4"), b.astype(ml_dtypes.bfloat16), (1e-6 * c).astype("f2")
+    np.savez(path, wide=wide, short=short, half=half)
+    for bound in (1e-3, 1e-4):
+        advice = run("inspect", path, "--max-nmse", bound).stderr
+        assert f"ecsq:nmse={bound} is the best for" in advice
+        words = shlex.split(advice.rpartition("next: gcodec ")[2])
+        assert words[-1] == f"auto:nmse={bound}"
+        run(*words, "-fo", frames)
+        run("compare", path, frames, "--max-nmse", bound)
+
+
+def test_suggested_codec_of_repeated_blocks_is_one_that_aims_at_the_budget(tmp_path):
+    """On the biases, others are the best, so ecsq is tried on the first of them only."""
+    random = np.random.default_rng(0)
+    biases = {f"h.{i}.bias": random.standard_normal(64, np.float32) for i in range(8)}
+    path = dump(tmp_path, w=random.standard_normal((300, 200), np.float32), **biases)
+    advice = run("inspect", path, "--max-nmse", 1e-4).stderr
+    assert shlex.split(advice.rpartition("next: gcodec ")[2])[-1] == "ecsq:nmse=0.0001"
+
+
 def test_codecs_of_matrices_that_need_feedback_are_named(tmp_path):
     """They are no candidates, but send many gradients of matrices in far fewer bits."""
     path = dump(tmp_path, w=np.outer(gaussian(64), gaussian(80)), v=gaussian(300))

@@ -459,16 +459,18 @@ class DumpView(View[DumpRow]):
         return min(useful, key=lambda cost: cost.bits).codec if useful else None
 
     def _is_within(self, spec: str, budget: Budget) -> bool:
-        """Return whether a codec aims at the budget, or meets it wherever another codec does."""
+        """Return whether a codec meets the budget wherever another codec does."""
         codec = parse_encoder(spec)
-        for key, bound in (("nmse", budget.max_nmse), ("bits", budget.max_bits)):
-            if bound is not None and getattr(codec, key, None) == bound:
-                return True
-        for gradient in self.total.group.gradients:
-            trials = gradient.candidates
-            fitting = {str(t.codec) for t in trials if budget.allows(t.bits, t.error)}
-            if gradient.entry.size and fitting and spec not in fitting:
-                return False
+        targets = (("nmse", budget.max_nmse), ("bits", budget.max_bits))
+        is_aimed = any(b is not None and getattr(codec, key, None) == b for key, b in targets)
+        for group in self.dump.groups(each=False):
+            for place, gradient in enumerate(group.gradients):
+                tried = {str(t.codec): budget.allows(t.bits, t.error) for t in gradient.candidates}
+                # Only the best candidates of the first tensor of a group are tried on the others.
+                is_untried = spec not in tried and place > 0
+                is_within = tried.get(spec, False) or (is_untried and is_aimed)
+                if gradient.entry.size and any(tried.values()) and not is_within:
+                    return False
         return True
 
     def _excluded_globs(self) -> list[str]:
