@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from . import halves, lossless, microscale, sums, tabled
 from .lossless import HUFFMAN, RANS, Plane
 from .seek import Table
-from .universal import Bits, Corrupt, Truncated, to_bytes, to_text
+from .universal import Corrupt, Truncated, payload_bits, to_bytes, to_text
 
 Floats = NDArray[np.float32]
 F = np.float32
@@ -285,15 +285,12 @@ def decode(
         many = (n + 1) // 2
     elif kind == WIDE:
         many = 2 * n
-    text = to_text(data)
-    if "1" in text[nbits:]:
-        raise Corrupt("fill that is not zero")
+    bits = payload_bits(data, nbits)
     if code == "none" or not n:
         if nbits != 8 * (size + many):
             raise (Truncated if nbits < 8 * (size + many) else Corrupt)("another length")
         front, elements = data[:size], list(data[size:])
     else:
-        bits = Bits(text[:nbits])
         front = to_bytes(bits.take(8 * size))
         elements = lossless._read_string(bits, METHODS[code], many, 1)
         if bits.at < nbits:

@@ -452,7 +452,6 @@ def read_lead(
     columns, column_list = read_list(bits, columns_count) if group else ([], None)
     table = table_of(bits) if number == SENT else number
     decoded, gap_k, symbol_k = _read_outliers(bits, count, n) if count else ({}, 0, 0)
-    if "1" in bits.take(-bits.at % 8):
-        raise Corrupt("fill that is not zero")
+    bits.fill()
     matrix = width, group, rows, columns, row_list, column_list
     return String([], *matrix, table, lanes, gap_k, symbol_k), decoded

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import contexts, cosines, leb128, philox, trellis
-from .universal import Bits, Corrupt, Truncated, to_bytes, to_text
+from .universal import Corrupt, payload_bits, to_bytes
 
 Floats = NDArray[np.float32]
 
@@ -218,12 +218,7 @@ def read(
 
     `sizes` are the filter axes of transformed levels.
     """
-    if len(data) < (nbits + 7) // 8:
-        raise Truncated("fewer bytes than bits")
-    text = to_text(data)
-    if "1" in text[nbits:] or len(data) != (nbits + 7) // 8:
-        raise Corrupt("fill that is not zero")
-    bits = Bits(text[:nbits])
+    bits = payload_bits(data, nbits)
     string, values = None, np.zeros(n, np.float32)
     if n and step > 0:
         string = (trellis if with_trellis else contexts).read(bits, n)

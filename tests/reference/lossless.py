@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from . import ans, contexts, leb128, tabled
-from .universal import Bits, Corrupt, Truncated, fixed, to_bytes, to_text
+from .universal import Bits, Corrupt, Truncated, fixed, payload_bits, to_bytes, to_text
 
 STORED, CONSTANT, HUFFMAN, RANS, LOWERED_HUFFMAN, LOWERED_RANS, CLASSES, PACKED = range(8)
 DIFFERENCES = 8
@@ -267,11 +267,6 @@ def _read_scales(bits: Bits, n: int) -> Scales:
     return Scales(width, group, rows, columns)
 
 
-def _fill(bits: Bits) -> None:
-    if "1" in bits.take(-bits.at % 8):
-        raise Corrupt("fill that is not zero")
-
-
 def _read_string(bits: Bits, method: int, n: int, unit: int) -> list[int]:
     if method == CLASSES:
         lanes = bits.number(8)
@@ -279,13 +274,13 @@ def _read_string(bits: Bits, method: int, n: int, unit: int) -> list[int]:
             raise Corrupt(f"{lanes} lanes")
         scales = _read_scales(bits, n)
         models = _models(bits)
-        _fill(bits)
+        bits.fill()
         each = contexts.classes_of(n, *scales)
         return ans.read_each(bits, [models[c] for c in each], lanes)
     lower = [0] * n
     if method in (LOWERED_HUFFMAN, LOWERED_RANS):
         lower = octaves_of(n, _read_scales(bits, n), unit)
-        _fill(bits)
+        bits.fill()
     low, high = bits.number(8), bits.number(8)
     if not 1 <= low <= high:
         raise Corrupt(f"bytes from {low} to {high}")
@@ -333,12 +328,12 @@ def _read_other(bits: Bits, head: _Head, coded: int) -> list[int]:
     if method == PACKED:
         part = Bits(bits.take(-(-coded * number // 8) * 8))
         values = [part.number(number) for _ in range(coded)]
-        _fill(part)
+        part.fill()
         return values
     part = Bits(bits.take(8 * number))
     values = _read_string(part, method, coded, 1) if coded else []
     if coded:
-        _fill(part)
+        part.fill()
     if part.at < len(part.text):
         raise Corrupt("a plane that is longer than its string")
     for at in range(row, coded if row else 0):
@@ -378,10 +373,7 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
     ValueError
         A `Truncated` or `Corrupt` of `universal`, if the message is not valid.
     """
-    text = to_text(data)
-    if "1" in text[nbits:]:
-        raise Corrupt("fill that is not zero")
-    bits, (planes, shift) = Bits(text[:nbits]), shape_of(dtype, itemsize)
+    bits, (planes, shift) = payload_bits(data, nbits), shape_of(dtype, itemsize)
     if mode == "stored" or not n:
         if nbits != 8 * n * itemsize:
             raise (Truncated if nbits < 8 * n * itemsize else Corrupt)("another length")

@@ -104,8 +104,7 @@ def read_words(bits: Bits, rank: int) -> tuple[int, bool, list[int]]:
         raise Corrupt("a number that is too large")
     if exponents[-1] < 0:
         raise Corrupt("an exponent below 0")
-    if "1" in bits.take(-bits.at % 8):
-        raise Corrupt("fill that is not zero")
+    bits.fill()
     return split, flag == 2, exponents
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from . import ans, lossless, philox, tabled
 from .lossless import CLASSES, HUFFMAN, RANS, Plane
 from .seek import Table
-from .universal import Bits, Corrupt, Truncated, fixed, to_bytes, to_text
+from .universal import Corrupt, Truncated, fixed, payload_bits, to_bytes, to_text
 
 Floats = NDArray[np.float32]
 CODES = ("none", "huffman", "rans", "context")
@@ -295,9 +295,7 @@ def _plain(name: str, data: bytes, nbits: int, n: int) -> tuple[list[int], list[
 def read(name: str, code: str, data: bytes, nbits: int, n: int) -> tuple[list[int], list[int]]:
     """Return the scales and the codes of a payload, or raise ValueError."""
     fmt = FORMATS[name]
-    text = to_text(data)
-    if "1" in text[nbits:]:
-        raise Corrupt("fill that is not zero")
+    bits = payload_bits(data, nbits)
     if code == "none":
         scales, elements = _plain(name, data, nbits, n)
     elif not n:
@@ -305,13 +303,13 @@ def read(name: str, code: str, data: bytes, nbits: int, n: int) -> tuple[list[in
             raise Corrupt("bits of no elements")
         return [], []
     else:
-        bits, count = Bits(text[:nbits]), (n + fmt.block - 1) // fmt.block
+        count = (n + fmt.block - 1) // fmt.block
         method = bits.number(8)
         if method > 1:
             raise Corrupt(f"scales in the way {method}")
         if method:
             scales = lossless._read_string(bits, HUFFMAN, count, 1)
-            lossless._fill(bits)
+            bits.fill()
         else:
             scales = list(to_bytes(bits.take(8 * count)))
         many = n if code == "context" or fmt.width > 4 else (n + 1) // 2

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from . import canonical as huffman
 from . import contexts, leb128, tabled
 from .seek import Table
-from .universal import Bits, Corrupt, Truncated, fixed, to_bytes, to_text
+from .universal import Bits, Corrupt, Truncated, fixed, payload_bits, to_bytes
 
 Floats = NDArray[np.float32]
 Book = Sequence[int] | None
@@ -401,21 +401,18 @@ def read(
     ``book`` is the codebook that the scalar ``table`` selects, or None if no codebook has that
     number. If a payload has several defects, the error refers to one of them.
     """
-    assert len(data) == (nbits + 7) // 8
     check_scale(setting, np.float32(scale))
     if table != OWN and (setting.code in (PLAIN, "context") or book is None):
         raise Corrupt("a table that does not exist")
     if setting.code == "pair" and setting.width > 4:
         raise Corrupt("pairs of codes of more than 4 bits")
-    text = to_text(data)
-    if "1" in text[nbits:]:
-        raise Corrupt("fill that is not zero")
+    text = payload_bits(data, nbits).text
     lead = blocks_of(setting, n)
     if nbits < 8 * lead:
         raise Truncated("fewer bits than a byte for each block")
     check_factors(setting, scale, n, data[:lead])
     # A rANS string begins at a whole byte, with and without preceding bytes.
-    bits = Bits(text[8 * lead : nbits])
+    bits = Bits(text[8 * lead :])
     agreed = None if book is None or table == OWN else model_of_book(setting, book)
     symbols, model = symbol_alphabet(setting), []
     if setting.code == PLAIN:

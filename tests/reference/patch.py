@@ -159,8 +159,7 @@ def write(
 def _take(bits: Bits, nbits: int) -> Bits:
     """Return bits of a string, and skip the zeros up to a whole byte."""
     part = Bits(bits.take(nbits))
-    if "1" in bits.take(-bits.at % 8):
-        raise Corrupt("fill that is not zero")
+    bits.fill()
     return part
 
 

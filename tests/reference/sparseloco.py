@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from . import leb128, lossless, positions, sums
 from .lossless import HUFFMAN
-from .universal import Bits, Corrupt, Truncated, fixed, to_bytes, to_text
+from .universal import Bits, Corrupt, fixed, payload_bits, to_bytes, to_text
 
 Floats = NDArray[np.float32]
 CODES = ("none", "huffman")
@@ -139,12 +139,7 @@ def write(message: Message, n: int, choice: Sequence[int] | None = None) -> tupl
 
 def read(data: bytes, nbits: int, shape: Sequence[int], setting: Setting) -> Message:
     """Read a payload, or raise `Truncated` or `Corrupt`."""
-    if len(data) < (nbits + 7) // 8:
-        raise Truncated("fewer bytes than bits")
-    text = to_text(data)
-    if "1" in text[nbits:] or len(data) != (nbits + 7) // 8:
-        raise Corrupt("fill that is not zero")
-    n, bits = math.prod(shape), Bits(text[:nbits])
+    n, bits = math.prod(shape), payload_bits(data, nbits)
     if not n:
         if nbits:
             raise Corrupt("bits of no elements")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from . import ans as rans
 from . import canonical as huffman
 from .seek import Table, lengths_of
-from .universal import Bits, Corrupt, Truncated, to_text
+from .universal import Bits, Truncated, to_text
 
 KINDS = ("huffman", "rans")
 
@@ -48,8 +48,7 @@ def read(
         return [], []
     if kind == "rans":
         model = rans.read_table(bits, size) if agreed is None else list(agreed)
-        if "1" in bits.take(-bits.at % 8):
-            raise Corrupt("zeros before the string that are not")
+        bits.fill()
         return rans.read(bits, count, model), model
     model = huffman.read_table(bits, size) if agreed is None else list(agreed)
     if len(bits.text) - bits.at < count * min(length for length in model if length):

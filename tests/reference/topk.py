@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from . import leb128, positions, sparse_values
 from .seek import Table
-from .universal import Bits, Corrupt, Truncated, to_bytes, to_text
+from .universal import payload_bits, to_bytes
 
 Floats = NDArray[np.float32]
 
@@ -84,13 +84,8 @@ def encode(x: Floats, setting: Setting, threshold: float = 0) -> Message:
 
 def read(data: bytes, nbits: int, n: int, setting: Setting) -> tuple[list[int], Floats]:
     """Return positions and values, or raise `Truncated` or `Corrupt`."""
-    if len(data) < (nbits + 7) // 8:
-        raise Truncated("fewer bytes than bits")
-    text = to_text(data)
-    if "1" in text[nbits:] or len(data) != (nbits + 7) // 8:
-        raise Corrupt("fill that is not zero")
+    bits = payload_bits(data, nbits)
     k = count(n, setting.k, setting.ratio)
-    bits = Bits(text[:nbits])
     values = sparse_values.read(bits, k, setting.value)
     return positions.read(setting.index, bits, k, n), values
 

@@ -52,6 +52,11 @@ class Bits:
         self.at = one + 1
         return count
 
+    def fill(self) -> None:
+        """Pass the zeros up to a whole byte."""
+        if "1" in self.take(-self.at % 8):
+            raise Corrupt("fill that is not zero")
+
 
 def fixed(n: int, width: int) -> str:
     """Return n in ``width`` bits."""
@@ -246,3 +251,13 @@ def to_bytes(text: str) -> bytes:
 def to_text(data: bytes) -> str:
     """Return bytes as a string of 0 and 1."""
     return bin(int.from_bytes(b"\1" + data, "big"))[3:]
+
+
+def payload_bits(data: bytes, nbits: int) -> Bits:
+    """Return the bits of a payload, whose last byte zeros fill."""
+    if len(data) < (nbits + 7) // 8:
+        raise Truncated("fewer bytes than bits")
+    text = to_text(data)
+    if "1" in text[nbits:] or len(data) != (nbits + 7) // 8:
+        raise Corrupt("fill that is not zero")
+    return Bits(text[:nbits])
