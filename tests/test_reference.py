@@ -680,7 +680,7 @@ def test_qsgd_payloads(norm: float, levels: list[int], s: int, dense: str, spars
             norms,
             levels,
         )
-    assert [qsgd.unzigzag(qsgd.zigzag(k)) for k in levels] == levels
+    assert [universal.unzigzag(universal.zigzag(k)) for k in levels] == levels
 
 
 def test_qsgd_levels() -> None:

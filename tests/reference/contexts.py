@@ -8,15 +8,14 @@ A `String` contains the coded symbols and all choices of an encoder: `write` ret
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import ans, canonical, leb128
-from .universal import Bits, Corrupt, Truncated, fixed, read_rice, rice, to_text
+from . import ans, canonical, leb128, positions
+from .universal import Bits, Corrupt, Truncated, fixed, read_rice, rice, to_text, unzigzag, zigzag
 
 FILE = Path(__file__).parents[2] / "gcodec" / "entropy" / "context" / "class_tables.txt"
 CLASSES = 64
@@ -193,14 +192,6 @@ def best_k(values: Sequence[int], most: int) -> int:
     return min(range(most + 1), key=lambda k: (sum((v >> k) + 1 + k for v in values), k))
 
 
-def _zigzag(v: int) -> int:
-    return 2 * v if v >= 0 else -2 * v - 1
-
-
-def _unzigzag(z: int) -> int:
-    return -(z + 1) // 2 if z % 2 else z // 2
-
-
 def _numbers(scales: Sequence[int], setting: ScaleList) -> list[int]:
     """Return the coded number u of each scale."""
     assert all((scale - setting.least) % 2**setting.shift == 0 for scale in scales if scale)
@@ -218,7 +209,7 @@ def list_of(scales: Sequence[int], code: int, model: Sequence[int] = ()) -> Scal
     if code == RICE:
         ordered = sorted(numbers)
         center = (ordered[(len(scales) - 1) // 2] + ordered[len(scales) // 2]) // 2
-        return setting._replace(center=center, k=best_k([_zigzag(u - center) for u in numbers], 7))
+        return setting._replace(center=center, k=best_k([zigzag(u - center) for u in numbers], 7))
     counts = [numbers.count(u) for u in range(max(numbers) + 1)]
     result = canonical.lengths_of(counts) if code == HUFFMAN else ans.frequencies_of(counts)
     return setting._replace(model=model or result)
@@ -228,7 +219,7 @@ def write_list(scales: Sequence[int], setting: ScaleList) -> str:
     text = fixed(setting.code, 2) + fixed(setting.shift, 2) + fixed(setting.least, 7)
     numbers = _numbers(scales, setting)
     if setting.code == RICE:
-        words = [rice(_zigzag(u - setting.center), setting.k) for u in numbers]
+        words = [rice(zigzag(u - setting.center), setting.k) for u in numbers]
         return text + fixed(setting.center, 7) + fixed(setting.k, 3) + "".join(words)
     assert len(setting.model) > max(numbers)
     string = fixed(len(setting.model) - 1, 8)
@@ -244,7 +235,7 @@ def read_list(bits: Bits, count: int) -> tuple[list[int], ScaleList]:
     setting = ScaleList(bits.number(2), bits.number(2), bits.number(7))
     if setting.code == RICE:
         setting = setting._replace(center=bits.number(7), k=bits.number(3))
-        numbers = [setting.center + _unzigzag(read_rice(bits, setting.k)) for _ in range(count)]
+        numbers = [setting.center + unzigzag(read_rice(bits, setting.k)) for _ in range(count)]
     else:
         start = bits.at
         size = bits.number(8) + 1
@@ -280,19 +271,15 @@ def outliers_of(symbols: Sequence[int], models: Sequence[Sequence[int]]) -> dict
     }
 
 
-def _gaps(positions: Sequence[int]) -> list[int]:
-    return [after - before - 1 for before, after in itertools.pairwise([-1, *positions])]
-
-
 def outlier_ks(actual: dict[int, int]) -> tuple[int, int]:
     """Return the parameters of the words of gaps and of symbols."""
-    return best_k(_gaps([*actual]), 31), best_k([*actual.values()], 31)
+    return best_k(positions.gaps([*actual]), 31), best_k([*actual.values()], 31)
 
 
 def _write_outliers(actual: dict[int, int], gap_k: int, symbol_k: int) -> str:
     if not actual:
         return ""
-    gaps = "".join(rice(gap, gap_k) for gap in _gaps([*actual]))
+    gaps = "".join(rice(gap, gap_k) for gap in positions.gaps([*actual]))
     symbols = "".join(rice(symbol, symbol_k) for symbol in actual.values())
     return fixed(gap_k, 5) + gaps + fixed(symbol_k, 5) + symbols
 
@@ -305,17 +292,17 @@ def _read_number(bits: Bits, k: int) -> int:
 
 
 def _read_outliers(bits: Bits, count: int, n: int) -> tuple[dict[int, int], int, int]:
-    gap_k, at, positions = bits.number(5), -1, []
+    gap_k, at, places = bits.number(5), -1, []
     for _ in range(count):
         at += 1 + _read_number(bits, gap_k)
         if at >= n:
             raise Corrupt(f"an outlier at {at} of {n}")
-        positions.append(at)
+        places.append(at)
     symbol_k = bits.number(5)
-    symbols = [_read_number(bits, symbol_k) for _ in positions]
+    symbols = [_read_number(bits, symbol_k) for _ in places]
     if 1 in symbols:
         raise Corrupt("the symbol 1")
-    return dict(zip(positions, symbols, strict=True)), gap_k, symbol_k
+    return dict(zip(places, symbols, strict=True)), gap_k, symbol_k
 
 
 # --- strings ------------------------------------------------------------------------------------

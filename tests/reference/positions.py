@@ -7,7 +7,7 @@ The free *choice* of a writer is the Rice parameters or the table of a string.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from . import tabled
 from .seek import Table, lengths_of
@@ -25,11 +25,6 @@ Positions = list[int]
 def gaps(positions: Sequence[int]) -> list[int]:
     """Return the number of elements between each position and its predecessor, or the start."""
     return [b - a - 1 for a, b in itertools.pairwise([-1, *positions])]
-
-
-def of_gaps(actual: Iterable[int]) -> Positions:
-    """Return the positions with these gaps."""
-    return [end - 1 for end in itertools.accumulate(g + 1 for g in actual)]
 
 
 # --- rice ---------------------------------------------------------------------------------------

@@ -131,16 +131,6 @@ def dequantize(levels: Sequence[int], norms: Sequence[np.float32], s: int, bucke
 # --- write --------------------------------------------------------------------------------------
 
 
-def zigzag(k: int) -> int:
-    """Return 0 for 0, 2k − 1 for −k, 2k for +k."""
-    return 2 * k if k >= 0 else -2 * k - 1
-
-
-def unzigzag(z: int) -> int:
-    """Return the level of `zigzag`."""
-    return z // 2 if z % 2 == 0 else -(z // 2) - 1
-
-
 def in_zero_norm_bucket(norms: Sequence[np.float32], n: int, bucket: int) -> list[bool]:
     """Return for each element whether its bucket has norm zero and so sends nothing."""
     size = bucket_of(n, bucket)
@@ -171,7 +161,8 @@ def rices_of(levels: Sequence[int], quiet: Sequence[bool], s: Setting) -> tuple[
     if s.code != "rice":
         return ()
     if s.form == "dense":
-        return (best_rice([zigzag(k) for k, q in zip(levels, quiet, strict=True) if not q]),)
+        pairs = zip(levels, quiet, strict=True)
+        return (best_rice([universal.zigzag(k) for k, is_quiet in pairs if not is_quiet]),)
     sent = [abs(k) - 1 for k in levels if k]
     return best_rice(sent), best_rice([gap - 1 for gap in gaps_of(levels)])
 
@@ -210,12 +201,12 @@ def units(
     if code == "omega":
         words = [sign(k) + omega(abs(k) + 1) for k in levels]
     elif code == "rice":
-        words = [rice(zigzag(k), rices[0]) for k in levels]
+        words = [rice(universal.zigzag(k), rices[0]) for k in levels]
     elif code == "huffman":
         table = huffman.words(model) if model else []
         return ["" if q else table[place(k)] for k, q in zip(levels, quiet, strict=True)]
     else:
-        words = [fixed(zigzag(k), (2 * s).bit_length()) for k in levels]
+        words = [fixed(universal.zigzag(k), (2 * s).bit_length()) for k in levels]
     return ["" if q else word for word, q in zip(words, quiet, strict=True)]
 
 
@@ -307,11 +298,11 @@ def _read_dense(
             levels.append(side * k)
         elif code == "rice":
             z = _number(bits, lambda b: universal.read_rice(b, rices[0]), 2 * s)
-            levels.append(unzigzag(z))
+            levels.append(universal.unzigzag(z))
         elif code in tabled.KINDS:
             levels.append(level_at(sent.pop(0)))
         else:
-            levels.append(unzigzag(_number(bits, lambda b: b.number(width), 2 * s)))
+            levels.append(universal.unzigzag(_number(bits, lambda b: b.number(width), 2 * s)))
     if bits.at != len(bits.text):
         raise Corrupt("bits after the last element")
     return levels

@@ -69,6 +69,16 @@ def binary(n: int) -> str:
     return format(n, "b")
 
 
+def zigzag(k: int) -> int:
+    """Return 0 for 0, 2k − 1 for −k, 2k for +k."""
+    return 2 * k if k >= 0 else -2 * k - 1
+
+
+def unzigzag(z: int) -> int:
+    """Return the number of `zigzag`."""
+    return z // 2 if z % 2 == 0 else -(z // 2) - 1
+
+
 # --- writers ------------------------------------------------------------------------------------
 
 
