@@ -1,9 +1,10 @@
-"""Test that the pages on inspection show the actual output of the command."""
+"""Test that pages of the documentation show the actual output of the command."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,13 @@ from tools import captures
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "inspect.md"
 EXAMPLE = "examples/resnet8_digits_step0300.safetensors"
-SHOWN = [
-    (page, call, shown)
-    for page in ("README.md", "docs/inspect.md")
-    for call, shown in captures.captures(ROOT / page)
-]
+# Number of captures of each page.
+PAGES = {"README.md": 1, "docs/advise.md": 1, "docs/dissect.md": 3, "docs/inspect.md": 3}
+SHOWN = [(page, call, shown) for page in PAGES for call, shown in captures.captures(ROOT / page)]
 
 
 def test_captures_exist() -> None:
-    assert {page for page, *_ in SHOWN} == {"README.md", "docs/inspect.md"}
+    assert Counter(page for page, *_ in SHOWN) == PAGES
 
 
 @pytest.mark.parametrize(("page", "call", "shown"), SHOWN, ids=[call for _, call, _ in SHOWN])

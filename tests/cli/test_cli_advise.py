@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import re
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -373,20 +371,6 @@ def test_count_suffixes(text: str, expected: int) -> None:
 
 
 # --- docs/advise.md -----------------------------------------------------------------------------
-
-
-def test_documented_output_matches_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("captures", ROOT / "tools" / "captures.py")
-    assert spec is not None and spec.loader is not None
-    captures = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(captures)
-    captured_calls = captures.captures(PAGE)
-    assert captured_calls
-    monkeypatch.chdir(ROOT)
-    for call, shown in captured_calls:
-        result = run(*shlex.split(call)[2:])
-        printed = (result.stdout + result.stderr).splitlines()
-        assert [line.rstrip() for line in printed] == shown.splitlines()
 
 
 def rows(title: str, page: Path = EXERCISES) -> list[list[str]]:

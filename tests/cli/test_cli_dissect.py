@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shlex
 from functools import partial
 from pathlib import Path
 
 import command_line
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import gcodec
-from gcodec.cli.main import cli
 from gcodec.feedback import derive_seed
 from gcodec.frame import crc32c
 from gcodec.tensorfiles.dumps import open_dump
@@ -199,21 +195,6 @@ def test_payloads_of_unselected_frames_are_not_read(tmp_path: Path) -> None:
 
 
 # --- docs/dissect.md
-
-
-def test_documented_output_matches_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("captures", ROOT / "tools" / "captures.py")
-    assert spec is not None and spec.loader is not None
-    captures = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(captures)
-    captured_calls = captures.captures(ROOT / "docs" / "dissect.md")
-    assert len(captured_calls) == 3
-    monkeypatch.chdir(ROOT)
-    for call, shown in captured_calls:
-        result = CliRunner().invoke(cli, shlex.split(call)[1:])
-        assert result.exit_code == 0, result.output
-        lines = (result.stdout + result.stderr).splitlines()
-        assert [line.rstrip() for line in lines] == shown.splitlines()
 
 
 def test_example_file_matches_encode() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from pathlib import Path
 
 import google_crc32c
@@ -13,6 +12,7 @@ import pytest
 from gcodec.codecs.minifloat import codebooks
 from gcodec.errors import Corrupt
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
+from tools import gennorm_tables
 
 ROOT = Path(__file__).parents[2]
 MINIFLOAT = ROOT / "gcodec" / "codecs" / "minifloat"
@@ -47,14 +47,6 @@ DIGESTS = {
 }
 
 
-def load_table_script():
-    """Import the script that computes the committed tables."""
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "tools" / "gennorm_tables.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("fmt", ALL_FORMATS, ids="-".join)
 def test_counts(fmt):
     for number in range(codebooks.number_of(fmt)):
@@ -70,7 +62,7 @@ def test_counts(fmt):
 @pytest.mark.parametrize("fmt", ALL_FORMATS, ids="-".join)
 def test_codebook_numbers_never_change(fmt):
     digest = hashlib.sha256()
-    for number in range(len(load_table_script().CODEBOOKS[fmt.format])):
+    for number in range(len(gennorm_tables.CODEBOOKS[fmt.format])):
         digest.update(codebooks.counts(fmt, number).astype("<i8").tobytes())
         if number == 11:
             assert digest.hexdigest()[:12] == DIGESTS[fmt.format, fmt.style]
@@ -91,18 +83,19 @@ def test_codebooks_are_read_only():
 @pytest.mark.parametrize("number", [0, 3, 6, 11])
 @pytest.mark.parametrize("fmt", [("e2m1", "full"), ("e2m1", "ieee"), ("e3m2", "fn")])
 def test_counts_are_those_of_the_distribution(number, fmt):
-    tables, fmt = load_table_script(), MiniFloat(*fmt)
-    beta, offset = tables.CODEBOOKS[fmt.format][number]
+    fmt = MiniFloat(*fmt)
+    beta, offset = gennorm_tables.CODEBOOKS[fmt.format][number]
     committed = (MINIFLOAT / "gennorm_tables.txt").read_text().splitlines()
     (line,) = (row for row in committed if row.startswith(f"scales {fmt.format} {fmt.style} "))
     log2_scale = (
-        np.interp(-1 / beta, -1 / tables.betas(), np.array(line.split()[3:], float)) + offset
+        np.interp(-1 / beta, -1 / gennorm_tables.betas(), np.array(line.split()[3:], float))
+        + offset
     )
     # A sample of the distribution by inversion: x = α·P⁻¹(1/β, u)^(1/β).
     from scipy.special import gammaincinv
 
     u = (np.arange(100_000) + 0.5) / 100_000
-    x = np.exp(tables.log_alpha(beta)) * gammaincinv(1 / beta, u) ** (1 / beta)
+    x = np.exp(gennorm_tables.log_alpha(beta)) * gammaincinv(1 / beta, u) ** (1 / beta)
     levels = fmt.magnitudes().astype(float) * 2.0**log2_scale
     codes = np.abs(x[:, None] - levels).argmin(axis=1)
     shares = np.bincount(codes, minlength=levels.size) / x.size
@@ -112,8 +105,8 @@ def test_counts_are_those_of_the_distribution(number, fmt):
     )
     assert np.abs(probabilities - shares).max() < 3e-4 + 2 * levels.size / codebooks.TOTAL
     assert np.abs(
-        tables.counts(fmt, beta, float(log2_scale)) * 2 - counts[: levels.size]
-    ).max() <= 2 or (counts[0] == 2 * tables.counts(fmt, beta, float(log2_scale))[0])
+        gennorm_tables.counts(fmt, beta, float(log2_scale)) * 2 - counts[: levels.size]
+    ).max() <= 2 or (counts[0] == 2 * gennorm_tables.counts(fmt, beta, float(log2_scale))[0])
 
 
 def test_the_specification_names_the_file():
