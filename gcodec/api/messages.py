@@ -270,18 +270,18 @@ def decode_many(
     tensors: dict[str, Any] = {}
     elements = nbytes = 0
     stored_frames = read_frames(data, limits, key) if len(data) else iter(())
-    for number, stored, members in with_members(stored_frames, lambda stored: stored.frame):
+    for stored, members in with_members(stored_frames, lambda stored: stored.frame):
         frame = stored.frame
         elements, nbytes = elements + frame.size, nbytes + frame.size * ITEMSIZE[frame.dtype]
         limits.check("the message", elements, nbytes)
         if members is None and frame.name is None:
-            raise Corrupt(f"frame {number} has no name")
+            raise Corrupt(f"frame {stored.number} has no name")
         names = [str(frame.name)] if members is None else [member.name for member in members]
         if len(tensors) + len(names) > MAX_TENSORS:
             raise LimitExceeded(f"more than {MAX_TENSORS} tensors in one message")
         for name in names:
             if name in tensors:
-                raise Corrupt(f"frame {number}: {name!r} occurs twice")
+                raise Corrupt(f"frame {stored.number}: {name!r} occurs twice")
             tensors[name] = None
         with stored.locate_errors():
             if members is None:

@@ -261,9 +261,9 @@ def write_tensors(
         nonlocal tensors, values
         names = TensorNames()
         stored_frames = read_frames(data, limits, key)
-        for number, stored, members in with_members(stored_frames, lambda stored: stored.frame):
+        for stored, members in with_members(stored_frames, lambda stored: stored.frame):
             own = stored.name or ""
-            if (number == 0 and own == STRUCTURE_NAME) or own.startswith(FILE_PREFIX):
+            if (stored.number == 0 and own == STRUCTURE_NAME) or own.startswith(FILE_PREFIX):
                 continue
             frames = [stored.frame]
             if members is not None:

@@ -98,7 +98,7 @@ class TensorFile(Mapping[str, np.ndarray]):
             names, headers = TensorNames(), dict[str, FrameHeader]()
             first = None
             listed = list_frames(data, self._limits)
-            for _, item, members in with_members(listed, self._frame_of):
+            for item, members in with_members(listed, self._frame_of):
                 if item.number == 0 and item.name == STRUCTURE_NAME:
                     first = item
                     continue

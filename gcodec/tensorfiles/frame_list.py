@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
@@ -165,6 +165,7 @@ class StoredFrame(NamedTuple):
 
 
 _Frame = TypeVar("_Frame", Outline, FrameHeader, StoredFrame)
+_Item = TypeVar("_Item", FrameHeader, StoredFrame)
 
 
 def mapped(path: Path) -> Any:
@@ -361,35 +362,20 @@ def read_frames(
     return _consecutive(data, read)
 
 
-class _Described(Protocol):
-    """A frame, or what is known of it."""
-
-    @property
-    def name(self) -> str | None: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-
-_Item = TypeVar("_Item", bound=_Described)
-
-
 def with_members(
     frames: Iterable[_Item], read: Callable[[_Item], Frame]
-) -> Iterator[tuple[int, _Item, list[Member] | None]]:
+) -> Iterator[tuple[_Item, list[Member] | None]]:
     """Skip the lists of members among consecutive frames.
 
     Parameters
     ----------
     frames : iterable
-        Frames, or what is known of them.
+        Frames, or their headers.
     read : callable
         Returns the frame of a list.
 
     Yields
     ------
-    number : int
-        Index of the frame.
     frame
         A frame that contains one tensor, or one that several tensors share.
     members : list of Member or None
@@ -401,14 +387,14 @@ def with_members(
         If a list is damaged, or if no frame that its members may share follows it.
     """
     members: list[Member] | None = None
-    for number, frame in enumerate(frames):
-        with located(f"frame {number}", default=None):
+    for frame in frames:
+        with located(f"frame {frame.number}", default=None):
             if members is not None:
                 check_shared(frame.name, frame.shape, members)
             elif frame.name == MEMBERS_NAME:
                 members = members_of(read(frame))
                 continue
-        yield number, frame, members
+        yield frame, members
         members = None
     if members is not None:
         raise Truncated("the bytes end after a list of members")

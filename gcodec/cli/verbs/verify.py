@@ -62,9 +62,9 @@ def command(files: tuple[str, ...], key: bytes | None, outcome: Outcome) -> int:
             data = contents(path)
             structure, names = None, list[str]()
             stored_frames = read_frames(data, outcome.limits, key)
-            for number, stored, members in with_members(stored_frames, check):
+            for stored, members in with_members(stored_frames, check):
                 frame = check(stored)
-                if number == 0 and frame.name == STRUCTURE_NAME:
+                if stored.number == 0 and frame.name == STRUCTURE_NAME:
                     structure, tensor_names = frame, TensorNames()
                 elif structure is not None:
                     own = [frame.name] if members is None else [name for name, _ in members]
