@@ -314,7 +314,7 @@ def write_shortest(
     estimated: EstimatedCandidate | None = None,
     *,
     bounded: Sequence[tuple[int, Callable[[], Candidate[_T]]]] = (),
-    sized: bool = False,
+    sized: bool,
 ) -> Selection[_T]:
     """Select and write the shortest of several strings, the first of equals.
 

@@ -298,8 +298,8 @@ def restore(
     is_folder: bool,
     force: bool,
     outcome: Outcome,
+    key: bytes | None,
     decode: Callable[[Frame], Array] = lambda frame: frame.decode(),
-    key: bytes | None = None,
 ) -> dict[str, Any]:
     """Write the original files of frames, a tensor at a time; see `write_tensors`.
 

@@ -217,7 +217,7 @@ class Tensors:
         self._release(before, read, state)
 
     def replace_many(
-        self, steps: Mapping[str, tuple[Array, TensorState]], groups: Sequence[GroupStep] = ()
+        self, steps: Mapping[str, tuple[Array, TensorState]], groups: Sequence[GroupStep]
     ) -> None:
         """Set the states after the steps of tensors, see `replace`, and of groups."""
         names = [*steps, *(name for group in groups for name in group.names)]

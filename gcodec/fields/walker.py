@@ -149,7 +149,7 @@ class FieldWalker:
         return Reader(self.data[: self.end // 8].data, self.at // 8)
 
     def span_to(
-        self, reader: Reader, kind: Kind, name: str, value: object, meaning: str = ""
+        self, reader: Reader, kind: Kind, name: str, value: object, meaning: str
     ) -> FieldSpan:
         """Return the span of the next field, which a reader has read as its last one."""
         return self.span(kind, name, 8 * reader.at - self.at, FieldValue(value, meaning))

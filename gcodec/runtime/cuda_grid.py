@@ -26,7 +26,7 @@ def blocks(n: int, per_thread: int = 1, threads: int = THREADS) -> int:
     return -(-n // (per_thread * threads))
 
 
-def striding_blocks(n: int, per_thread: int = 4, threads: int = THREADS) -> int:
+def striding_blocks(n: int, per_thread: int, threads: int = THREADS) -> int:
     """Return the number of blocks for a grid-stride loop over n elements.
 
     Each thread processes about `per_thread` elements, or more if n is very large.

@@ -332,7 +332,7 @@ def _read_header(data: Any, start: int, number: int, limits: Limits) -> FrameHea
 
 
 def read_frames(
-    data: bytes | memoryview, limits: Limits, key: bytes | None = None
+    data: bytes | memoryview, limits: Limits, key: bytes | None
 ) -> Iterator[StoredFrame]:
     """Read and verify the frames of a file or a message one by one.
 
@@ -342,7 +342,7 @@ def read_frames(
         The file.
     limits : Limits
         Bounds on each tensor.
-    key : bytes, optional
+    key : bytes or None
         Key of the frames' tags.
 
     Yields

@@ -105,7 +105,7 @@ def average_shares(
     step: int,
     traffic: Traffic,
     *,
-    reason: str | None = None,
+    reason: str | None,
     slot: str | None = None,
 ) -> None:
     """Send share i to member i, and replace this member's own share by the mean of all.
@@ -118,7 +118,7 @@ def average_shares(
         Share of each member.
     step : int
     traffic : Traffic
-    reason : str, optional
+    reason : str or None
         Reason why this member cannot take part.
     slot : str, optional
         See `TorchCommunicator.all_to_all`.

@@ -347,8 +347,8 @@ def on_all_ranks(
     communicator: Communicator,
     gradients: Mapping[str, np.ndarray],
     prepare: Callable[[], _T],
-    digest: bytes = b"",
-    shared: bytes = b"",
+    digest: bytes,
+    shared: bytes,
 ) -> _T:
     """Check the gradients and call `prepare`; if either fails on one rank, raise on all ranks.
 

@@ -60,7 +60,7 @@ def command(
     if outcome.code:
         return outcome.finish(document)
     with outcome.of(path, in_frames=True):
-        document |= coding.restore(data, target, is_folder, force, outcome, tensors.decode, key)
+        document |= coding.restore(data, target, is_folder, force, outcome, key, tensors.decode)
         outcome.line(
             *files.summary(f"{path}, {base}", target, document), err=target == files.STREAM
         )

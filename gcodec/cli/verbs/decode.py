@@ -65,6 +65,6 @@ def command(
         if original is None:
             document |= coding.write_tensors(data, target, layers, outcome.limits, key)
         else:
-            document |= coding.restore(data, target, is_folder, force, outcome, key=key)
+            document |= coding.restore(data, target, is_folder, force, outcome, key)
         outcome.line(*files.summary(str(path), target, document), err=target == files.STREAM)
     return outcome.finish(document)

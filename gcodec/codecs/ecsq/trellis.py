@@ -100,7 +100,7 @@ class TrellisQuantizer(CachedQuantizer[Setting]):
         return best(x, step, setting)
 
 
-def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = None) -> Setting:
+def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None) -> Setting:
     """Return the setting with which values are quantized.
 
     Parameters
@@ -110,7 +110,7 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
     step : float
     scales : Scales
         Scales of plain levels.
-    start : Setting, optional
+    start : Setting or None
         Setting of a similar step, from which one round is enough.
     """
     symbols = empty_beside(x.size, np.uint8, x)

@@ -53,7 +53,7 @@ def write(
     shape: tuple[int, ...],
     lead: np.ndarray,
     *,
-    sized: bool = False,
+    sized: bool,
 ) -> Selection[WrittenCodes]:
     """Write the shortest payload of n codes.
 

@@ -93,7 +93,7 @@ class Scales(NamedTuple):
         return all(pool.run(task, x.size, BLOCK, x))
 
     def dequantize_all(
-        self, codes: np.ndarray, fmt: MiniFloat, out: np.ndarray, add: np.float32 | None = None
+        self, codes: np.ndarray, fmt: MiniFloat, out: np.ndarray, add: np.float32 | None
     ) -> None:
         """Dequantize a tensor on the threads of the pool; see `dequantize`."""
         if not self.block:

@@ -130,7 +130,7 @@ def write(
     shape: tuple[int, ...],
     lead: int,
     *,
-    sized: bool = False,
+    sized: bool,
 ) -> Selection[PlannedString]:
     """Write the shortest string of levels.
 

@@ -241,7 +241,7 @@ def sampled_rows(
 
 
 def sampled_matrix(
-    values: np.ndarray, width: int, sample: int, period: int = 1
+    values: np.ndarray, width: int, sample: int, period: int
 ) -> tuple[np.ndarray, int]:
     """Return a sample of rows and columns, and its row width; or all values of a small tensor.
 
