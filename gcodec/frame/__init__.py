@@ -7,7 +7,7 @@ frames. The bytes of the payload belong to the codecs, and primitives such as LE
 
 from gcodec.frame.frame import Frame, FrameLike
 from gcodec.frame.header import Header, check_shape, dtype_named
-from gcodec.frame.integrity import CHECKSUM_NBYTES, check_key, crc32c, tag_of
+from gcodec.frame.integrity import CHECKSUM_NBYTES, check_crc, check_key, crc32c, tag_of
 from gcodec.frame.members import (
     GROUP_BELOW,
     MEMBERS_NAME,
@@ -32,6 +32,7 @@ __all__ = [
     "Header",
     "Member",
     "SharedFrame",
+    "check_crc",
     "check_key",
     "check_many",
     "check_shape",

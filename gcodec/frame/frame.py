@@ -35,7 +35,7 @@ from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, LimitExceeded, ParameterError
 from gcodec.frame import header, integrity
 from gcodec.frame.header import Header
-from gcodec.frame.integrity import CHECKSUM_NBYTES, crc32c, crc32c_from_memory
+from gcodec.frame.integrity import CHECKSUM_NBYTES, check_crc, crc32c, crc32c_from_memory
 from gcodec.kernels.numeric import convert, scatter
 from gcodec.limits import MOST, Limits
 from gcodec.payload import Payload
@@ -362,12 +362,12 @@ class Frame(_Secret):
         """Read the next frame; see `from_bytes`."""
         start = reader.at
         head = Header.read(reader)
-        _check_crc(reader, crc32c(reader.data[start : reader.at]), "header")
+        check_crc(reader, crc32c(reader.data[start : reader.at]), "header")
         codec_class = by_id(head.codec_id)  # an unknown codec is reported before other errors
         dtype = header.dtype_named(head.dtype_code, start + 6, codec_class)
         n = math.prod(head.shape)
         payload_data = np.frombuffer(reader.take(head.payload_nbytes), np.uint8)
-        _check_crc(reader, crc32c_from_memory(payload_data), "payload")
+        check_crc(reader, crc32c_from_memory(payload_data), "payload")
         signed = reader.data[start : reader.at]
         tag = bytes(reader.take(primitives.TAG_NBYTES)) if head.has_tag else None
         key = integrity.check_key(key)
@@ -530,12 +530,6 @@ class Frame(_Secret):
 
 # A dataclass would take a property in the body of the class for the parameter's default value.
 Frame.key = property(lambda frame: frame._key)  # type: ignore[assignment]
-
-
-def _check_crc(reader: Reader, checksum: bytes, part: str) -> None:
-    """Read the stored checksum of a part; raise `Corrupt` if it differs from the computed one."""
-    if reader.take(CHECKSUM_NBYTES) != checksum:
-        raise Corrupt(f"the {part}'s checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)
 
 
 FrameLike: TypeAlias = "Frame | BytesLike"

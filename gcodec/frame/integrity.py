@@ -12,7 +12,7 @@ import numpy as np
 from gcodec.arrays.protocols import BytesLike
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.kernels.numeric.cache_lines import prefetch_lines
-from gcodec.wire.primitives import TAG_NBYTES
+from gcodec.wire.primitives import TAG_NBYTES, Reader
 
 CHECKSUM_NBYTES = 4
 _TILE = 1 << 18  # bytes that stay in a cache
@@ -59,6 +59,12 @@ class RunningChecksum:
             prefetch_lines(tile)
             self._value = google_crc32c.extend(self._value, tile)
         self.stored[:] = self._value.to_bytes(CHECKSUM_NBYTES, "little")
+
+
+def check_crc(reader: Reader, checksum: bytes, part: str) -> None:
+    """Read the stored checksum of a part; raise `Corrupt` if it differs from the computed one."""
+    if reader.take(CHECKSUM_NBYTES) != checksum:
+        raise Corrupt(f"the {part}'s checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)
 
 
 def check_key(key: object) -> bytes | None:

@@ -22,6 +22,7 @@ from gcodec.frame import (
     Frame,
     Header,
     Member,
+    check_crc,
     check_shape,
     check_shared,
     crc32c,
@@ -305,9 +306,7 @@ def _read_header(data: Any, start: int, number: int, limits: Limits) -> FrameHea
     header_nbytes = reader.at - start
     if header_nbytes > _MAX_HEADER_NBYTES:
         raise LimitExceeded(f"the header has more than {_MAX_HEADER_NBYTES} bytes", start)
-    checksum = bytes(reader.take(CHECKSUM_NBYTES))
-    if checksum != crc32c(reader.data[start : start + header_nbytes]):
-        raise Corrupt("the header's checksum is wrong", start + header_nbytes)
+    check_crc(reader, crc32c(reader.data[start : reader.at]), "header")
     by_id(head.codec_id)  # an unknown codec is reported before any other problem
     dtype = dtype_named(head.dtype_code, start + 6)
     frame = FrameHeader(
