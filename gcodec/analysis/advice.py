@@ -18,7 +18,7 @@ from gcodec.analysis.samples import Sample, doubt, draw_sample, load_sample
 from gcodec.analysis.settings import Settings
 from gcodec.analysis.synthetic import parse_synthetic
 from gcodec.analysis.timing import TIMED_VALUES, draw_step, load_step, quick_speeds
-from gcodec.analysis.trials import Trial, attempt, total_cost
+from gcodec.analysis.trials import Trial, attempt, total_cost, weighted_mean
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.runtime.pool import thread_count
@@ -99,24 +99,22 @@ def measure_dump(path: Path, settings: Settings) -> tuple[Source, list[MeasuredC
     with open_dump(path, limits=settings.limits) as dump:
         entries = [entry for entry in dump.entries if selects(settings.layers, entry.name)]
         floats = [entry for entry in entries if entry.dtype in primitives.FLOATS]
-        sizes = [entry.size for entry in floats]
-        if not sum(sizes):
+        total = sum(entry.size for entry in floats)
+        if not total:
             raise ParameterError("there are no values of a gradient to measure here")
-        with settings.progress(path.name, sum(sizes)) as advance:
-            for entry, size in zip(floats, sizes, strict=True):
-                if size:
+        with settings.progress(path.name, total) as advance:
+            for entry in floats:
+                if entry.size:
                     sample = load_sample(dump, entry, settings.max_values, settings.seed)
                     measured = [attempt(sample, codec) for codec in codecs]
                     nonfinite += sample.nonfinite
                     sample = sample._replace(values=np.empty(0))  # free the memory
                     for results, trial in zip(trials, measured, strict=True):
                         results.append((sample, trial))
-                advance(size)
+                advance(entry.size)
         omitted = omissions(dump, settings.layers)
-    bits = [8 * primitives.ITEMSIZE[entry.dtype] for entry in floats]
-    mean = math.fsum(n * width for n, width in zip(sizes, bits, strict=True)) / sum(sizes)
-    skipped = len(entries) - len(floats)
-    source = Source(path.name, sum(sizes), mean, skipped, nonfinite, omitted)
+    bits = weighted_mean((entry.size, 8 * primitives.ITEMSIZE[entry.dtype]) for entry in floats)
+    source = Source(path.name, total, bits, len(entries) - len(floats), nonfinite, omitted)
     return source, list(map(combined, codecs, trials))
 
 
