@@ -658,20 +658,17 @@ class Transaction:
 
     def compress(self, name: str, grad: TensorLike, *, key: bytes | None = None) -> bytes:
         """Compress as `Feedback.compress` does; the first call for a name records its memory."""
-        return self._compress(name, grad, key)[0]
+        encode_name(name)
+        self.record(name)
+        return self.feedback.compress(name, grad, key=key)
 
     def compress_known(
         self, name: str, grad: TensorLike, *, key: bytes | None = None
     ) -> tuple[bytes, Symbols]:
         """Compress as `compress` does, and also return the symbols in the frame."""
-        return self._compress(name, grad, key, keeps_symbols=True)
-
-    def _compress(
-        self, name: str, grad: TensorLike, key: bytes | None, *, keeps_symbols: bool = False
-    ) -> tuple[bytes, Symbols]:
         encode_name(name)
         self.record(name)
-        return self.feedback._compress(name, grad, key, keeps_symbols=keeps_symbols)
+        return self.feedback._compress(name, grad, key, keeps_symbols=True)
 
     def compress_many(
         self,
