@@ -400,6 +400,11 @@ def integers(draw: st.DrawFn, size: int | None = None) -> np.ndarray:
     return x
 
 
+def f32(*values: float) -> np.ndarray:
+    """Return values as a float32 array."""
+    return np.array(values, np.float32)
+
+
 def as_dtype(x: np.ndarray, dtype: str) -> np.ndarray:
     """Convert a float32 array; overflowing values become zero, so that finite stays finite."""
     if dtype == "float32":

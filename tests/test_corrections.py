@@ -14,6 +14,7 @@ import scipy.fft
 import scipy.stats
 from reference import crc32c, fields, mxnet, panthalia, philox, ternary, universal
 from reference import qsgd as reference
+from strategies import f32
 
 import gcodec
 from gcodec import advisor
@@ -37,10 +38,6 @@ from gcodec.training import (
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "corrections.md"
 EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
-
-
-def f32(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
 
 
 def bits(x: np.ndarray) -> list[int]:

@@ -15,6 +15,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from reference import frame as reference_frame
 from reference import halves
+from strategies import f32
 from sweeps import LONG, examples, in_turn, thinned
 
 import gcodec
@@ -30,10 +31,6 @@ each_codec = pytest.mark.parametrize("codec", gs.FEW, ids=str)
 each_class = pytest.mark.parametrize(
     "codec", [cls() for cls in gcodec.codecs().values()], ids=lambda codec: codec.name
 )
-
-
-def f32(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
 
 
 def symbols_equal(a: Any, b: Any) -> bool:

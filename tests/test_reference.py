@@ -24,11 +24,7 @@ from reference import (
     ternary,
     universal,
 )
-
-
-def f32(*values: float | np.floating) -> np.ndarray:
-    """Return the values as a float32 array."""
-    return np.array(values, np.float32)
+from strategies import f32
 
 
 def bits_of(x: np.ndarray) -> list[int]:

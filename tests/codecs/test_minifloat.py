@@ -16,6 +16,7 @@ import strategies as gs
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import frame as reference_frame
+from strategies import f32
 from sweeps import LONG
 
 import gcodec
@@ -33,10 +34,6 @@ NARROW = [fmt for fmt in ALL_FORMATS if fmt.top <= MOST_STEPS]
 TINIEST, LARGEST = np.float32(2.0**-149), np.finfo(np.float32).max
 
 each_format = pytest.mark.parametrize("fmt", ALL_FORMATS, ids="-".join)
-
-
-def f32(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
 
 
 def codec_of(fmt: MiniFloat, **values: Any) -> Any:

@@ -11,15 +11,12 @@ import pytest
 import strategies as gs
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import f32
 
 import gcodec
 from gcodec import Corrupt, ParameterError, Truncated
 
 ALL_BITS = range(1, 9)
-
-
-def f32(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
 
 
 def minmax(**values: Any) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import strategies as gs
 from reference import universal
+from strategies import f32
 from sweeps import LONG, thinned
 
 import gcodec
@@ -29,10 +30,6 @@ CODES_AND_FORMS = [
     ("packed", "dense"),
 ]
 each_code_and_form = pytest.mark.parametrize(("code", "form"), CODES_AND_FORMS)
-
-
-def f32(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
 
 
 def qsgd(**values: Any) -> Any:

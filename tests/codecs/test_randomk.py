@@ -12,6 +12,7 @@ import strategies as gs
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import philox
+from strategies import f32
 
 import gcodec
 from gcodec.arrays.source import inspect
@@ -21,10 +22,6 @@ from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.draw import draw
 
 LARGEST = float(np.finfo(np.float32).max)
-
-
-def f32(*numbers: float) -> np.ndarray:
-    return np.array(numbers, np.float32)
 
 
 def randomk(**parameters: Any) -> Any:

@@ -10,15 +10,12 @@ import pytest
 import strategies as gs
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import f32
 
 import gcodec
 from gcodec import Corrupt, ParameterError, Truncated
 
 SCALES = ("l1", "l2", "none")
-
-
-def f32(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
 
 
 def sign(scale: str = "l1") -> Any:

@@ -10,6 +10,7 @@ import pytest
 import strategies as gs
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from strategies import f32
 from sweeps import thinned
 
 import gcodec
@@ -19,10 +20,6 @@ from gcodec.kernels.numeric.philox import words
 from gcodec.kernels.quantize import ternary
 
 PACKS = ("chapter", "terngrad", "base3")
-
-
-def f32(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
 
 
 def terngrad(**values: Any) -> Any:

@@ -10,6 +10,7 @@ import pytest
 import strategies as gs
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import f32
 from sweeps import examples
 
 import gcodec
@@ -18,10 +19,6 @@ from gcodec.payload import Payload
 from gcodec.tensorfiles.dumps import open_dump
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safetensors"
-
-
-def f32(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
 
 
 def largest_positions(x: np.ndarray, k: int) -> list[int]:

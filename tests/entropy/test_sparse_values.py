@@ -10,6 +10,7 @@ import strategies as gs
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import halves
+from strategies import f32
 
 import gcodec
 from gcodec.entropy import values as value_coding
@@ -19,10 +20,6 @@ from gcodec.kernels.bits.bit_string import BitString
 LARGEST = float(np.finfo(np.float32).max)
 value_types = st.sampled_from(value_coding.VALUES)
 each_value = pytest.mark.parametrize("value", value_coding.VALUES)
-
-
-def f32(*numbers: float) -> np.ndarray:
-    return np.array(numbers, np.float32)
 
 
 def binary(number: int, width: int) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import f32
 
 import gcodec
 from gcodec.training import DGC, Communicator, Simulator
@@ -26,10 +27,6 @@ class Alone:
 
 def method(size: int = 1, **settings: Any) -> DGC:
     return DGC(Alone(size), **settings)  # type: ignore[arg-type]
-
-
-def f32(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
 
 
 def test_steps_of_worked_example() -> None:
