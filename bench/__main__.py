@@ -36,6 +36,7 @@ from bench.matrix_rows import matrix_rows
 from bench.page import put
 from bench.speed_page import codec_lines, decoding_lines, half_lines, sum_lines
 from bench.sum_rows import sum_rows
+from gcodec.analysis.host import processor
 
 
 def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> dict[str, Times]:
@@ -131,15 +132,6 @@ def elements(dump: str | None, n: int) -> np.ndarray:
     with open_dump(dump) as file:
         flat = [np.asarray(file.load(e), np.float32).reshape(-1) for e in file.entries]
     return np.resize(np.concatenate(flat), n)
-
-
-def processor() -> str:
-    """Return the name of the processor, or the best that the system provides."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next(line.split(":")[1].strip() for line in file if "model name" in line)
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":
