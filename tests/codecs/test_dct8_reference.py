@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies as gs
+from bit_texts import text_of
 from outcomes import agree, bits, outcome
 from reference import cosines, universal
 from reference import dct8 as reference
@@ -171,7 +172,7 @@ def test_messages_of_gcodec() -> None:
         flat[: x.size // 3] = 0
         payload = codec_of(setting).encode(x)
         assert payload.codec == codec_of(setting)
-        text = universal.to_text(payload.tobytes())[: payload.nbits]
+        text = text_of(payload.tobytes(), payload.nbits)
         grid = reference.grid_of(setting, shape)
         chunks = reference.read(text, setting, grid)
         values = reference.decoded(setting, grid, chunks)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies as gs
+from bit_texts import bytes_of
 from outcomes import agree, bits, outcome
 from reference import ans, contexts, crc32c, ecsq, seek, universal
 from reference import frame as reference_frame
@@ -45,8 +46,7 @@ def gcodec_outcome(
     codec: Any = gcodec.codecs()["ecsq"](step=float(np.float32(step)), transform="none")
     scalars = {f"centroid{k + 1}": c for k, c in enumerate(centroids)}
     scalars |= {"step": codec.step, "transform": "none"}
-    data = np.frombuffer(universal.to_bytes(text), np.uint8)
-    payload = Payload(codec, scalars, data, len(text))
+    payload = Payload(codec, scalars, bytes_of(text), len(text))
     try:
         values = codec.decode(payload, n)
     except gcodec.FormatError as error:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from reference import ecsq, trellis
 from reference.contexts import String
-from reference.universal import Bits, to_bytes, to_text
+from reference.universal import payload_bits, to_bytes
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError
@@ -343,7 +343,7 @@ def test_levels_of_any_quantizer_can_be_written() -> None:
     symbols[symbols == 1] = 0
     plan = table_choice.plan(symbols, quantized.scales, lanes=8)
     data, nbits, _ = coder.write(plan, symbols, np.empty(0, np.int64), BitString())
-    string = trellis.read(Bits(to_text(data.tobytes())[:nbits]), x.size)
+    string = trellis.read(payload_bits(data.tobytes(), nbits), x.size)
     assert string.symbols == symbols.tolist()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bit_texts import bytes_of, text_of
 from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import agree, outcome
@@ -43,7 +44,7 @@ def gradient(n: int, density: float, seed: int) -> np.ndarray:
 @outcome
 def gcodec_outcome(text: str, count: int, n: int, index: str) -> Any:
     """Return the positions and signs that gcodec decodes, or the type of its error."""
-    data = np.frombuffer(universal.to_bytes(text), np.uint8)
+    data = bytes_of(text)
     scalars = {"threshold": 0.5, "count": count}
     decoded = SPARSE[index].decode(Payload(SPARSE[index], scalars, data, len(text)), n)
     return sent_of(decoded)
@@ -112,7 +113,7 @@ def test_bytes_agree_with_the_oracle(n: int, density: float) -> None:
         elif index != "rans":
             assert payload.nbits == len(expected)
             assert payload.tobytes() == universal.to_bytes(expected)
-        text = universal.to_text(payload.tobytes())[: payload.nbits]
+        text = text_of(payload.tobytes(), payload.nbits)
         assert oracle_outcome(text, len(sent), n, index) == sent
         assert np.array_equal(codec.decode(payload, n), expected_values)
         assert gcodec_outcome(expected, len(sent), n, index) == sent
@@ -129,7 +130,7 @@ def test_long_gaps(gap: int) -> None:
     for index, codec in SPARSE.items():
         payload = codec.encode(x)
         assert np.array_equal(codec.decode(payload, n), x * np.float32(0.5))
-        text = universal.to_text(payload.tobytes())[: payload.nbits]
+        text = text_of(payload.tobytes(), payload.nbits)
         assert oracle_outcome(text, 400, n, index) == sent
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies as gs
+from bit_texts import text_of
 from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import bits, outcome
@@ -299,7 +300,7 @@ def test_damaged_payloads(data: st.DataObject, pair: tuple[str, str], s: int, nu
     x = (rng.standard_t(2, n) * (rng.random(n) < rng.choice([0.05, 0.5, 1]))).astype(np.float32)
     setting = Setting(s, pair[1], data.draw(st.sampled_from([0, 1, 30])), "l2", pair[0])
     message = reference.encode(x, setting, number)
-    text = universal.to_text(message.data)[: message.nbits]
+    text = text_of(message.data, message.nbits)
     for _ in range(data.draw(st.integers(0, 3))):
         if text:
             at = data.draw(st.integers(0, len(text) - 1))

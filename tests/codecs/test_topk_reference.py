@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies as gs
+from bit_texts import bytes_of, text_of
 from outcomes import agree, bits, outcome
 from reference import frame as reference_frame
 from reference import halves, leb128, positions, seek, sparse_values, universal
@@ -46,8 +47,7 @@ def gcodec_outcome(codec: gcodec.Codec, text: str, n: int) -> Any:
 
     Dense and sparse decoding must agree.
     """
-    data = np.frombuffer(universal.to_bytes(text), np.uint8)
-    payload = Payload(codec, {}, data, len(text))
+    payload = Payload(codec, {}, bytes_of(text), len(text))
     try:
         places, values = codec._decode_sparse(payload, n)
     except gcodec.FormatError as error:
@@ -94,14 +94,11 @@ def test_messages(index: str) -> None:
             assert payload.nbits <= expected.nbits
         else:
             assert (payload.nbits, payload.tobytes()) == (expected.nbits, expected.data)
-        text = universal.to_text(expected.data)[: expected.nbits]
+        text = text_of(expected.data, expected.nbits)
         wanted = oracle_outcome(setting, text, n)
         assert wanted[0] == reference.largest(x, k)
         assert gcodec_outcome(codec, text, n) == wanted
-        assert (
-            oracle_outcome(setting, universal.to_text(payload.tobytes())[: payload.nbits], n)
-            == wanted
-        )
+        assert oracle_outcome(setting, text_of(payload.tobytes(), payload.nbits), n) == wanted
 
 
 @pytest.mark.parametrize("n", [40, 300])
@@ -147,9 +144,7 @@ def test_any_rice_parameters() -> None:
 
 def positions_read(setting: Setting, text: str, n: int) -> list[int]:
     """Return the positions that gcodec reads, without an array of all elements."""
-    payload = Payload(
-        codec_of(setting), {}, np.frombuffer(universal.to_bytes(text), np.uint8), len(text)
-    )
+    payload = Payload(codec_of(setting), {}, bytes_of(text), len(text))
     places, _ = payload.codec._decode_sparse(payload, n)
     return list(places.tolist())
 
@@ -261,7 +256,7 @@ def test_largest_values() -> None:
                 setting = Setting(value, "bitmap", len(x))
                 expected = reference.encode(x, setting)
                 assert codec_of(setting).encode(x).tobytes() == expected.data
-                text = universal.to_text(expected.data)[: expected.nbits]
+                text = text_of(expected.data, expected.nbits)
                 assert gcodec_outcome(codec_of(setting), text, len(x)) == oracle_outcome(
                     setting, text, len(x)
                 )
@@ -336,7 +331,7 @@ def random_payload(rng: random.Random, value: str, index: str) -> tuple[Setting,
     x[places] = [rng.choice([-1.5, 0.25, 3, -0.001]) for _ in places]
     setting = Setting(value, index, k)
     written = reference.write(x, places, setting)
-    return setting, universal.to_text(written.data)[: written.nbits], n
+    return setting, text_of(written.data, written.nbits), n
 
 
 def damaged(rng: random.Random, text: str) -> str:
@@ -571,7 +566,7 @@ def test_short_blocks_of_rice_are_refused() -> None:
 def test_bits_after_the_last_block(index: str) -> None:
     n, k, blocks = sizes_of(index)
     result = seekable(index, n, k, 9)
-    text = universal.to_text(result.data)[: result.nbits]
+    text = text_of(result.data, result.nbits)
     for more in ("0", "1", "1" * 40):
         extended = result._replace(
             data=universal.to_bytes(text + more), nbits=result.nbits + len(more)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bit_texts import text_of
 from reference import contexts, minifloat, qsgd
-from reference.universal import Bits, to_bytes, to_text
+from reference.universal import Bits, to_bytes
 
 import gcodec
 
@@ -25,7 +26,7 @@ def gradient(shape: tuple[int, ...]) -> np.ndarray:
 
 def oracle_symbols(payload: Any, n: int, first: int = 0) -> list[int]:
     """Return the oracle's symbols from byte `first` on, and check that it writes the same."""
-    text = to_text(payload.tobytes())[: payload.nbits]
+    text = text_of(payload.tobytes(), payload.nbits)
     bits = Bits(text[8 * first :])
     string = contexts.read(bits, n)
     assert bits.at == len(bits.text)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bit_texts import bytes_of, text_of
 from outcomes import outcome
 from reference import canonical, huffman, universal
 from sweeps import thinned
@@ -54,16 +55,6 @@ def table_of(lengths: np.ndarray, alphabet: np.ndarray) -> tuple[np.ndarray, int
     put_lengths(lengths, alphabet.astype(np.uint8), string)
     nbits = string.nbits
     return string.trimmed(), nbits
-
-
-def text_of(data: np.ndarray, nbits: int) -> str:
-    text = universal.to_text(data.tobytes())
-    assert len(text) - nbits < 8 and "1" not in text[nbits:]
-    return text[:nbits]
-
-
-def bytes_of(text: str, following: bytes = b"") -> np.ndarray:
-    return np.frombuffer(universal.to_bytes(text) + following, np.uint8)
 
 
 def total_nbits(counts: list[int], lengths: list[int]) -> int:

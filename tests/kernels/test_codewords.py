@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import sweeps
+from bit_texts import bytes_of
 from reference import universal
 from verdicts import Reader, verdict
 
@@ -106,10 +107,6 @@ def value_at(
     return value, after
 
 
-def as_data(text: str) -> np.ndarray:
-    return np.frombuffer(universal.to_bytes(text), np.uint8)
-
-
 def random_bits(rng: random.Random, count: int) -> str:
     return universal.fixed(rng.getrandbits(count), count)
 
@@ -130,7 +127,7 @@ def test_words_match_their_definition(setting: tuple[cw.Rule, int]) -> None:
         assert word == write(value)
         before, tail = random_bits(rng, rng.randrange(20)), random_bits(rng, rng.randrange(90))
         at, end = len(before), len(before) + len(word)
-        data = as_data(before + word + tail)
+        data = bytes_of(before + word + tail)
         assert value_at(*setting, data, at, end) == (value, end)
         assert value_at(*setting, data, at, end + len(tail)) == (value, end)
         for cut in {at, end - 1, rng.randrange(at, end)}:
@@ -143,7 +140,7 @@ def test_longest_words_are_truncated_at_any_cut(name: str) -> None:
     parameter = {"RICE": 57, "GOLOMB": 2**57 + 1, "EXPGOLOMB": 3}.get(name, 0)
     for value in (LARGEST, LARGEST - 1, 2**63, 2**63 - 1):
         word = writer(rule, parameter)(value)
-        data = as_data(word + "1" * 130)
+        data = bytes_of(word + "1" * 130)
         for cut in range(len(word)):
             assert value_at(rule, parameter, data, 0, cut)[1] == cw.TRUNCATED
         assert value_at(rule, parameter, data, 0, len(word)) == (value, len(word))
@@ -221,12 +218,12 @@ def overflowing() -> Iterator[tuple[cw.Rule, int, str]]:
 def test_values_beyond_64_bits(rule: cw.Rule, parameter: int, word: str) -> None:
     """Such words are corrupt from the first bit that makes the value too large."""
     for tail in ("", "0" * 130, "1" * 130):
-        data = as_data(word + tail)
+        data = bytes_of(word + tail)
         end = len(word + tail)
         assert value_at(rule, parameter, data, 0, end)[1] == cw.CORRUPT
     read = reader(rule, parameter)
     for cut in range(len(word)):
-        assert value_at(rule, parameter, as_data(word), 0, cut) == judged(read, word[:cut])
+        assert value_at(rule, parameter, bytes_of(word), 0, cut) == judged(read, word[:cut])
 
 
 # --- bits and runs ------------------------------------------------------------------------------
@@ -236,7 +233,7 @@ def test_peek_reads_64_bits_anywhere() -> None:
     rng = random.Random(3)
     for size in range(24):
         text = "".join(rng.choices("01", k=8 * size))
-        data = as_data(text)
+        data = bytes_of(text)
         for at in range(8 * size + 70):
             expected = (text[at:] + "0" * 64)[:64]
             assert peeked(data, at) == int(expected, 2)
@@ -245,7 +242,7 @@ def test_peek_reads_64_bits_anywhere() -> None:
 @pytest.mark.parametrize("at", range(9))
 def test_runs_of_zeros_over_many_words(at: int) -> None:
     for zeros in (0, 1, 54, 55, 56, 57, 63, 64, 65, 127, 128, 129, 1000, 100_003):
-        data = as_data("1" * at + "0" * zeros + "1" * 70)
+        data = bytes_of("1" * at + "0" * zeros + "1" * 70)
         end = at + zeros + 1
         assert value_at(cw.RICE, 0, data, at, end) == (zeros, end)
         # A one after the end does not count.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bit_texts import bytes_of, text_of
 from reference import universal
 from sweeps import LONG, thinned
 
@@ -121,16 +122,6 @@ def mixtures(code: PrefixCode) -> Iterator[np.ndarray]:
 def narrow(symbols: np.ndarray) -> np.ndarray:
     """Return symbols in the least sufficient type, as codecs store them."""
     return symbols.astype(np.min_scalar_type(int(symbols.max(initial=0))))
-
-
-def bytes_of(text: str, tail: bytes = b"") -> np.ndarray:
-    return np.frombuffer(universal.to_bytes(text) + tail, np.uint8)
-
-
-def text_of(data: np.ndarray, nbits: int) -> str:
-    text = universal.to_text(data.tobytes())
-    assert len(text) - nbits < 8 and "1" not in text[nbits:]
-    return text[:nbits]
 
 
 def cut(size: int, rng: np.random.Generator) -> np.ndarray:
