@@ -84,7 +84,6 @@ class Training:
         names = {"model": self.ddp} if named else {}
         self.state, hook = gcodec.torch.ddp_hook(spec, **names, **options)
         self.ddp.register_comm_hook(self.state, hook)
-        self.buckets: list[int] = []
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.9)
 
     def step(self, step: int) -> None:

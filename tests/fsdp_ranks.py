@@ -22,6 +22,7 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
+from ddp_ranks import loss_of, refusal_of, same
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import (
@@ -34,7 +35,7 @@ from torch.nn.functional import layer_norm
 import gcodec
 import gcodec.torch
 from examples.fsdp2 import train
-from gcodec.errors import GcodecError, ParameterError
+from gcodec.errors import GcodecError
 
 SPEC = "topk:ratio=0.05"
 MATRICES = ("first.weight", "second.weight")
@@ -59,10 +60,6 @@ class Net(torch.nn.Module):
 def batch(step: int, rank: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1000 * step + 10 * rank)
     return torch.randn(8, 16, generator=generator)
-
-
-def loss_of(model: Any, x: torch.Tensor) -> torch.Tensor:
-    return (model(x).float() ** 2).mean()
 
 
 class Training:
@@ -276,10 +273,6 @@ def spoiled(training: Training, step: int, rank: int, run: Any = None) -> str:
     finally:
         handle.remove()
     return "no error"
-
-
-def same(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> bool:
-    return before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
 
 
 def nonfinite() -> dict[str, Any]:
@@ -641,14 +634,6 @@ def wide(parameters: str | None) -> str | None:
     net.set_force_sum_reduction_for_comms(True)
     gcodec.torch.fsdp_comm("sign", parameters=parameters).register(net)
     return refusal_of(lambda: net(torch.ones(1, 16, dtype=torch.float64)).sum().backward())
-
-
-def refusal_of(call: Any, *arguments: Any, **options: Any) -> str | None:
-    try:
-        call(*arguments, **options)
-    except ParameterError as error:
-        return str(error)
-    return None
 
 
 def meshes() -> Iterator[tuple[DeviceMesh, Any]]:
