@@ -1230,10 +1230,51 @@ def test_interrupts_leave_no_lock_taken(monkeypatch: pytest.MonkeyPatch) -> None
         before = feedback.state_dict()
         with pytest.raises(KeyboardInterrupt):
             compress()
-        assert not any(lock.locked() for lock in feedback._tensors._locks.values()), stop
+        assert not any(lock._is_owned() for lock in feedback._tensors._locks.values()), stop
         after = feedback.state_dict()
         assert len({after[f"step:{name}"] - before[f"step:{name}"] for name in grads}) == 1
     assert last > 50
+
+
+@pytest.mark.parametrize("call", ["compress", "compress_many"])
+def test_signal_handlers_read_the_state_before_the_step(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler may write a checkpoint; the thread that it interrupts holds the locks."""
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")  # so that the handler's thread runs the steps
+    feedback = Feedback("sign")
+    grads = {"w": G, "v": G}
+    feedback.compress_many(grads, group_below=0)
+    before, memory = feedback.state_dict(), feedback.memory("w")
+    sign, seen = gcodec.codecs()["sign"], list[Any]()
+    original = sign._pack
+
+    def handle(self: Any, symbols: Any) -> Any:
+        monkeypatch.setattr(sign, "_pack", original)
+        seen.extend([feedback.state_dict(), copy.deepcopy(feedback).state_dict()])
+        seen.append({"residual:w": feedback.residual("w")})
+        for change in (
+            lambda: feedback.compress("w", G),
+            lambda: feedback.compress_many(grads),
+            lambda: feedback.memory("w"),
+            lambda: feedback.restore("w", memory),
+            lambda: feedback.forget("w", memory),
+        ):
+            with pytest.raises(ParameterError, match=r"^name='[vw]': must be one of which no"):
+                change()
+        return original(self, symbols)
+
+    monkeypatch.setattr(sign, "_pack", handle)
+    if call == "compress":
+        feedback.compress("w", G)
+    else:
+        feedback.compress_many(grads, group_below=0)
+    feedback.forget("w", memory)
+    for _ in range(3):
+        feedback.compress("w", G)
+    for state in seen:
+        assert all(np.array_equal(state[key], before[key]) for key in state)
+    assert feedback.state_dict()["step:w"] == 5
 
 
 @pytest.mark.parametrize("loans", [1, 2])
@@ -1275,7 +1316,7 @@ class Guarded(dict[str, Any]):
     tensors: Any
 
     def check(self, name: str) -> None:
-        assert self.tensors.lock(name).locked()
+        assert self.tensors.lock(name)._is_owned()
 
     def get(self, name: str, default: Any = None) -> Any:
         self.check(name)

@@ -154,8 +154,10 @@ class Feedback:
     equals the sum of all gradients. Source: Seide et al. 2014; Karimireddy et al. 2019.
 
     The object is thread-safe. Calls for different names run in parallel; calls for the same name
-    run one after another in some order. A pickle or a copy starts with the same state and is
-    independent from then on.
+    run one after another in some order. A signal handler that interrupts a step may call
+    `state_dict`, `residual` and `l1_norms`, which return the state before that step; calls that
+    change the same tensor raise `ParameterError` there. A pickle or a copy starts with the same
+    state and is independent from then on.
 
     The memory is one float32 array for each tensor, and one more for each distinct size.
     `compress_many` and a `Transaction` take a second array for each of their tensors, because they
@@ -274,7 +276,7 @@ class Feedback:
         source = inspect(grad, "grad")
         with source.context():
             tensors = self._tensors  # `load_state_dict` may replace the attribute meanwhile
-            with tensors.lock(name):
+            with tensors.free_lock(name):
                 frame, step, symbols = self._run(self._start(tensors, name, source), key)
                 if keeps_symbols and step.is_exact:
                     symbols = step.codec._quantize(step.sent, step.seed, None)

@@ -185,7 +185,8 @@ class Tensors:
     """States by tensor name, a lock for each name, and spare arrays.
 
     Only the holder of a name's lock may read or replace its state. The methods take the lock,
-    except `replace` and `replace_many`, whose callers hold it during the whole step.
+    except `replace` and `replace_many`, whose callers hold it during the whole step. A signal
+    handler, which may interrupt a step, reads the state before it, and changes nothing.
 
     A step never writes to the array that it reads. After the step, another step may write to that
     array, unless it was shown or is lent.
@@ -194,21 +195,35 @@ class Tensors:
     def __init__(self, states: Mapping[str, TensorState] | None = None) -> None:
         self.states: dict[str, TensorState] = dict(states or {})
         self.spares = SpareArrays()
-        self._locks: dict[tuple[int, str], threading.Lock] = {}
+        self._locks: dict[tuple[int, str], threading.RLock] = {}
         self._loans: dict[int, int] = {}  # number of unreturned memories, by the array's identity
         self._shown: dict[int, Array] = {}  # lent and shown arrays that no state has any more
         # Arrays that were lent, by identity; steps may write to them, unless they are lent again.
         self._returned: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
 
-    def lock(self, name: str) -> threading.Lock:
-        """Return the lock of a name.
+    def lock(self, name: str) -> threading.RLock:
+        """Return the lock of a name; a thread that holds it may take it again, to read.
 
         A forked child has its own locks, because it has no thread to release the parent's locks.
         """
         key = os.getpid(), name
         lock = self._locks.get(key)
         # `setdefault` is atomic: threads that arrive together get the same lock.
-        return self._locks.setdefault(key, threading.Lock()) if lock is None else lock
+        return self._locks.setdefault(key, threading.RLock()) if lock is None else lock
+
+    def free_lock(self, name: str) -> threading.RLock:
+        """Return the lock of a name, to change its state.
+
+        Raises
+        ------
+        ParameterError
+            If this thread holds the lock: a signal handler has interrupted a call for the name.
+        """
+        lock = self.lock(name)
+        if _is_own(lock):
+            allowed = "one of which no step runs in this thread; a signal handler may read it only"
+            raise ParameterError.of("name", name, allowed)
+        return lock
 
     def replace(self, name: str, read: Array, state: TensorState) -> None:
         """Set the state after a step that has read the residual `read`, which becomes spare."""
@@ -260,8 +275,9 @@ class Tensors:
         all locks, another one releases them, and both run in C; otherwise an interrupt could leave
         a lock taken, for which later calls would wait forever.
         """
-        locks = [self.lock(name) for name in sorted(names)]  # in one order, so none waits forever
-        held = list[threading.Lock]()
+        # In one order, so that none waits forever.
+        locks = [self.free_lock(name) for name in sorted(names)]
+        held = list[threading.RLock]()
         releases = map(_RELEASE, held)
         try:
             held.extend(filter(_ACQUIRE, locks))
@@ -271,15 +287,19 @@ class Tensors:
 
     def show(self, name: str) -> TensorState | None:
         """Return the state of a tensor; no later step will write to its array."""
-        with self.lock(name):
+        lock = self.lock(name)
+        is_interrupted = _is_own(lock)
+        with lock:
             if (state := self.states.get(name)) is None:
                 return None
+            if is_interrupted:  # by a signal; the step may be about to replace the state
+                return state._replace(memory=state.memory._replace(residual=state.array.copy()))
             state = self.states[name] = state._replace(is_shown=True)
             return state
 
     def lend(self, name: str) -> Memory:
         """Return the memory of a tensor; no step writes to its array before `take_back`."""
-        with self.lock(name):
+        with self.free_lock(name):
             if (state := self.states.get(name)) is None:
                 return Memory(None, 0, None)
             self._loans[id(state.array)] = self._loans.get(id(state.array), 0) + 1
@@ -293,7 +313,7 @@ class Tensors:
         ParameterError
             If the memory was taken back.
         """
-        with self.lock(name):
+        with self.free_lock(name):
             before, array = self.states.get(name), memory.residual
             if array is None:
                 self.states.pop(name, None)
@@ -315,7 +335,7 @@ class Tensors:
 
     def take_back(self, name: str, array: Array) -> None:
         """End one loan of an array."""
-        with self.lock(name):
+        with self.free_lock(name):
             loans = self._loans.pop(id(array), 0)
             if loans > 1:
                 self._loans[id(array)] = loans - 1
@@ -344,6 +364,11 @@ class Tensors:
             self.spares.give(state.array)
         elif state.is_shown and id(state.array) in self._loans:
             self._shown[id(state.array)] = state.array
+
+
+def _is_own(lock: threading.RLock) -> bool:
+    """Return whether this thread holds a lock, as `threading.Condition` asks it."""
+    return bool(lock._is_owned())  # type: ignore[attr-defined]
 
 
 def _common_group(states: Sequence[TensorState | None]) -> Group | None:
