@@ -7,10 +7,10 @@ its memory waits here for the next result of about the same size.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import os
-import threading
 from typing import Any
 
 import numpy as np
@@ -36,52 +36,59 @@ def kept_nbytes() -> int:
     return int(text) << 20
 
 
+class _Block:
+    """Memory that nobody uses; unlike arrays, blocks are equal only to themselves."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+
 class _Blocks:
-    """Blocks of memory that nobody uses, in the order in which they were dropped."""
+    """Blocks of memory that nobody uses, in the order in which they were dropped.
+
+    Both methods may run within each other, at any place in any thread: `put` when an array is
+    freed, `take` in a signal handler; and an interrupt may end them at any place. A lock could
+    then stay taken, so they share only a list, which C code changes.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._blocks: list[np.ndarray] = []
+        self._blocks: list[_Block] = []
         self._limit = 0
         self._advise = page_adviser()
 
     def take(self, nbytes: int) -> np.ndarray | None:
         """Return the latest block for an array of `nbytes`, or None."""
         self._limit = kept_nbytes()
-        with self._lock:
-            if not self._limit:
-                self._blocks.clear()
-            for index in reversed(range(len(self._blocks))):
-                if nbytes <= self._blocks[index].nbytes <= nbytes + math.floor(_EXCESS * nbytes):
-                    return self._blocks.pop(index)
+        if not self._limit:
+            self._blocks.clear()
+        most = nbytes + math.floor(_EXCESS * nbytes)
+        for block in reversed(self._blocks[:]):
+            if nbytes <= block.array.nbytes <= most:
+                with contextlib.suppress(ValueError):  # another call has taken it
+                    self._blocks.remove(block)
+                    return block.array
         return None
 
-    def put(self, block: np.ndarray) -> None:
-        """Keep a block, and free the oldest blocks beyond the limit.
-
-        This method runs when an array is freed, at any place in any thread, even within `take`. It
-        therefore never waits: it frees the block if the lock is taken.
-        """
-        if block.nbytes > self._limit or not self._lock.acquire(blocking=False):
+    def put(self, array: np.ndarray) -> None:
+        """Keep a block, and free the oldest blocks beyond the limit."""
+        if array.nbytes > self._limit:
             return
-        try:
-            total = block.nbytes + sum(other.nbytes for other in self._blocks)
-            while total > self._limit:
-                total -= self._blocks.pop(0).nbytes
-            self._make_reclaimable(block)
-            self._blocks.append(block)
-        finally:
-            self._lock.release()
+        self._make_reclaimable(array)
+        self._blocks.append(_Block(array))
+        while sum([block.array.nbytes for block in self._blocks[:]]) > self._limit:
+            with contextlib.suppress(IndexError):  # another call has freed it
+                self._blocks.pop(0)
 
     def forget(self) -> None:
-        """Free all blocks in a forked child, where another thread of the parent held the lock."""
-        self._lock = threading.Lock()
+        """Free all blocks in a forked child, which would copy each page that it writes to."""
         self._blocks = []
 
-    def _make_reclaimable(self, block: np.ndarray) -> None:
+    def _make_reclaimable(self, array: np.ndarray) -> None:
         """Allow the system to take the pages when memory is scarce; until then, they stay."""
         if self._advise is not None and hasattr(mmap, "MADV_FREE"):
-            self._advise(*whole_pages(block), mmap.MADV_FREE)
+            self._advise(*whole_pages(array), mmap.MADV_FREE)
 
 
 class _Lease:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import mmap
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,14 +51,14 @@ def test_memory_waits_after_the_last_view_is_gone(blocks: reuse._Blocks) -> None
     del array
     assert not blocks._blocks
     del view
-    assert [address(block) for block in blocks._blocks] == [start]
+    assert [address(block.array) for block in blocks._blocks] == [start]
     again = result(LEAST)
     assert address(again) == start
     assert not blocks._blocks
     other = result(LEAST)
     assert address(other) != start  # nobody else gets it
     del again, other
-    assert len(blocks._blocks) == len({address(block) for block in blocks._blocks}) == 2
+    assert len(blocks._blocks) == len({address(block.array) for block in blocks._blocks}) == 2
 
 
 def test_results_are_ordinary_arrays() -> None:
@@ -109,7 +111,7 @@ def test_bound(blocks: reuse._Blocks, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = [address(array) for array in arrays]
     while arrays:
         arrays.pop(0)
-    assert [address(block) for block in blocks._blocks] == starts[2:]  # the oldest are freed
+    assert [address(block.array) for block in blocks._blocks] == starts[2:]  # the oldest are freed
     result(MIB + 4)
     assert len(blocks._blocks) == 4  # larger than the bound
     monkeypatch.setenv("GCODEC_KEPT_MIB", "0")
@@ -144,14 +146,46 @@ def test_waiting_memory_is_reclaimable(blocks: reuse._Blocks) -> None:
     assert first % mmap.PAGESIZE == nbytes % mmap.PAGESIZE == 0
 
 
-def test_a_finalizer_never_waits(blocks: reuse._Blocks) -> None:
-    """The collector may free an array while this thread holds the lock."""
-    array = result(LEAST)
-    with blocks._lock:
-        del array
-    assert not blocks._blocks
-    result(LEAST)
-    assert len(blocks._blocks) == 1
+@pytest.mark.parametrize("raises", [False, True])
+def test_signal_handlers_run_and_raise_at_any_place(
+    raises: bool, blocks: reuse._Blocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, stop = 0, -1
+
+    def interrupt(frame: Any, event: str, argument: object) -> None:
+        nonlocal count
+        if event in ("call", "c_return") and frame.f_code.co_filename.endswith("reuse.py"):
+            count += 1
+            if count == stop:
+                sys.setprofile(None)
+                if raises:
+                    raise KeyboardInterrupt
+                nest()
+
+    def call() -> None:
+        nonlocal count
+        count = 0
+        sys.setprofile(interrupt)
+        try:
+            result(LEAST)  # taken, and dropped at once
+        finally:
+            sys.setprofile(None)
+
+    def nest() -> None:
+        first, second = result(LEAST), result(LEAST)
+        assert not np.shares_memory(first, second)
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)  # of a finalizer
+    call()
+    last = count
+    for stop in range(1, last):
+        with contextlib.suppress(KeyboardInterrupt):
+            call()
+        waiting = [address(block.array) for block in blocks._blocks]
+        assert len(set(waiting)) == len(waiting)
+        nest()
+        assert len(blocks._blocks) >= 2, stop
+    assert last > 10
 
 
 def test_threads(blocks: reuse._Blocks) -> None:
@@ -173,7 +207,7 @@ def test_threads(blocks: reuse._Blocks) -> None:
     for thread in threads:
         thread.join()
     assert not failures
-    assert sum(block.nbytes for block in blocks._blocks) <= MIB
+    assert sum(block.array.nbytes for block in blocks._blocks) <= MIB
 
 
 _FORK = """
@@ -187,7 +221,6 @@ kept[:] = 3
 reuse._LEAST = 1 << 12
 reuse.result_beside(1 << 19, np.float32, None)
 assert len(reuse._BLOCKS._blocks) == 1
-reuse._BLOCKS._lock.acquire()  # as another thread could
 child = os.fork()
 if not child:
     assert not reuse._BLOCKS._blocks
@@ -196,7 +229,6 @@ if not child:
     reuse.result_beside(1 << 22, np.float32, None)[:] = 4
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
-reuse._BLOCKS._lock.release()
 assert len(reuse._BLOCKS._blocks) == 1
 assert (kept == 3).all()
 """
