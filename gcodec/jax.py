@@ -31,6 +31,9 @@ from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import WORK_LIMITS, Limits
 from gcodec.wire.primitives import FLOATS, INTEGERS, UNCONVERTED
 
+# Outside of `jit`, JAX compiles and keeps each callback, so equal calls pass the same function.
+_KEPT = 1024
+
 
 def encode(
     x: jax.Array,
@@ -172,12 +175,20 @@ def roundtrip(x: jax.Array, codec: CodecLike, *, seed: int | jax.Array = 0) -> j
     """
     codec = parse_encoder(codec)
     seed = _checked_seed(seed)
+    through = _straight_through(codec, np.shape(x), _encodable_dtype(x, codec))
+    if isinstance(seed, jax.core.Tracer):  # over whose axes of `shard_map` the gradient varies
+        x = jax.numpy.where(_true(seed), x, x)
+    return through(x, seed)
+
+
+@functools.lru_cache(_KEPT)
+def _straight_through(codec: Codec, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """Return the function (values, seed) of `roundtrip`."""
+    result_type = jax.ShapeDtypeStruct(shape, dtype)
 
     def on_host(values: Any, seed: Any) -> np.ndarray:
         frame = _encode(values, codec, seed)
         return api.decode(frame, limits=_limits(np.size(values)))
-
-    result_type = jax.ShapeDtypeStruct(np.shape(x), _encodable_dtype(x, codec))
 
     @jax.custom_vjp  # type: ignore[untyped-decorator]
     def through(values: object, seed: object) -> Any:
@@ -192,9 +203,7 @@ def roundtrip(x: jax.Array, codec: CodecLike, *, seed: int | jax.Array = 0) -> j
         return (gradient - zeros if is_float else gradient), None
 
     through.defvjp(forward, backward)
-    if isinstance(seed, jax.core.Tracer):  # over whose axes of `shard_map` the gradient varies
-        x = jax.numpy.where(_true(seed), x, x)
-    return through(x, seed)
+    return through
 
 
 def encode_padded(
@@ -234,15 +243,22 @@ def encode_padded(
     if max_nbytes > np.iinfo(np.int32).max:
         raise ParameterError.of("x.shape", shape, "small enough for a frame below 2 GiB")
 
+    results = (jax.ShapeDtypeStruct((max_nbytes,), np.uint8), jax.ShapeDtypeStruct((), np.int32))
+    buffer, length = _call(_padded_encoder(codec, max_nbytes), results, x, seed)
+    return buffer, length
+
+
+@functools.lru_cache(_KEPT)
+def _padded_encoder(codec: Codec, max_nbytes: int) -> Callable[..., object]:
+    """Return the callback of `encode_padded`."""
+
     def on_host(values: object, seed: object) -> tuple[np.ndarray, np.ndarray]:
         frame = _encode(values, codec, seed)
         buffer = np.zeros(max_nbytes, np.uint8)
         buffer[: len(frame)] = np.frombuffer(frame, np.uint8)
         return buffer, np.array(len(frame), np.int32)
 
-    results = (jax.ShapeDtypeStruct((max_nbytes,), np.uint8), jax.ShapeDtypeStruct((), np.int32))
-    buffer, length = _call(on_host, results, x, seed)
-    return buffer, length
+    return on_host
 
 
 def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
@@ -283,6 +299,13 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
     if not is_integer or np.shape(length):
         raise ParameterError.of("length", length, "an integer, as encode_padded returns it")
     result_type = jax.ShapeDtypeStruct(np.shape(like), _dtype("like", like))
+    result: jax.Array = _call(_padded_decoder(result_type), result_type, buffer, length)
+    return result
+
+
+@functools.lru_cache(_KEPT)
+def _padded_decoder(result_type: jax.ShapeDtypeStruct) -> Callable[..., object]:
+    """Return the callback of `decode_padded`."""
 
     def on_host(buffer: object, length: Any) -> np.ndarray:
         data = np.asarray(buffer)[: int(length)].tobytes()
@@ -293,8 +316,7 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
         array: np.ndarray = frame.decode()
         return array
 
-    result: jax.Array = _call(on_host, result_type, buffer, length)
-    return result
+    return on_host
 
 
 def _encodable_dtype(x: object, codec: Codec) -> np.dtype:
@@ -331,7 +353,7 @@ def _call(on_host: Callable[..., object], result_types: object, *arguments: obje
     of `jit`, JAX compiles each operation by itself, so `jit` joins callback and selection.
     """
     if any(_lies_on_several_devices(argument) for argument in arguments):
-        return jax.jit(functools.partial(_call, on_host, result_types))(*arguments)
+        return jax.jit(_call, static_argnums=(0, 1))(on_host, result_types, *arguments)
     results = jax.pure_callback(on_host, result_types, *arguments, vmap_method="sequential")
     true = _true(*arguments)
     # A selection is exact for every dtype, and known to `vmap` in every release of JAX.

@@ -146,6 +146,24 @@ def test_vmap_encodes_rows_separately() -> None:
         assert np.array_equal(row, gcodec.decode(gcodec.encode(x, "sign")))
 
 
+def test_equal_calls_outside_of_jit_are_compiled_once(caplog: pytest.LogCaptureFixture) -> None:
+    """JAX keeps what it compiles, about a mebibyte for each callback."""
+
+    def call() -> None:
+        x = sample()
+        gcodec.jax.roundtrip(x, "qsgd", seed=3)
+        jax.grad(lambda x: gcodec.jax.roundtrip(x, gcodec.parse("qsgd")).sum())(x)
+        gcodec.jax.decode_padded(*gcodec.jax.encode_padded(x, "sign"), like=x)
+
+    call()
+    with jax.log_compiles(), caplog.at_level("DEBUG"):
+        jax.jit(lambda: jax.numpy.zeros(7))()
+        assert "Compiling" in caplog.text
+        caplog.clear()
+        call()
+    assert "Compiling" not in caplog.text
+
+
 def test_gradients_pass_straight_through() -> None:
     x, weights = sample(), jax.numpy.arange(12.0).reshape(3, 4)
 
