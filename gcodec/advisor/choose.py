@@ -9,6 +9,7 @@ nearly every tensor of some thousand values. The exceptions are:
   so few values.
 - The error is below the resolution of float32 levels, or levels take more bits than the tensor's
   own dtype: ``raw`` is lossless.
+- No float32 values reach the error of a float64 tensor: ``lossless`` keeps every bit.
 - Values are so near the end of the dtype that a level might exceed it: ``raw`` as well.
 - The tensor has a few hundred values: the lists, tables and fields of ``ecsq`` take 20 to 40 bytes
   more than a range. `choose` finds the bits of ``minmax`` that reach the error by rounding the
@@ -349,8 +350,8 @@ def choose(
     Raises
     ------
     ParameterError
-        If both targets or none are passed; if an argument is out of range; if no float64 frame
-        reaches the error; if `x` contains NaN or Inf.
+        If both targets or none are passed; if an argument is out of range; if `x` contains NaN or
+        Inf.
     TypeError
         If `x` is not an array, or has an unsupported dtype.
 
@@ -368,10 +369,13 @@ def choose(
     tensor = inspect(x, "x").read()
     stats = Statistics.of(tensor)
     if target.max_nmse is not None:
-        codec = _for_error(x, tensor, stats, target.max_nmse, seed)
+        # Other codecs decode to float32 values, none of which is nearer than the nearest ones.
+        if _rounding_error(x, tensor) > target.max_nmse:
+            return parse("lossless")
+        codec = _for_error(tensor, stats, target.max_nmse, seed)
     else:
         assert target.max_bits is not None
-        codec = _for_bits(x, tensor, stats, target.max_bits, seed)
+        codec = _for_bits(tensor, stats, target.max_bits, seed)
     if feedback and tensor.values.size > _FEW:
         codec = _with_feedback(tensor, stats, codec, target)
     if tensor.values.size > _FEW or codec.name == "raw":
@@ -422,10 +426,7 @@ def _rounding_error(x: TensorLike, tensor: Tensor) -> float:
     return float(differences @ differences) / float(wide @ wide)
 
 
-def _for_error(x: TensorLike, tensor: Tensor, stats: Statistics, error: float, seed: int) -> Codec:
-    # No decoded value is nearer to a float64 than the nearest float32.
-    if (smallest := _rounding_error(x, tensor)) > error:
-        raise ParameterError.of("max_nmse", error, f"at least {smallest:.3g} for this tensor")
+def _for_error(tensor: Tensor, stats: Statistics, error: float, seed: int) -> Codec:
     if not stats.norm:
         return parse("ecsq")  # with an empty payload
     if error >= 1:
@@ -498,7 +499,7 @@ class _Budget(NamedTuple):
         return self.excess(codec.encode(self.tensor.values.reshape(self.tensor.shape))) <= 0
 
 
-def _for_bits(x: TensorLike, tensor: Tensor, stats: Statistics, bits: float, seed: int) -> Codec:
+def _for_bits(tensor: Tensor, stats: Statistics, bits: float, seed: int) -> Codec:
     """Choose the codec of the smallest error within a number of bits per value."""
     n = tensor.values.size
     if not stats.norm:
@@ -512,10 +513,8 @@ def _for_bits(x: TensorLike, tensor: Tensor, stats: Statistics, bits: float, see
     try:
         codec = _by_search(budget, stats, seed)
     except ParameterError:  # no step takes this number of bits
-        # Values on a few levels of their own take fewer bits than that at any step. No frame of a
-        # float64 tensor may reach the error, but one of its float32 values does.
-        tensor = tensor._replace(dtype="float32")
-        codec = _for_error(x, tensor, stats, _NEARLY_LOSSLESS, seed)
+        # Values on a few levels of their own take fewer bits than that at any step.
+        codec = _for_error(tensor._replace(dtype="float32"), stats, _NEARLY_LOSSLESS, seed)
         codec = codec if budget.allows(codec) else None
     if codec is not None:
         return codec
