@@ -8,9 +8,10 @@ nearly every tensor of some thousand values. The exceptions are:
 - Few values are nonzero: ``topk`` has no lists of scales of rows and columns, which cost more than
   so few values.
 - The error is below the resolution of float32 levels, or levels take more bits than the tensor's
-  own dtype: ``raw`` is lossless.
-- No float32 values reach the error of a float64 tensor: ``lossless`` keeps every bit.
-- Values are so near the end of the dtype that a level might exceed it: ``raw`` as well.
+  own dtype: ``raw`` keeps every bit, and so does ``lossless``, which is chosen where its frame is
+  shorter. One encode shows that.
+- No float32 values reach the error of a float64 tensor: ``lossless`` as well.
+- Values are so near the end of the dtype that a level might exceed it: ``raw`` or ``lossless``.
 - The tensor has a few hundred values: the lists, tables and fields of ``ecsq`` take 20 to 40 bytes
   more than a range. `choose` finds the bits of ``minmax`` that reach the error by rounding the
   values, which is fast for so few.
@@ -373,6 +374,8 @@ def choose(
         if _rounding_error(x, tensor) > target.max_nmse:
             return parse("lossless")
         codec = _for_error(tensor, stats, target.max_nmse, seed)
+        if codec.name == "raw" and tensor.dtype != "float64":
+            return _shortest_exact(x, tensor, codec)
     else:
         assert target.max_bits is not None
         codec = _for_bits(tensor, stats, target.max_bits, seed)
@@ -455,6 +458,13 @@ def _levels_nbits(codec: Codec, values: np.ndarray, factors: Factors) -> float:
     share = 1.0 if quick == codec else TRELLIS_SHARE
     rows = values[::4] if factors.work > _COSTLY else values
     return share * quick.encode(np.ascontiguousarray(rows)).nbits * (len(values) / len(rows))
+
+
+def _shortest_exact(x: TensorLike, tensor: Tensor, raw: Codec) -> Codec:
+    """Return ``lossless`` if its frame is shorter than that of ``raw`` in the tensor's dtype."""
+    payload = parse("lossless").encode(x)
+    nbytes = Frame(payload.codec, tensor.dtype, tensor.shape, payload).nbytes
+    return parse("lossless") if nbytes < _frame_nbytes(tensor, raw) else raw
 
 
 class _Budget(NamedTuple):

@@ -245,8 +245,8 @@ def test_chosen_codecs():
     assert str(gcodec.choose(LAPLACE, max_nmse=0.04)) == "ecsq:nmse=0.04"
     assert str(gcodec.choose(LAPLACE, max_nmse=0.1)) == "ecsq:trellis=yes,nmse=0.1"
     assert str(gcodec.choose(LAPLACE.reshape(-1)[:2000], max_nmse=0.1)) == "ecsq:nmse=0.1"
-    assert str(gcodec.choose(LAPLACE, max_nmse=0)) == "raw"
-    assert str(gcodec.choose(LAPLACE.astype(np.float16), max_nmse=0)) == "raw:dtype=float16"
+    assert str(gcodec.choose(LAPLACE, max_nmse=0)) == "lossless"
+    assert str(gcodec.choose(LAPLACE.astype(np.float16), max_nmse=0)) == "lossless"
     assert str(gcodec.choose(SPARSE, max_nmse=0)) == "topk:k=14"
     assert gcodec.choose(LAPLACE[0, :16], max_nmse=0.1).name == "minmax"
     assert gcodec.choose(np.full(5000, 0.3, np.float32), max_nmse=0.1).name == "qsgd"
@@ -355,6 +355,20 @@ def test_raw_counts_the_rounding_of_float64():
     assert gcodec.choose(x, max_nmse=1e-6).name == "raw"
     for target in (0, 1e-17):
         assert gcodec.choose(x, max_nmse=target).name == "lossless"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_exact_choice_is_the_shorter_of_raw_and_lossless(dtype):
+    random = np.random.default_rng(0)
+    octaves = np.exp2(random.integers(-14, 16, 3000)) * random.uniform(1, 2, 3000)
+    for x in (LAPLACE.astype(dtype), octaves.astype(dtype), LAPLACE[0, :2].astype(dtype)):
+        sizes = {
+            spec: len(gcodec.encode(x, spec))
+            for spec in (f"raw:dtype={np.dtype(dtype).name}", "lossless")
+        }
+        chosen = gcodec.choose(x, max_nmse=1e-14)
+        assert len(gcodec.encode(x, chosen)) == min(sizes.values())
+        np.testing.assert_array_equal(gcodec.decode(gcodec.encode(x, chosen)), x)
 
 
 @pytest.mark.parametrize("n", [5, 2000])
