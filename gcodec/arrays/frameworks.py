@@ -21,7 +21,9 @@ from gcodec.wire.primitives import FLOATS8
 FAILURES = (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError)
 """Exceptions that libraries raise for an array that they cannot hand over."""
 
-_OWN_DTYPES = {name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", *FLOATS8)}
+_OWN_DTYPES = {
+    name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", *FLOATS8, "float8_e8m0fnu")
+}
 """Dtypes that NumPy itself lacks, as do several ways to hand over memory."""
 _BFLOAT16 = _OWN_DTYPES["bfloat16"]
 CUDA_DEVICE = 2  # DLPack's code

@@ -141,7 +141,8 @@ def decode(
     Parameters
     ----------
     arrays : mapping of str to array
-        The arrays of `encode`, as uint8 or in the dtypes of ``ml_dtypes``.
+        The arrays of `encode`, as uint8 or in the dtypes of ``ml_dtypes``; or the tensors of
+        torchao on the host.
     format : str
         See `encode`.
     scale : str

@@ -170,6 +170,17 @@ def test_decode_takes_dtypes_of_ml_dtypes() -> None:
     assert torchao.decode(scales, "nvfp4").shape == (2, 32)
 
 
+def test_decode_takes_tensors_with_the_dtypes_of_torchao() -> None:
+    torch = pytest.importorskip("torch", "2.7")
+    arrays = torchao.encode(np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32))
+    tensors = {
+        "scale": torch.from_numpy(arrays["scale"]).view(torch.float8_e8m0fnu),
+        "data": torch.from_numpy(arrays["data"]).view(torch.float8_e4m3fn),
+    }
+    assert (torchao.decode(tensors) == torchao.decode(arrays)).all()
+    assert torchao.to_frame(tensors).to_bytes() == torchao.to_frame(arrays).to_bytes()
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 def test_decode_to_other_dtypes(dtype: str) -> None:
     x = np.linspace(-3, 3, 64, dtype=np.float32)
