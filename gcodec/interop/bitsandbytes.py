@@ -9,7 +9,7 @@ element the number of the entry next to x/absmax in a table of 16 or 256 values 
 - ``absmax``: (blocks,) float32; or uint8 codes of ``dynamic8`` if it is nested.
 - ``nested_absmax``: float32, for the blocks of the nested ``absmax``, and ``nested_offset``: ()
   float32, the mean that was subtracted from it. In the original they are ``state2.absmax`` and
-  ``offset``; files of quantized models have the names used here.
+  ``offset``; files of quantized models have the names used here, and the offset as a number.
 
 The table of ``nf4`` is that of QLoRA, which has the quantiles of a normal distribution. ``fp4``
 has ±{0, 1/16, 2, 3, 4, 6, 8, 12}/12, in an order of its own. ``dynamic8`` has 0, 1 and, for each
@@ -122,7 +122,7 @@ def decode(
     ----------
     message : mapping of str to array
         See `encode`. It is nested if it has a ``nested_absmax``. Arrays may have further
-        dimensions of size 1, as the original's ``packed`` has.
+        dimensions of size 1, as the original's ``packed`` has; ``nested_offset`` may be a float.
     kind, blocksize
         As in `encode`.
     shape : int or tuple of int
@@ -236,6 +236,10 @@ def _read(
         codes = np.append(codes[:-1], codes[-1] & np.uint8(0xF0) | np.uint8(layout.table().zero))
     numbers = []
     if layout.nested:
+        offset = part_of(message, "nested_offset")
+        if offset.dtype == np.float64:  # a number of Python, as in files of quantized models
+            with np.errstate(over="ignore"):
+                message = {**message, "nested_offset": offset.astype(np.float32)}
         numbers.append(_array(message, "nested_offset", np.float32, 1))
         numbers.append(_array(message, "nested_absmax", np.float32, layout.outer_blocks))
         inner = _array(message, "absmax", np.uint8, layout.blocks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -188,6 +189,8 @@ def changed(name: str, part: Any) -> Callable[[dict[str, Any]], None]:
         (changed("nested_absmax", lambda a: a * F(np.inf)), Corrupt),
         (changed("nested_absmax", lambda a: np.append(a, a)), Corrupt),
         (changed("nested_offset", lambda a: F(np.nan)), Corrupt),
+        (changed("nested_offset", lambda a: 1e300), Corrupt),
+        (changed("nested_offset", lambda a: [0.5, 0.5]), Corrupt),
     ],
 )
 def test_damaged_messages_are_refused(
@@ -199,6 +202,15 @@ def test_damaged_messages_are_refused(
     change(message)
     with pytest.raises(error):
         bitsandbytes.decode(message, shape=x.shape)
+
+
+def test_nested_offset_may_be_the_number_of_a_file() -> None:
+    x = np.random.default_rng(6).normal(size=300).astype(F)
+    message = bitsandbytes.encode(x, "nf4", nested=True)
+    read = message | {"nested_offset": json.loads(json.dumps(message["nested_offset"].item()))}
+    frames = [bitsandbytes.to_frame(parts, shape=300).to_bytes() for parts in (message, read)]
+    assert frames[0] == frames[1]
+    assert (bitsandbytes.decode(read, shape=300) == bitsandbytes.decode(message, shape=300)).all()
 
 
 def test_limits_and_dtypes_are_checked() -> None:
