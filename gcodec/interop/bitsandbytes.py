@@ -4,7 +4,8 @@ A message is a dict of NumPy arrays. Each block has the largest magnitude of its
 element the number of the entry next to x/absmax in a table of 16 or 256 values from −1 to 1.
 
 - ``packed`` (``nf4``, ``fp4``): (ceil(n/2),) uint8, two elements in a byte, the first in the high
-  half. An odd tensor ends with an element 0.
+  half. An odd tensor ends with an element 0. `decode` also takes the same bytes as another dtype,
+  that of the original's ``quant_storage``.
 - ``codes`` (``dynamic8``): uint8, in the shape of the tensor.
 - ``absmax``: (blocks,) float32; or uint8 codes of ``dynamic8`` if it is nested.
 - ``nested_absmax``: float32, for the blocks of the nested ``absmax``, and ``nested_offset``: ()
@@ -46,6 +47,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from gcodec.arrays.protocols import ShapeLike, TensorLike
+from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codecs.blockwise import Blockwise, Layout
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame, FrameLike
@@ -231,6 +233,8 @@ def _read(
     sizes, n = checked_shape(shape, limits)
     layout = _layout(codec, n)
     name = "packed" if layout.width == 4 else "codes"
+    if name == "packed":
+        message = {**message, name: _bytes_of(part_of(message, name))}
     codes = _array(message, name, np.uint8, layout.codes_nbytes)
     if layout.width == 4 and n % 2:  # bitsandbytes ignores the last half
         codes = np.append(codes[:-1], codes[-1] & np.uint8(0xF0) | np.uint8(layout.table().zero))
@@ -249,6 +253,13 @@ def _read(
     front = [part.astype("<f4", copy=False).view(np.uint8) for part in numbers]
     data = np.concatenate([*front, inner, codes])
     return codec, data[: layout.nbytes], sizes  # nothing of a tensor without elements
+
+
+def _bytes_of(packed: np.ndarray) -> np.ndarray:
+    """Return packed elements as bytes; they may be stored as numbers of another dtype."""
+    if packed.dtype.name not in NUMPY_DTYPES:
+        raise Corrupt(f"packed has dtype {packed.dtype}: must be numbers of up to 64 bits")
+    return np.ascontiguousarray(packed).reshape(-1).view(np.uint8)
 
 
 def _array(

@@ -183,7 +183,8 @@ def changed(name: str, part: Any) -> Callable[[dict[str, Any]], None]:
         (changed("nested_offset", None), Truncated),
         (changed("packed", lambda a: a[:-1]), Truncated),
         (changed("packed", lambda a: np.append(a, a[:1])), Corrupt),
-        (changed("packed", lambda a: a.astype(np.int8)), Corrupt),
+        (changed("packed", lambda a: a.astype(np.int16)), Corrupt),
+        (changed("packed", lambda a: a.astype(np.complex64)), Corrupt),
         (changed("absmax", lambda a: a.astype(F)), Corrupt),
         (changed("absmax", lambda a: a[:-1]), Truncated),
         (changed("nested_absmax", lambda a: a * F(np.inf)), Corrupt),
@@ -202,6 +203,16 @@ def test_damaged_messages_are_refused(
     change(message)
     with pytest.raises(error):
         bitsandbytes.decode(message, shape=x.shape)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int8"])
+def test_packed_elements_may_be_stored_as_another_dtype(dtype: str) -> None:
+    message = bitsandbytes.encode(np.random.default_rng(7).normal(size=(4, 64)).astype(F), "fp4")
+    stored = message["packed"].view(dtype).reshape(-1, 1)
+    decoded = bitsandbytes.decode(message | {"packed": stored}, "fp4", shape=(4, 64))
+    assert (decoded == bitsandbytes.decode(message, "fp4", shape=(4, 64))).all()
+    with pytest.raises(Truncated, match="packed has 12"):
+        bitsandbytes.decode(message | {"packed": stored[:-1]}, "fp4", shape=(4, 64))
 
 
 def test_nested_offset_may_be_the_number_of_a_file() -> None:
