@@ -16,12 +16,15 @@ The table of ``nf4`` is that of QLoRA, which has the quantiles of a normal distr
 has ±{0, 1/16, 2, 3, 4, 6, 8, 12}/12, in an order of its own. ``dynamic8`` has 0, 1 and, for each
 power of ten from 10^-6 to 1, twice as many values as for the preceding one.
 
-The bytes are those of the package's neutral kernels, which follow the CUDA kernels. (The package's
-kernel for CPUs looks codes of 8 bits up in a coarse table: 0 becomes the code 131, not 127.) Full
-blocks are multiplied by the reciprocal of absmax, and a partial block is divided by it; a value in
-the middle of two entries gets the lower one. This module computes the mean of a nested absmax with
-a float64 sum, so the last bits may differ. It refuses magnitudes above 2^126. A frame of
-``blockwise`` contains the same numbers, in fewer bits unless its ``code`` is ``none``.
+The bytes are those of the package's neutral kernels. Full blocks are multiplied by the reciprocal
+of absmax, and a partial block is divided by it; a value in the middle of two entries gets the
+lower one. The CUDA kernels multiply all blocks, may take the upper one of two entries, and have
+other codes for zeros: a block of zeros has the code 0, and of the two zeros of ``fp4``, 8 is the
+negative one, while in the neutral kernels it is that of small positive values. (The package's
+kernel for CPUs looks codes of 8 bits up in a coarse table: 0 becomes the code 131, not 127.) This
+module computes the mean of a nested absmax with a float64 sum, so the last bits may differ. It
+refuses magnitudes above 2^126. A frame of ``blockwise`` contains the same numbers, in fewer bits
+unless its ``code`` is ``none``.
 
 Source: bitsandbytes 0.50.2, ``functional.py`` and ``backends/default/ops.py`` (MIT); Dettmers et
 al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022, and "QLoRA", NeurIPS 2023. Arrays

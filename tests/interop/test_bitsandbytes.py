@@ -205,6 +205,18 @@ def test_damaged_messages_are_refused(
         bitsandbytes.decode(message, shape=x.shape)
 
 
+def test_codes_that_cuda_kernels_have_for_zeros_decode_to_zeros() -> None:
+    x = np.array([1, -1e-4, 1e-4, 0], F)
+    message = bitsandbytes.encode(x, "fp4")
+    assert message["packed"].tolist() == [0x30, 0x80]  # neutral kernels
+    other = message | {"packed": np.array([0x38, 0x00], np.uint8)}
+    assert (bitsandbytes.decode(other, "fp4", shape=4) == [1, 0, 0, 0]).all()
+    for kind in KINDS:
+        message = bitsandbytes.encode(np.zeros(4096, F), kind)
+        codes = {name: 0 * message[name] for name in ("packed", "codes") if name in message}
+        assert not bitsandbytes.decode(message | codes, kind, shape=4096).any()
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int8"])
 def test_packed_elements_may_be_stored_as_another_dtype(dtype: str) -> None:
     message = bitsandbytes.encode(np.random.default_rng(7).normal(size=(4, 64)).astype(F), "fp4")
