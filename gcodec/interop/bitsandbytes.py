@@ -14,7 +14,8 @@ element the number of the entry next to x/absmax in a table of 16 or 256 values 
 
 The table of ``nf4`` is that of QLoRA, which has the quantiles of a normal distribution. ``fp4``
 has ±{0, 1/16, 2, 3, 4, 6, 8, 12}/12, in an order of its own. ``dynamic8`` has 0, 1 and, for each
-power of ten from 10^-6 to 1, twice as many values as for the preceding one.
+power of ten from 10^-6 to 1, twice as many values as for the preceding one. PyTorch computes them:
+without AVX2, the last bits of 42 values differ from those here.
 
 The bytes are those of the package's neutral kernels. Full blocks are multiplied by the reciprocal
 of absmax, and a partial block is divided by it; a value in the middle of two entries gets the

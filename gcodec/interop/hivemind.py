@@ -15,8 +15,9 @@ leaves out zeros. Integers and floats in ``buffer`` are little-endian:
 The original sums in float32, and this module in float64, so the last bits of means, deviations and
 tables differ, and sometimes a code. A constant tensor has the code 255 of ``UNIFORM_8BIT`` here;
 in the original, the mean may differ from the constant. ``BLOCKWISE_8BIT`` has the codes of
-bitsandbytes' neutral kernel; see `gcodec.interop.bitsandbytes`. Frames of ``raw`` and
-``blockwise`` contain the same numbers.
+bitsandbytes' neutral kernel; see `gcodec.interop.bitsandbytes`. PyTorch computes its table:
+without AVX2, the last bits of 42 numbers differ from those here. `decode` takes the numbers of the
+message, and `to_frame` refuses them. Frames of ``raw`` and ``blockwise`` contain the same numbers.
 
 Source: learning-at-home/hivemind 1.1.12, ``compression/`` and ``proto/runtime.proto`` (MIT).
 Arrays must be on the host. This module imports neither hivemind, torch nor protobuf.
@@ -250,19 +251,33 @@ def _payload(message: _Message) -> np.ndarray:
     if message.compression == "MEANSTD_16BIT":
         _check_buffer(message, 2 * n + 8 * _rows(message))
         return np.roll(buffer, -2 * n)
-    is_blockwise = message.compression == "BLOCKWISE_8BIT"
-    blocks = -(-n // _BLOCK)
-    counts = np.concatenate((_count(blocks), _count(256))) if is_blockwise else _count(256)
-    front = counts.size + _TABLE_NBYTES + (4 * blocks if is_blockwise else 0)
-    _check_buffer(message, front + n)
-    if (buffer[: counts.size] != counts).any():
-        raise Corrupt("the buffer has other numbers of blocks or table entries")
-    if not is_blockwise:
-        return buffer[counts.size :]
-    scales = buffer[counts.size : counts.size + 4 * blocks]
-    if (buffer[front - _TABLE_NBYTES : front] != _dynamic()).any():
+    if message.compression != "BLOCKWISE_8BIT":
+        return np.concatenate(_table_and_codes(message))
+    scales, table, codes = _blocks(message)
+    if (table != _dynamic()).any():
         raise Unsupported("the table is not that of bitsandbytes")
-    return np.concatenate((scales, buffer[front:]))
+    return np.concatenate((scales, codes))
+
+
+def _table_and_codes(message: _Message) -> list[np.ndarray]:
+    """Return the table and the codes of a message, as bytes."""
+    return _parts(message, _count(256), [_TABLE_NBYTES])
+
+
+def _blocks(message: _Message) -> list[np.ndarray]:
+    """Return the scales, the table and the codes of a message with blocks, as bytes."""
+    blocks = -(-message.n // _BLOCK)
+    counts = np.concatenate((_count(blocks), _count(256)))
+    return _parts(message, counts, [4 * blocks, _TABLE_NBYTES])
+
+
+def _parts(message: _Message, counts: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+    """Return the parts of a buffer that begins with these counts, and ends with the codes."""
+    front = counts.size + sum(sizes)
+    _check_buffer(message, front + message.n)
+    if (message.buffer[: counts.size] != counts).any():
+        raise Corrupt("the buffer has other numbers of blocks or table entries")
+    return np.split(message.buffer[counts.size :], np.cumsum(sizes))
 
 
 def _count(number: int) -> np.ndarray:
@@ -294,6 +309,10 @@ def _decoded(message: _Message) -> np.ndarray:
     buffer, n, dtype = message.buffer, message.n, NUMPY_DTYPES[message.dtype]
     if message.compression in _SIXTEEN_BITS and message.dtype == "bfloat16":
         raise Unsupported(f"bfloat16 with {message.compression}, which hivemind refuses")
+    if message.compression == "BLOCKWISE_8BIT":
+        scales, table, codes = _blocks(message)
+        if (table != _dynamic()).any():
+            return _converted(_of_blocks(scales, table, codes), dtype)
     if message.compression in _CODECS:
         codec, data = _codec(message.compression), _payload(message)
         if message.compression == "MEANSTD_16BIT" and message.dtype != "float32":
@@ -314,6 +333,19 @@ def _decoded(message: _Message) -> np.ndarray:
     if dtype == np.float32:
         return convert.from_16_bits(numbers_of(buffer, "<u2"), "float16")
     return _converted(numbers_of(buffer, "<f2"), dtype)
+
+
+def _of_blocks(scales: np.ndarray, table: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Return the float32 values of blocks with a table of their own."""
+    largest, numbers = numbers_of(scales, "<f4"), numbers_of(table, "<f4")
+    if not (np.isfinite(largest).all() and np.isfinite(numbers).all()):
+        raise Corrupt("a largest magnitude or a number of the table is not finite")
+    values = numbers[codes]
+    whole = values.size // _BLOCK
+    with np.errstate(over="ignore", under="ignore"):
+        values[: whole * _BLOCK].reshape(-1, _BLOCK)[:] *= largest[:whole, None]
+        values[whole * _BLOCK :] *= largest[whole:]
+    return values
 
 
 def _converted(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:

@@ -271,11 +271,30 @@ def test_scalars_have_no_rows() -> None:
         hivemind.from_frame(frame)
 
 
-def test_another_table_is_refused() -> None:
-    message = bytearray(hivemind.encode(np.ones(3, F), "BLOCKWISE_8BIT"))
-    message[3 + 16 + 4] ^= 1
+@pytest.mark.parametrize("n", [3, 4096, 10_000])
+def test_blocks_have_the_table_of_their_message(n: int) -> None:
+    x = np.random.default_rng(n).normal(size=n).astype(F)
+    message = bytearray(hivemind.encode(x, "BLOCKWISE_8BIT"))
+    blocks = -(-n // 4096)
+    start = message.index(b"\x00\x01" + bytes(6)) + 8  # after the counts
+    assert message[start - 16] == blocks
+    table = np.frombuffer(message, "<f4", 256, start + 4 * blocks)
+    largest = np.frombuffer(message, "<f4", blocks, start)
+    codes = np.frombuffer(message, np.uint8, n, start + 4 * blocks + 1024).copy()
+    expected = hivemind.decode(message)
+    assert np.array_equal(expected, table[codes] * np.repeat(largest, 4096)[:n])
+    other = np.nextafter(table, F(2))
+    message[start + 4 * blocks : start + 4 * blocks + 1024] = other.tobytes()
+    decoded = hivemind.decode(message)
+    assert np.array_equal(decoded, other[codes] * np.repeat(largest, 4096)[:n])
     with pytest.raises(Unsupported, match="table"):
+        hivemind.to_frame(message)
+    message[start + 4 * blocks + 2 : start + 4 * blocks + 4] = b"\xc0\x7f"  # NaN
+    with pytest.raises(Corrupt, match="not finite"):
         hivemind.decode(message)
+
+
+def test_another_number_of_entries_is_refused() -> None:
     uniform = bytearray(hivemind.encode(np.ones(3, F), "UNIFORM_8BIT"))
     uniform[3] = 255
     with pytest.raises(Corrupt, match="numbers"):
