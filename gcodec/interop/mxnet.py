@@ -1,9 +1,10 @@
 """Apache MXNet: gradients that a worker of the ``dist`` kvstore pushes, 2 bits or 1 per element.
 
 A message is the value of a push as bytes: the packed words alone. MXNet sends the number of
-elements under a separate key, and the threshold once, as text in a command to the servers. The
-caller of `decode` therefore passes both. `gcodec.codecs.mxnet.two_bit` and `one_bit` define the
-bits. Frames of these codecs contain the same payload, so `to_frame` and `from_frame` are lossless.
+elements as the number of a separate key without a value, and the threshold once, as text in a
+command to the servers. The caller of `decode` therefore passes both. `gcodec.codecs.mxnet.two_bit`
+and `one_bit` define the bits. Frames of these codecs contain the same payload, so `to_frame` and
+`from_frame` are lossless.
 
 Source: apache/mxnet, ``src/kvstore/gradient_compression.cc`` and ``-inl.h``, ``kvstore_dist.h``;
 2-bit as in release 1.9.1, 1-bit as in 2.0.0b1. Arrays must be on the host.
