@@ -112,13 +112,13 @@ def lines(rows: Sequence[BreakEven]) -> Iterator[str]:
         yield f"| `{row.codec}` | {links} | {row.spread:.2f} |"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.break_even", description=__doc__)
     parser.add_argument("dump", nargs="?", type=Path, default=EXAMPLE, help="file of gradients")
     parser.add_argument("-c", "--codec", action="append", help="codec to time; repeatable")
     parser.add_argument("--rounds", type=int, default=15, help="number of rounds")
-    parsed = parser.parse_args(arguments)
+    parsed = parser.parse_args()
     codecs = [gcodec.parse(spec) for spec in parsed.codec or SPECS]
     rows = break_evens(parsed.dump, measure(parsed.dump, codecs, parsed.rounds))
     print(*lines(rows), sep="\n")

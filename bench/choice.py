@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -93,7 +92,7 @@ def hard() -> None:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.choice", description=__doc__)
     parser.add_argument("files", nargs="*", metavar="FILE", default=[str(EXAMPLE)])
@@ -101,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--most", type=int, default=1 << 62, help="values of each tensor to measure"
     )
     parser.add_argument("--hard", action="store_true", help="only time synthetic tensors")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     if options.hard:
         hard()
         return

@@ -79,11 +79,11 @@ def _beta(ratio: float) -> float:
     return float(optimize.brentq(off, 0.1, 100)) if off(0.1) < 0 < off(100) else math.nan
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Parse arguments, fit, compare and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.gradient_fit", description=__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     real = list(matrices(options.files))
     fits = []
     for name, matrix in real:

@@ -59,7 +59,7 @@ class Measured(NamedTuple):
     decoding: float
 
 
-def train(folder: Path, steps: int = _STEPS) -> list[str]:
+def train(folder: Path) -> list[str]:
     """Train a GPT; write its last gradient, its weights and AdamW's states; return the paths."""
     import torch
 
@@ -70,7 +70,7 @@ def train(folder: Path, steps: int = _STEPS) -> list[str]:
     model = task.model()
     optimizer = torch.optim.AdamW(model.parameters(), task.adam_rate, weight_decay=0.1)
     batches = task.batches(1, 0, 1)
-    for _ in range(steps):
+    for _ in range(_STEPS):
         optimizer.zero_grad()
         loss = error(model, *next(batches))
         loss.backward()
@@ -207,7 +207,7 @@ def cell(values: int, measured: Measured | None) -> str:
     return f"{measured.nbits / values:.3f}, {' / '.join(f'{speed:.0f}' for speed in speeds)}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Parse arguments, train, measure and print."""
     os.environ["GCODEC_NUM_THREADS"] = "1"
     if hasattr(os, "sched_setaffinity"):
@@ -225,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="N",
         help="code each file as one message of encode_many, with this group_below",
     )
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     trained = train(options.train) if options.train else []
     files, below = [*options.files, *trained], options.group_below
     for line in table(files, options.python, flat=options.flat, group_below=below):

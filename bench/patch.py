@@ -45,7 +45,7 @@ Tensors = dict[str, np.ndarray]
 """Weights by name, as bfloat16."""
 
 
-def checkpoints(rates: Sequence[float], steps: int = _STEPS) -> Iterator[tuple[Tensors, Tensors]]:
+def checkpoints(rates: Sequence[float]) -> Iterator[tuple[Tensors, Tensors]]:
     """Train, and yield old and new weights for each learning rate."""
     import torch
 
@@ -63,7 +63,7 @@ def checkpoints(rates: Sequence[float], steps: int = _STEPS) -> Iterator[tuple[T
         error(model, *next(batches)).backward()
         optimizer.step()
 
-    for number in range(steps):
+    for number in range(_STEPS):
         step(task.adam_rate * share_of_rate(task, number))
     state = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     for rate in rates:
@@ -238,12 +238,12 @@ def speeds(n: int = _TIMED) -> Iterator[str]:
         yield f"- {name}: {n / each / 1e6:.0f}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Parse arguments, train, measure and print."""
     os.environ["GCODEC_NUM_THREADS"] = "1"
     parser = argparse.ArgumentParser(prog="python -m bench.patch", description=__doc__)
     parser.add_argument("--python", help="Python of an environment that has zstandard")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     for line in table(checkpoints(_RATES), _RATES, options.python):
         print(line, flush=True)
     for line in speeds():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import sys
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +34,7 @@ def reached(inputs: Sequence[hostile.Input]) -> set[types.CodeType]:
     return codes
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Print the share of branches that were taken, and list the branches that were not."""
     try:
         import coverage
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz.branches", description=__doc__)
     parser.add_argument("--mutants", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     inputs = hostile.inputs(options.seed, options.mutants)
     measured = coverage.Coverage(
         data_file=None, branch=True, include=[str(jit.KERNELS / "**" / "*.py")]
@@ -72,7 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"functions, by {len(inputs)} inputs"
     )
     print("\n".join(missing))
-    return 0
 
 
 def _lines(name: str, codes: set[types.CodeType]) -> set[int]:
@@ -88,4 +86,4 @@ def _lines(name: str, codes: set[types.CodeType]) -> set[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

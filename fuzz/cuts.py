@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -119,12 +118,12 @@ def _child(arguments: list[str], seconds: float | None, sent: signal.Signals) ->
     os.waitpid(child, 0)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Print the outcomes; return 1 if one of them violates the promise."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.cuts", description=__doc__)
     parser.add_argument("--kills", type=int, default=KILLS)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     count, wrong = cuts(options.kills, options.seed)
     print(
         f"{options.kills} kills: " + ", ".join(f"{n} {what}" for what, n in sorted(count.items()))

@@ -65,12 +65,8 @@ def outcome(one: Input) -> list[bytes] | str:
     return [np.asarray(part).tobytes() for part in parts]
 
 
-def inputs(seed: int, mutants: int, each: int = 20, short: int = 25) -> list[Input]:
-    """Return golden frames and errors, valid frames, short payloads, and mutants.
-
-    `each` is the number of valid frames per codec, `short` the number of short payloads per
-    setting and size.
-    """
+def inputs(seed: int, mutants: int) -> list[Input]:
+    """Return golden frames and errors, valid frames, short payloads, and mutants."""
     rng = random.Random(seed)
     collected = [Input("golden", golden.data, golden.key) for golden in goldens()]
     errors = sorted((ROOT / "fuzz" / "golden-errors").glob("*.gcf"))
@@ -79,14 +75,14 @@ def inputs(seed: int, mutants: int, each: int = 20, short: int = 25) -> list[Inp
         Input("error", path.read_bytes(), None, read) for path in errors for read in reads
     ]
     collected += [Input("crafted", one.data, None, one.read) for one in crafted()]
-    collected += [Input("valid", one.data) for one in valid_frames(seed, each)]
-    for case in short * CASES:
+    collected += [Input("valid", one.data) for one in valid_frames(seed, 20)]
+    for case in 25 * CASES:
         for n in case.sizes:
             string = rng.randrange(1 << rng.randrange(18), 1 << 18)
             collected.append(Input("short", frame_of(case, n, string).to_bytes()))
     tabled = [one.data for one in collected if one.kind == "valid" and one.data[4] & 2]
     collected += [Input("table", _table_mutant(data, rng)) for data in 4 * tabled]
-    collected += list(_with_blocks(rng, 6))
+    collected += list(_with_blocks(rng))
     seeds = [golden.data for golden in goldens() if golden.key is None]
     seeds += [one.data for one in collected if one.kind == "valid"]
     mutated = (_payload_mutant(rng.choice(seeds), rng) for _ in range(mutants // 2))
@@ -120,7 +116,7 @@ def _payload_mutant(data: bytes, rng: random.Random) -> bytes:
     return mutated
 
 
-def _with_blocks(rng: random.Random, each: int) -> Iterator[Input]:
+def _with_blocks(rng: random.Random) -> Iterator[Input]:
     """Yield frames with many blocks, and mutants of their seek tables and payloads."""
     for spec, log2_block in BLOCKS:
         n = 7 << log2_block if log2_block > 10 else 1200
@@ -129,7 +125,7 @@ def _with_blocks(rng: random.Random, each: int) -> Iterator[Input]:
         frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec)).with_seek(log2_block)
         data = frame.to_bytes()
         yield Input("blocks", data)
-        few = each if log2_block < 10 else each // 3
+        few = 6 if log2_block < 10 else 2
         for _ in range(few if frame.seek else 0):
             yield Input("blocks", _table_mutant(data, rng))
             yield Input("blocks", _payload_mutant(data, rng))

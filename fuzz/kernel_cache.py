@@ -14,7 +14,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,12 +166,12 @@ def _outcome(kernel: Kernel, level: str) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Print the outcomes; return 1 if a forbidden outcome occurred."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.kernel_cache", description=__doc__)
     parser.add_argument("--damages", type=int, default=DAMAGES)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         count, failures = damaged(options.damages, options.seed, Path(folder))
     outcomes = ", ".join(f"{number} {what}" for what, number in sorted(count.items()))

@@ -13,7 +13,6 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Sequence
 
 from fuzz import guard, run, targets
 from fuzz.calls import by_codec
@@ -26,12 +25,12 @@ GUARDED = 200  # mutants per target between guard pages
 EVERY = 3  # rounds of loops per round of targets
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Fuzz and print the totals; return 1 if something failed."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.long", description=__doc__)
     parser.add_argument("--hours", type=float, default=8.0)
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     began, cpu = time.perf_counter(), time.process_time()
     ready = {codec: [Fuzzed(call) for call in calls] for codec, calls in by_codec().items()}
     mutants = inputs = calls = failures = 0

@@ -144,7 +144,7 @@ def notices(guard: Guard, outcomes: Sequence[tuple[hostile.Input, Any]]) -> bool
     os._exit(code)
 
 
-def measured(inputs: Sequence[hostile.Input], only: str = "") -> Iterator[tuple[Guard, bool]]:
+def measured(inputs: Sequence[hostile.Input], only: str) -> Iterator[tuple[Guard, bool]]:
     """Yield the reached guards of the selected modules, and whether an input detects each."""
     outcomes = baseline(inputs)
     codes = set(itertools.chain.from_iterable(reached for _, reached in outcomes))
@@ -160,7 +160,7 @@ def measured(inputs: Sequence[hostile.Input], only: str = "") -> Iterator[tuple[
         yield guard, any(notices(guard, own[at : at + MOST]) for at in range(0, len(own), MOST))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Print the guards whose removal no input detected, and the share of the others."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutants", type=int, default=4000)
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only", default="", help="only guards of modules whose name begins with this"
     )
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     inputs = hostile.inputs(options.seed, options.mutants)
     count = noticed = 0
     for guard, killed in measured(inputs, options.only):
@@ -181,8 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{noticed} of {count} guards ({100 * noticed / max(count, 1):.1f} %), "
         f"{len(inputs)} inputs"
     )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
