@@ -282,9 +282,9 @@ def test_naive_elias_has_no_zero() -> None:
 CO3 = "minifloat:format=e2m1,style=ieee,code=none"
 
 
-def quantiles(beta: float, n: int = 20001) -> np.ndarray:
+def quantiles(beta: float) -> np.ndarray:
     """Return evenly spaced quantiles of a GenNorm with α = 1."""
-    return np.asarray(scipy.stats.gennorm.ppf((np.arange(n) + 0.5) / n, beta))
+    return np.asarray(scipy.stats.gennorm.ppf((np.arange(20001) + 0.5) / 20001, beta))
 
 
 def polynomial(beta: float) -> float:

@@ -63,13 +63,13 @@ def frame_of(spec: str) -> gcodec.Frame:
     return frame
 
 
-def moved(frame: gcodec.Frame, one: int = 0, other: int = -1) -> gcodec.Frame:
-    """Return the frame with a seek table that moves a byte from one block to another."""
+def moved(frame: gcodec.Frame, one: int = 0) -> gcodec.Frame:
+    """Return the frame with a seek table that moves a byte from one block to the last."""
     table = frame.seek
     assert table is not None
     lengths = table.lengths.copy()
     lengths[one] -= np.uint64(8)
-    lengths[other] += np.uint64(8)
+    lengths[-1] += np.uint64(8)
     wrong = SeekTable(table.log2_block, lengths, table.advances, table.states)
     return dataclasses.replace(frame, payload=frame.payload._replace(seek=wrong))
 

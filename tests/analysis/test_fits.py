@@ -17,8 +17,8 @@ from gcodec.kernels.numeric.log_histogram import log_histogram
 from gcodec.kernels.quantize.scale_errors import Overview
 
 
-def sample(beta, n, seed=0, alpha=1.0):
-    random = np.random.default_rng(seed)
+def sample(beta, n, alpha=1.0):
+    random = np.random.default_rng(0)
     signs = random.choice([-1.0, 1.0], n)
     return alpha * signs * random.gamma(1 / beta, size=n) ** (1 / beta)
 

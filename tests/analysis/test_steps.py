@@ -17,9 +17,9 @@ from gcodec.tensorfiles.dumps import write_dump
 SETTINGS = Settings((), None, 0.01, (), 1 << 16, 0, Limits())
 
 
-def matrix(energies: list[float], shape: tuple[int, int], seed: int = 0) -> np.ndarray:
+def matrix(energies: list[float], shape: tuple[int, int]) -> np.ndarray:
     """Return a matrix whose squared singular values are these."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     left = np.linalg.qr(rng.normal(size=(shape[0], len(energies))))[0]
     right = np.linalg.qr(rng.normal(size=(shape[1], len(energies))))[0]
     return (left * np.sqrt(energies)) @ right.T

@@ -32,8 +32,8 @@ def dump(tmp_path):
     return path
 
 
-def write(folder, source, name="policy.json"):
-    path = folder / name
+def write(folder, source):
+    path = folder / "policy.json"
     path.write_text(source if isinstance(source, str) else json.dumps(source), "utf-8")
     return path
 

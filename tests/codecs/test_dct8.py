@@ -672,8 +672,8 @@ def test_spellings_of_a_chunk(value: Any) -> None:
     assert gcodec.parse({"name": "dct8", "chunk": [8, 8]}) == gcodec.parse("dct8:chunk=8x8")
 
 
-def payload_of(spec: str, n: int, seed: int = 0) -> gcodec.Payload:
-    return gcodec.parse(spec).encode(noise(n, seed=seed))
+def payload_of(spec: str, n: int) -> gcodec.Payload:
+    return gcodec.parse(spec).encode(noise(n))
 
 
 SPECS = [

@@ -262,10 +262,10 @@ def test_frames(dtype: str) -> None:
         assert gcodec.Frame.from_bytes(frame).to_bytes() == frame
 
 
-def framed(params: str, text: str, shape: Shape) -> bytes:
-    """Return a frame with these parameters, in hex, and this payload."""
+def framed(params: str, text: str) -> bytes:
+    """Return a frame of 16 elements with these parameters, in hex, and this payload."""
     data = universal.to_bytes(text)
-    return reference_frame.build(DCT8, 1, shape, bytes.fromhex(params), b"", data, len(text))
+    return reference_frame.build(DCT8, 1, (16,), bytes.fromhex(params), b"", data, len(text))
 
 
 @pytest.mark.parametrize(
@@ -293,11 +293,10 @@ def framed(params: str, text: str, shape: Shape) -> bytes:
 def test_wrong_parameters(params: str, error: type[gcodec.FormatError]) -> None:
     text = universal.fixed(ONE_BITS >> 15, 16) + "0" + "0000"
     for valid_parameters in ("02040401000000", "011001000000", "030402020100" + "0000"):
-        assert gcodec.decode(framed(valid_parameters, text, (16,))).tolist() == pytest.approx(
-            [0.25] * 16
-        )
+        decoded = gcodec.decode(framed(valid_parameters, text))
+        assert decoded.tolist() == pytest.approx([0.25] * 16)
     with pytest.raises(error):
-        gcodec.decode(framed(params, text, (16,)))
+        gcodec.decode(framed(params, text))
 
 
 # --- hostile bytes -------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ import gcodec
 from gcodec.kernels.numeric import low_rank, philox
 
 
-def matrix(m: int, k: int, rank: int, noise: float = 0.0, seed: int = 0) -> np.ndarray:
-    random = np.random.default_rng(seed)
+def matrix(m: int, k: int, rank: int, noise: float = 0.0) -> np.ndarray:
+    random = np.random.default_rng(0)
     x = random.standard_normal((m, rank)) @ random.standard_normal((rank, k))
     return (x + noise * random.standard_normal((m, k))).astype(np.float32)
 

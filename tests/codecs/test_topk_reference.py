@@ -418,10 +418,8 @@ def test_largest_step(scale: int, valid: bool) -> None:
     assert (wanted is not gcodec.Corrupt) == valid
 
 
-def frame_of(
-    params: bytes, data: bytes, nbits: int, n: int, seek: bytes | None = None, codec: int = TOPK
-) -> bytes:
-    return reference_frame.build(codec, 1, (n,), params, b"", data, nbits, seek=seek)
+def frame_of(params: bytes, data: bytes, nbits: int, n: int, seek: bytes | None = None) -> bytes:
+    return reference_frame.build(TOPK, 1, (n,), params, b"", data, nbits, seek=seek)
 
 
 @pytest.mark.parametrize(

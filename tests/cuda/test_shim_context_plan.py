@@ -28,9 +28,9 @@ SHAPES = (
 )
 
 
-def levels(shape: tuple[int, ...], size: float, spread: float, seed: int = 0) -> np.ndarray:
+def levels(shape: tuple[int, ...], size: float, spread: float) -> np.ndarray:
     """Return symbols of Laplace levels with a scale for each row and column."""
-    random = np.random.default_rng([*shape, seed])
+    random = np.random.default_rng([*shape, 0])
     rows = np.exp(spread * random.standard_normal((shape[0], *(1,) * (len(shape) - 1))))
     columns = np.exp(spread * random.standard_normal((1, *shape[1:])))
     x = np.rint(size * rows * columns * random.laplace(size=shape)).reshape(-1)
