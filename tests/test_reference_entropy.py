@@ -74,9 +74,8 @@ def test_lengths_are_limited() -> None:
 )
 def test_tables_of_lengths_refuse(table: str, error: type[ValueError]) -> None:
     bits = Bits(table.replace(" ", ""))
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(error):
         canonical.read_table(bits, 3)
-    assert type(caught.value) is error
 
 
 def test_single_codeword() -> None:
@@ -101,9 +100,8 @@ def test_table_of_frequencies() -> None:
         (table[:-1], Truncated),
         (table[:-1] + "0", Corrupt),
     ):
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(error):
             ans.read_table(Bits(wrong), 3)
-        assert type(caught.value) is error
 
 
 def test_strings_by_hand() -> None:
@@ -139,9 +137,8 @@ def test_strings_refuse() -> None:
         (bytes(4) + data[4:], Corrupt),
         (data[:-1] + bytes([data[-1] ^ 1]), Corrupt),
     ):
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(error):
             read(changed)
-        assert type(caught.value) is error
 
 
 def test_states_continue() -> None:
@@ -308,9 +305,8 @@ def test_codebooks() -> None:
 )
 def test_refusals(code: str, n: int, bits: str, error: type[ValueError]) -> None:
     data, nbits = payload_of_text(bits)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(error):
         minifloat.read(SMALL_SETTING._replace(code=code), data, nbits, n, 1)
-    assert type(caught.value) is error
 
 
 def test_refusals_of_tables() -> None:

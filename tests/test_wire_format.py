@@ -407,9 +407,8 @@ GOOD = {
 )
 def test_refusals(change: dict[str, object], error: type[gcodec.FormatError]) -> None:
     frame = reference_frame.build(**{**GOOD, **change})
-    with pytest.raises(gcodec.FormatError) as caught:
+    with pytest.raises(error):
         gcodec.decode(frame)
-    assert type(caught.value) is error
 
 
 def f32(*values: float) -> bytes:
@@ -543,9 +542,8 @@ def test_refusals_of_low_bits(
     good: dict[str, object], change: dict[str, object], error: type[gcodec.FormatError]
 ) -> None:
     gcodec.decode(reference_frame.build(**good))
-    with pytest.raises(gcodec.FormatError) as caught:
+    with pytest.raises(error):
         gcodec.decode(reference_frame.build(**{**good, **change}))
-    assert type(caught.value) is error
 
 
 QSGD = {
@@ -628,9 +626,8 @@ def test_refusals_of_qsgd(
     good: dict[str, object], change: dict[str, object], error: type[gcodec.FormatError]
 ) -> None:
     frame = reference_frame.build(**{**good, **change})
-    with pytest.raises(gcodec.FormatError) as caught:
+    with pytest.raises(error):
         gcodec.decode(frame)
-    assert type(caught.value) is error
 
 
 @pytest.mark.parametrize("norm", ["80000000", "ff800000", "7f800000", "7fc00000", "bf800000"])
