@@ -49,15 +49,19 @@ def coefficients(
     return starts, places, gradient(places.size, seed)
 
 
+def check_restore(gpu: Device, cut: chunks.Chunks, k: int, seed: int) -> None:
+    """Check that the device restores the values that the host does."""
+    inputs = coefficients(cut, k, seed)
+    wanted, out = np.empty(cut.n, np.float32), gpu.empty(cut.n, np.float32)
+    transform.restore(*inputs, cut, wanted)
+    transform.restore(*inputs, cut, out)
+    assert same(gpu.to_host(out), wanted)
+
+
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_restore(gpu: Device, cut: chunks.Chunks) -> None:
-    n = cut.n
     for k in {1, min(8, cut.size), min(cut.size, 40)}:
-        inputs = coefficients(cut, k, 2)
-        wanted, out = np.empty(n, np.float32), gpu.empty(n, np.float32)
-        transform.restore(*inputs, cut, wanted)
-        transform.restore(*inputs, cut, out)
-        assert same(gpu.to_host(out), wanted)
+        check_restore(gpu, cut, k, seed=2)
 
 
 def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,11 +69,7 @@ def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(transform_cuda, name, 2)  # so that each block processes several chunks
     monkeypatch.setattr(cuda_grid, "_MAX_STRIDING_BLOCKS", 2)
     for cut in (chunks.flat(2000, (4, 6, 10)), chunks.flat(10_000, (4200, 1))):
-        inputs = coefficients(cut, 9, 3)
-        wanted, out = np.empty(cut.n, np.float32), gpu.empty(cut.n, np.float32)
-        transform.restore(*inputs, cut, wanted)
-        transform.restore(*inputs, cut, out)
-        assert same(gpu.to_host(out), wanted)
+        check_restore(gpu, cut, 9, seed=3)
     # The last warp has fewer rows of a chunk than the others, and therefore runs ahead of them.
     x, cut = gradient(6000), chunks.flat(6000, (65, 33))
     monkeypatch.setattr(transform_cuda, "_BLOCKS", 1)
@@ -83,11 +83,7 @@ def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_restore_of_all(gpu: Device) -> None:
     # The second tensor has more rows than fit the list in shared memory.
     for cut in (chunks.flat(1200, (30, 40)), chunks.flat(1500, (1500, 1))):
-        inputs = coefficients(cut, cut.size, 1)
-        wanted, out = np.empty(cut.n, np.float32), gpu.empty(cut.n, np.float32)
-        transform.restore(*inputs, cut, wanted)
-        transform.restore(*inputs, cut, out)
-        assert same(gpu.to_host(out), wanted)
+        check_restore(gpu, cut, cut.size, seed=1)
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
