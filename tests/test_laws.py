@@ -15,6 +15,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from reference import frame as reference_frame
 from reference import halves
+from segments import split_inputs
 from strategies import f32
 from sweeps import LONG, examples, in_turn, thinned
 
@@ -880,8 +881,7 @@ def test_decode_add_where_the_level_times_scale_overflows() -> None:
     ],
 )
 def test_threads_change_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_THRESHOLD", 1)
-    monkeypatch.setattr(pool, "SEGMENT", 1 << 13)
+    split_inputs(monkeypatch, 1 << 13)
     codec, cut = gcodec.parse(spec), []
     segments = pool._Segments.run
 

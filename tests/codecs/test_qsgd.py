@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import strategies as gs
 from reference import universal
+from segments import split_inputs
 from strategies import f32
 from sweeps import LONG, thinned
 
@@ -468,10 +469,8 @@ def test_decode_add_is_the_composition(size: float, scale: float) -> None:
 @pytest.mark.parametrize("scale", [math.inf, math.nan, 3e38])
 def test_infinite_sums_warn_in_no_thread(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Norms below 2^-100 take another path than the kernel."""
-    monkeypatch.setenv("GCODEC_NUM_THREADS", "3")
-    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    split_inputs(monkeypatch, 64, "3")
     monkeypatch.setattr(pool, "_CONVERTED", 1)
-    monkeypatch.setattr(pool, "SEGMENT", 64)
     x = np.tile(f32(0, 1e-40, -1e-40, 2e-40), 1000)
     frame, total = gcodec.encode(x, "qsgd:bucket=100"), np.full(x.size, LARGEST, np.float32)
     with np.errstate(all="ignore"):
@@ -741,10 +740,8 @@ HOSTILE: dict[str, tuple[type[FormatError], Payload, int]] = {
 @pytest.fixture(params=["1", "3"])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Split short inputs among one or three threads."""
-    monkeypatch.setattr(pool, "SEGMENT", 1 << 12)
-    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    split_inputs(monkeypatch, 1 << 12, request.param)
     monkeypatch.setattr(sparse_string, "_READ", 1 << 12)
-    monkeypatch.setenv("GCODEC_NUM_THREADS", request.param)
     return str(request.param)
 
 
@@ -993,9 +990,7 @@ def test_segments_change_nothing(
     results = []
     for threads in ("1", "2", "7"):
         with monkeypatch.context() as patch:
-            patch.setenv("GCODEC_NUM_THREADS", threads)
-            patch.setattr(pool, "SEGMENT", 4096)
-            patch.setattr(pool, "_THRESHOLD", 1)
+            split_inputs(patch, 4096, threads)
             patch.setattr(sparse_string, "_CHUNK", 4096)
             payload = codec.encode(x, seed=3)
             residual = np.full(n, 0.01, np.float32)

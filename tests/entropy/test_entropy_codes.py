@@ -15,12 +15,12 @@ from bitarray.util import ba2int
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import universal
+from segments import split_inputs
 from sweeps import LONG
 from verdicts import verdict
 
 from gcodec import Corrupt, FormatError, Truncated, entropy
 from gcodec.entropy import Bits, Code
-from gcodec.runtime import pool
 
 LARGEST = 2**64 - 1
 MAX_UNARY_ZEROS = 3000  # The largest unary part, in zeros, that a test writes.
@@ -270,8 +270,7 @@ def test_many_values(spec: str) -> None:
 def test_threads_write_the_same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     code = entropy.parse(spec)
     values, text = values_and_text(spec)
-    monkeypatch.setattr(pool, "SEGMENT", 64)
-    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    split_inputs(monkeypatch, 64)
     for threads in ("1", "2", "5"):
         monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
         for n in (values.size, 641, 64, 1):

@@ -14,6 +14,7 @@ import pytest
 from bit_texts import bytes_of, text_of
 from outcomes import outcome
 from reference import canonical, huffman, universal
+from segments import split_inputs
 from sweeps import thinned
 
 from gcodec import Corrupt, FormatError, ParameterError, Truncated, entropy
@@ -33,7 +34,6 @@ from gcodec.kernels.prefix import (
 from gcodec.kernels.prefix.prefix_table import WIDE, least_nbits, read_runs, read_singles
 from gcodec.kernels.prefix.prefix_write import write_symbols
 from gcodec.kernels.prefix.table_code import IN_TABLES, Look, TableCode, put_lengths
-from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, kernel
 
 LONGEST = 12
@@ -385,8 +385,7 @@ def test_bits_append() -> None:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Let the pool split short inputs among a number of threads."""
-    monkeypatch.setattr(pool, "SEGMENT", 512)
-    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    split_inputs(monkeypatch, 512)
     for module in (coded_mask, prefix):
         monkeypatch.setattr(module, "_CHUNK", 256)
     return lambda count: monkeypatch.setenv("GCODEC_NUM_THREADS", str(count))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from reference import universal
+from segments import split_inputs
 
 import gcodec
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import level_fields
 from gcodec.kernels.quantize.levels import symbol_dtype
-from gcodec.runtime import pool
 
 LEVELS = (1, 2, 3, 15, 63, 64, 127, 128, 4095, 4096, 32767, 32768, 2**20, 2**24)
 LEAD = 3
@@ -53,9 +53,7 @@ def test_any_number_of_fields(s: int) -> None:
 @pytest.mark.parametrize("s", [15, 300, 2**16])
 def test_zero_norm_buckets(s: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fields of a segment begin at any bit of a byte."""
-    monkeypatch.setattr(pool, "SEGMENT", 64)
-    monkeypatch.setattr(pool, "_THRESHOLD", 1)
-    monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
+    split_inputs(monkeypatch, 64, "2")
     for bucket, share in ((3, 0.5), (7, 0.1), (100, 0.5), (64, 1.0), (5000, 0.0)):
         n = 5000
         silent = np.random.default_rng(bucket).random(-(-n // bucket)) < share
@@ -74,9 +72,7 @@ def test_zero_norm_buckets(s: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("s", [s for s in LEVELS if 2 * s + 1 < 1 << (2 * s).bit_length()])
 def test_levels_above_s(s: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "SEGMENT", 64)
-    monkeypatch.setattr(pool, "_THRESHOLD", 1)
-    monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
+    split_inputs(monkeypatch, 64, "2")
     n, width = 1000, (2 * s).bit_length()
     bits = bits_of(symbols_of(n, s), s)
     for field in (2 * s + 1, (1 << width) - 1):

@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 import pytest
 from reference import fields
+from segments import split_inputs
 from sweeps import thinned
 
 from gcodec import Corrupt, FormatError, Truncated
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, pack_to, unpack_fields, unpack_range
-from gcodec.runtime import pool
 
 SIZES = [*range(20), 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257]
 
@@ -91,9 +91,7 @@ def test_packing_is_independent_of_segments(
     layout = FieldLayout(width, order)  # type: ignore[arg-type]
     codes = np.random.default_rng(1).integers(0, 1 << width, 5003, np.uint8)
     whole = pack_fields(codes, layout)
-    monkeypatch.setattr(pool, "SEGMENT", 512)
-    monkeypatch.setattr(pool, "_THRESHOLD", 1)
-    monkeypatch.setenv("GCODEC_NUM_THREADS", "3")
+    split_inputs(monkeypatch, 512, "3")
     assert pack_fields(codes, layout).tobytes() == whole.tobytes()
     assert np.array_equal(unpack_fields(whole, 5003, layout), codes)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from bit_texts import bytes_of, text_of
 from reference import universal
+from segments import split_inputs
 from sweeps import LONG, thinned
 
 from gcodec import Corrupt, FormatError, Truncated
@@ -30,7 +31,6 @@ from gcodec.kernels.prefix.run_level_place import place
 from gcodec.kernels.prefix.run_level_read import read_pair_blocks
 from gcodec.kernels.prefix.run_level_write import write_pairs
 from gcodec.kernels.prefix.table_code import LOOKS, SYMBOLS, Look, TableCode
-from gcodec.runtime import pool
 
 FARTHEST = 2**63 - 1
 WORDS: dict[str, Callable[[int, int], str]] = {
@@ -626,8 +626,7 @@ def test_gaps_after_the_end_of_the_tensor_are_refused() -> None:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return a setter of the thread count; the pool splits short inputs too."""
-    monkeypatch.setattr(pool, "SEGMENT", 512)
-    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    split_inputs(monkeypatch, 512)
     for module in (coded_mask, sparse_string):
         monkeypatch.setattr(module, "_CHUNK", 256)
     monkeypatch.setattr(sparse_string, "_READ", 128)
@@ -715,9 +714,7 @@ def test_words_of_parallel_parts(
 
 def test_parts_of_any_length_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of any length, empty ones included, begin at any bit of a byte."""
-    monkeypatch.setattr(pool, "SEGMENT", 1)
-    monkeypatch.setattr(pool, "_THRESHOLD", 1)
-    monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
+    split_inputs(monkeypatch, 1, "2")
     rng = np.random.default_rng(13)
     for _ in range(300):
         counts = rng.choice([0, 0, 1, 2, 3, 5, 7, 8, 9, 16, 17, 100], int(rng.integers(1, 9)))

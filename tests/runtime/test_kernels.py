@@ -16,12 +16,13 @@ import strategies as gs
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import halves, philox, sums
+from segments import split_inputs
 
 import gcodec
 from gcodec.kernels.numeric import arithmetic, convert, log_histogram, norms, ranges, reduce
 from gcodec.kernels.numeric import philox as words_of
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
-from gcodec.runtime import cover, kernel_cache, pool
+from gcodec.runtime import cover, kernel_cache
 from gcodec.runtime.memory import aligned_empty
 
 PACKAGE = Path(gcodec.__file__).parent
@@ -43,8 +44,7 @@ def test_sum_of_squares_over_tiles(n: int, monkeypatch: pytest.MonkeyPatch) -> N
     x = (rng.standard_normal(n) * 10.0 ** rng.integers(-20, 15, n)).astype(np.float32)
     expected = float(sums.sum_squares(x))
     assert reduce.sum_squares(x) == expected
-    monkeypatch.setattr(pool, "SEGMENT", 4096)
-    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    split_inputs(monkeypatch, 4096)
     for threads in ("2", "5"):
         monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
         assert reduce.sum_squares(x) == expected
@@ -108,9 +108,7 @@ def test_random_words_known_answer() -> None:
 
 def test_random_words_are_independent_of_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = words_of.words(9, 5, 4000)
-    monkeypatch.setattr(pool, "SEGMENT", 333)
-    monkeypatch.setattr(pool, "_THRESHOLD", 1)
-    monkeypatch.setenv("GCODEC_NUM_THREADS", "3")
+    split_inputs(monkeypatch, 333, "3")
     assert np.array_equal(words_of.words(9, 5, 4000), whole)
     assert np.array_equal(words_of.words(9, 1005, 100), whole[1000:1100])
 

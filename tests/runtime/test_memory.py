@@ -16,13 +16,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from segments import split_inputs
 from sweeps import thinned
 
 import gcodec
 from gcodec.codecs.ecsq import codec as ecsq
 from gcodec.entropy.context import byte_coder, coder
 from gcodec.kernels.bits import computed_symbols
-from gcodec.runtime import memory, pool
+from gcodec.runtime import memory
 
 N = 1 << 23
 NBYTES = 4 * N
@@ -208,8 +209,7 @@ print(json.dumps(ratios))
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of resident memory")
 def test_memory_of_sums_by_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row is a segment, but not every segment has sums of all columns."""
-    monkeypatch.setattr(pool, "_THRESHOLD", 1)
-    monkeypatch.setattr(pool, "SEGMENT", 1 << 14)
+    split_inputs(monkeypatch, 1 << 14)
     rng = np.random.default_rng(0)
     x = rng.standard_normal((32, 1 << 15), np.float32)
     x *= np.exp2(3 * rng.standard_normal(1 << 15, np.float32))
