@@ -172,7 +172,7 @@ def entropy_nbits(counts: np.ndarray) -> int:
 
     The computation is exact in integers, so it is the same on every machine.
     """
-    return byte_counts.entropy_nbits(counts, log2_table())
+    return int(byte_counts.ideal_nbits(counts.reshape(-1), counts.shape[-1], log2_table()))
 
 
 @functools.cache

@@ -47,20 +47,6 @@ def least_nbits(counts: np.ndarray, logs: np.ndarray) -> int:
     return int(_least_nbits(counts, logs))
 
 
-def entropy_nbits(counts: np.ndarray, logs: np.ndarray) -> int:
-    """Return the bits of symbols, coded by an ideal coder for each model.
-
-    The computation is exact in integers, so it is the same on every machine.
-
-    Parameters
-    ----------
-    counts : (256,) or (models, 256) int64 array
-    logs : (2**15 + 1,) int64 array
-        See `least_nbits`.
-    """
-    return int(ideal_nbits(counts.reshape(-1), counts.shape[-1], logs))
-
-
 def estimated_counts(
     counts: np.ndarray, n: int, sampled: int, occurring: tuple[int, int] | None
 ) -> np.ndarray:
@@ -144,7 +130,7 @@ def add_tables(tables, counts):
 
 @kernel("in int64[], int64, in int64[]", vectorized=False)
 def ideal_nbits(counts, width, logs):
-    """Return the bits of `entropy_nbits`."""
+    """Return the bits of symbols, coded by an ideal coder for each model of `width` counts."""
     # counts.size is a multiple of `width`; logs.size == 2**15 + 1. The upper and lower 16 bits of
     # the numbers are multiplied apart, as the products of whole numbers would exceed 64 bits.
     high, low, own_high, own_low = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
