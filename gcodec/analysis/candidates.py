@@ -51,8 +51,12 @@ class Budget(NamedTuple):
         return math.inf if self.max_nmse is None else _OUTSIDE * self.max_nmse
 
     def allows(self, bits: float, error: float, slack: float = 1.0) -> bool:
-        """Return whether a message is within the budget, or outside by less than a factor."""
-        return (self.max_nmse is None or error <= slack * self.max_nmse) and (
+        """Return whether a message is within the budget, or outside by less than a factor.
+
+        An nmse above 1 is not, unless `max_nmse` allows it: sending nothing has a smaller error.
+        """
+        most_error = 1.0 if self.max_nmse is None else slack * self.max_nmse
+        return error <= most_error and (
             self.max_bits is None or bits <= slack**0.5 * self.max_bits
         )
 

@@ -296,6 +296,16 @@ def test_suggested_codec_of_repeated_blocks_is_one_that_aims_at_the_budget(tmp_p
     assert shlex.split(advice.rpartition("next: gcodec ")[2])[-1] == "ecsq:nmse=0.0001"
 
 
+def test_no_codec_within_a_budget_of_bits_is_worse_than_sending_nothing(tmp_path):
+    """The shortest frames of a few small values decode to ±1."""
+    path = dump(tmp_path, w=gaussian(2000), **{"fc3.bias": 0.03 * gaussian(10)})
+    document = json.loads(run("inspect", path, "--max-bits", 27, "--json").stdout)["files"][0]
+    bests = {tensor["name"]: tensor["best"] for tensor in document["tensors"]}
+    assert bests["fc3.bias"] is None and bests["w"]["nmse"] == 0
+    assert document["total"]["best"]["nmse"] == 0
+    assert document["total"]["best"]["values"] == 2000
+
+
 def test_codecs_of_matrices_that_need_feedback_are_named(tmp_path):
     """They are no candidates, but send many gradients of matrices in far fewer bits."""
     path = dump(tmp_path, w=np.outer(gaussian(64), gaussian(80)), v=gaussian(300))
