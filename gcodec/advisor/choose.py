@@ -4,7 +4,8 @@ Measurements (`bench.choice`) show that ``ecsq`` takes the fewest bits at nearly
 nearly every tensor of some thousand values. The exceptions are:
 
 - The tensor is zero, or all of it may be lost: nothing is sent.
-- All nonzero values have one magnitude: ``qsgd`` with one level is lossless.
+- All nonzero values have one magnitude: ``qsgd`` with one level is lossless. If all values are
+  equal, the frame of ``lossless`` is shorter.
 - Few values are nonzero: ``topk`` has no lists of scales of rows and columns, which cost more than
   so few values.
 - The error is below the resolution of float32 levels, or levels take more bits than the tensor's
@@ -152,8 +153,8 @@ def lossless(tensor: Tensor, stats: Statistics) -> list[Candidate]:
             positive = int(np.count_nonzero(tensor.values > 0))
             counts = (positive, k - positive, n - k)
             entropy = sum(count * math.log2(n / count) for count in counts if count)
-            codec = parse("qsgd:norm=max,s=1,code=auto")
-            candidates.append(Candidate(entropy + _QSGD_NBITS, codec))
+            spec = "qsgd:norm=max,s=1,code=auto" if entropy else "lossless"  # of equal values
+            candidates.append(Candidate(entropy + _QSGD_NBITS, parse(spec)))
     return candidates
 
 

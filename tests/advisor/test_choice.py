@@ -249,7 +249,8 @@ def test_chosen_codecs():
     assert str(gcodec.choose(LAPLACE.astype(np.float16), max_nmse=0)) == "lossless"
     assert str(gcodec.choose(SPARSE, max_nmse=0)) == "topk:k=14"
     assert gcodec.choose(LAPLACE[0, :16], max_nmse=0.1).name == "minmax"
-    assert gcodec.choose(np.full(5000, 0.3, np.float32), max_nmse=0.1).name == "qsgd"
+    assert gcodec.choose(np.full(5000, 0.3, np.float32), max_nmse=0.1).name == "lossless"
+    assert gcodec.choose(np.float32(0.3) * np.sign(LAPLACE), max_nmse=0.1).name == "qsgd"
 
 
 def low_rank(rank, noise, shape=(256, 300)):
