@@ -12,7 +12,7 @@ from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, release
 
-_CHUNK = 1 << 21  # elements whose symbols of one byte fit into a cache
+_CHUNK = 1 << 20  # elements whose symbols of one byte fit into a cache
 _WIDE_CHUNK = 1 << 17  # the same for larger symbols
 
 
