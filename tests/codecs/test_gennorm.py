@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special
 from sweeps import thinned
-from test_codebooks import ALL_FORMATS, load_table_script
+from test_codebooks import ALL_FORMATS
 
 from gcodec.codecs.minifloat import gennorm
 from gcodec.codecs.minifloat.gennorm import fit_moments, scale_of
@@ -18,11 +18,11 @@ from gcodec.kernels.numeric.log_histogram import BINS, FINITE, log_histogram
 from gcodec.kernels.quantize import scale_errors
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 from gcodec.kernels.quantize.scale_errors import Overview
+from tools import gennorm_tables
 
 CO3 = MiniFloat("e2m1", "ieee")
 LARGEST = float(np.finfo(np.float32).max)
 each_format = pytest.mark.parametrize("fmt", ALL_FORMATS, ids="-".join)
-TABLES = load_table_script()
 
 
 @functools.cache
@@ -31,7 +31,7 @@ def quantiles(beta, n):
     u = (np.arange(n) + 0.5) / n
     x = special.gammaincinv(1 / beta, u) ** (1 / beta)
     x[1::2] *= -1
-    x = (x * math.exp(TABLES.log_alpha(beta))).astype(np.float32)
+    x = (x * math.exp(gennorm_tables.log_alpha(beta))).astype(np.float32)
     x.setflags(write=False)
     return x
 
@@ -141,10 +141,11 @@ def test_moments_determine_the_shape(beta, unit):
         math.sqrt(np.mean((x / unit) ** 2, dtype=float)), rel=1e-3
     )
     # The sample lacks the rarest values, so β follows the moments of the sample.
-    assert TABLES.moment_ratio(actual.beta) == pytest.approx(ratio / unit, rel=1e-3)
+    assert gennorm_tables.moment_ratio(actual.beta) == pytest.approx(ratio / unit, rel=1e-3)
     if beta >= 0.5:
         assert actual.beta == pytest.approx(beta, rel=0.005)
-        assert actual.alpha / unit == pytest.approx(math.exp(TABLES.log_alpha(beta)), rel=0.02)
+        wanted = math.exp(gennorm_tables.log_alpha(beta))
+        assert actual.alpha / unit == pytest.approx(wanted, rel=0.02)
 
 
 def test_moments_of_odd_tensors():
@@ -172,7 +173,7 @@ def table_row(name):
 
 
 def test_moment_tables_match_the_distribution():
-    assert table_row("betas") == pytest.approx(TABLES.betas(), abs=1e-12)
+    assert table_row("betas") == pytest.approx(gennorm_tables.betas(), abs=1e-12)
     for beta, ratio, alpha in zip(
         table_row("betas"), table_row("ratios"), table_row("alphas"), strict=True
     ):
@@ -184,7 +185,7 @@ def test_moment_tables_match_the_distribution():
 def test_closed_form_equals_the_integral():
     for beta, log in ((0.5, -1.0), (2.0, -2.0)):
         x, fmt = quantiles(beta, 400_000), MiniFloat("e2m1")
-        actual = TABLES.errors(beta, fmt.magnitudes().astype(float), np.array([log]))[
+        actual = gennorm_tables.errors(beta, fmt.magnitudes().astype(float), np.array([log]))[
             0, fmt.top - 1
         ]
         assert actual == pytest.approx(mse(x, fmt, 2.0**log), rel=0.005)
@@ -196,11 +197,11 @@ def test_table_scales_have_about_the_least_error(name):
     levels = MiniFloat(name).magnitudes().astype(float)
     logs = np.arange(np.floor(-np.log2(levels[-1]) - 2), 6, 1 / 24)
     for beta in np.geomspace(0.151, 3.97, 14):
-        errors = TABLES.errors(float(beta), levels, logs)
+        errors = gennorm_tables.errors(float(beta), levels, logs)
         for style in STYLES:
             top = MiniFloat(name, style).top
             log2_scale = gennorm._at_beta(f"scales {name} {style}", float(beta))
-            actual = TABLES.errors(float(beta), levels, np.array([log2_scale]))[0, top - 1]
+            actual = gennorm_tables.errors(float(beta), levels, np.array([log2_scale]))[0, top - 1]
             assert actual <= 1.004 * errors[:, top - 1].min()
 
 
@@ -335,14 +336,14 @@ def test_co3_is_the_published_rule():
         model = fit_moments(Overview.of(log_histogram(x)))
         b = model.beta
         polynomial = 0.46 - 2.85 * b + 5.37 * b**2 - 2.85 * b**3 + 0.52 * b**4
-        alpha = 0.01 * math.exp(TABLES.log_alpha(b))
+        alpha = 0.01 * math.exp(gennorm_tables.log_alpha(b))
         assert scale_of(x, CO3, "co3") == pytest.approx(alpha / 2 / polynomial, rel=0.005)
     heavy = np.zeros(100_000, np.float32)
     heavy[0] = 1  # β = 0.15, where the polynomial is 0.144
     b = 0.15
     polynomial = 0.46 - 2.85 * b + 5.37 * b**2 - 2.85 * b**3 + 0.52 * b**4
     sigma = math.sqrt(1e-5)
-    wanted = sigma * math.exp(TABLES.log_alpha(b)) / 2 / polynomial
+    wanted = sigma * math.exp(gennorm_tables.log_alpha(b)) / 2 / polynomial
     assert scale_of(heavy, CO3, "co3") == pytest.approx(wanted, rel=0.01)
 
 
