@@ -484,10 +484,10 @@ def test_tables_larger_than_the_frame_are_refused(form: str, count: int) -> None
     frame = frame_with_table(60, form, 3)
     gcodec.decode(frame)  # imports modules, which is not to be measured
     for width in (1, 8):
-        section = bytes([3, width]) + leb128.encode(count)
+        data = with_section(frame, bytes([3, width]) + leb128.encode(count))
         tracemalloc.start()
         try:
-            refused(with_section(frame, section), Truncated, "end too early")
+            refused(data, Truncated, "end too early")
             assert tracemalloc.get_traced_memory()[1] < 1 << 20
         finally:
             tracemalloc.stop()
