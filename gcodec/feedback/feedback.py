@@ -716,6 +716,34 @@ class Transaction:
 
         return tensors.while_locked(grads, run)
 
+    def knows(self, name: str) -> bool:
+        """Return whether the tensor has a state."""
+        return name in self.feedback._tensors.states
+
+    def take_residual(self, name: str, shape: tuple[int, ...]) -> Array | None:
+        """Return the residual of a tensor times the decay, for the caller to send it exactly.
+
+        The state of the tensor is forgotten. The result is None if nothing was left over.
+
+        Raises
+        ------
+        ParameterError
+            If the residual has another shape; nothing changes then.
+        """
+        self.record(name)
+        memory = self.feedback.memory(name)
+        try:
+            residual = memory.residual
+            if residual is not None and residual.shape != shape:
+                allowed = f"{residual.shape} for {name!r}"
+                raise ParameterError.of("grad.shape", shape, allowed)
+            self.feedback.restore(name, Memory(None, 0, None))
+            if residual is None or is_no_residual(residual):
+                return None
+            return residual * np.float32(self.feedback.decay)
+        finally:
+            self.feedback.forget(name, memory)
+
     def record(self, *names: str) -> None:
         """Keep the memory of tensors, unless that is done, because a step may change it."""
         for name in names:

@@ -160,6 +160,7 @@ class BucketCoder:
             values = _empty_for(dense)
             for part, place in zip(dense, consecutive(dense, values), strict=True):
                 place.values[...] = part.values
+                self._add_residual(part, place.values)
             frames.append(encode(values, _RAW, nonfinite="propagate", key=key))
         shared, shared_frames = self._share(parts)
         resident = self._encode_resident(parts)
@@ -180,6 +181,14 @@ class BucketCoder:
         if key is not None:
             message.insert(0, _tag(key, self._count, self._sender, parts, bytes(kinds), frames))
         return joined(message)
+
+    def _add_residual(self, part: Part, values: Array) -> None:
+        """Add what a dense tensor owes from a time when it had a codec, unless it took no part."""
+        if self._steps is None or not self._steps.knows(part.name) or is_zero(flattened(values)):
+            return
+        owed = self._steps.take_residual(part.name, values.shape)
+        if owed is not None:
+            values += beside(owed, values)
 
     def max_nbytes(self, parts: Sequence[Part]) -> int | None:
         """Return the largest length of a message of finite values; None if a codec has none."""

@@ -301,6 +301,37 @@ def test_rollback_restores_arrays_without_copies(spec: str) -> None:
         assert coder.feedback._tensors.spares.counts() == [3]
 
 
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_tensor_that_is_dense_now_sends_its_residual(decay: float) -> None:
+    """As after a resumption with another `exclude`; a gradient of zeros sends nothing."""
+    from gcodec.torch.messages import BucketCoder, Key, Part
+
+    rng, sign = np.random.default_rng(8), gcodec.parse("sign")
+    coder = BucketCoder(gcodec.Feedback(sign, decay=decay), 0, 0, Key(None))
+
+    def mean(values: np.ndarray, codec: Any) -> np.ndarray:
+        part = Part("w", values.copy(), codec)
+        coder.average([part], [coder.encode([part], 0)])
+        return part.values
+
+    first, second = (rng.standard_normal((9, 7), np.float32) for _ in range(2))
+    residual = first - mean(first, sign)
+    coder.commit()
+    state = coder.state_dict()
+    expected = second + residual * np.float32(decay)
+    assert not mean(np.zeros_like(second), None).any()
+    assert np.array_equal(coder.state_dict()["residual:w"], residual)
+    for end in (coder.rollback, coder.commit):
+        assert np.array_equal(mean(second, None), expected)
+        assert np.array_equal(mean(second, None), second)  # another bucket of the step
+        end()
+        assert coder.state_dict().keys() == (state.keys() if end == coder.rollback else set())
+    coder.load_state_dict(state)
+    with pytest.raises(gcodec.ParameterError, match=r"^grad.shape=\(7, 9\): must be \(9, 7\)"):
+        mean(second.T, None)
+    assert np.array_equal(coder.state_dict()["residual:w"], residual)
+
+
 def test_globs_that_match_no_parameter_are_named() -> None:
     import torch
 
