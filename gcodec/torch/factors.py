@@ -10,14 +10,17 @@ import numpy as np
 from gcodec.codecs.powersgd import PowerSGD as PowerSGDCodec
 from gcodec.codecs.raw import Raw
 from gcodec.errors import ParameterError
+from gcodec.kernels.numeric import low_rank
 from gcodec.policy import Policy
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.exchange import Traffic
 from gcodec.torch.messages import Part, is_zero
 from gcodec.training.collectives import dense_mean
 from gcodec.training.powersgd import PowerSGD, nbytes
+from gcodec.training.state import check_matching, unpack
 
 _DENSE = "dense:"  # prefix of the names of tensors without factors
+_UNFACTORED = 0  # in place of the rank of factors, for residuals from other collectives
 _DENSE_RANK = 1  # of the factors, for the method that averages buckets without matrices
 
 
@@ -44,7 +47,9 @@ class Factors:
     def __init__(self, communicator: TorchCommunicator, seed: int) -> None:
         self._communicator, self._seed = communicator, seed
         self._methods: dict[int, PowerSGD] = {}  # by the rank of the factors
-        self._before: dict[int, dict[str, np.ndarray]] = {}  # memories at the start of the step
+        self._unfactored: dict[str, np.ndarray] = {}  # residuals that no method has taken yet
+        # Memories at the start of the step, by the rank of the factors or `_UNFACTORED`.
+        self._before: dict[int, dict[str, np.ndarray]] = {}
 
     def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
         """Replace the values of all parts by their means.
@@ -58,24 +63,21 @@ class Factors:
         for part in parts:
             rank = part.codec.rank if isinstance(part.codec, PowerSGDCodec) else first
             grouped.setdefault(rank, []).append(part)
+        owed = self._settle(grouped)
         for rank, members in grouped.items():
-            method = self._method(rank)
-            memory = method.memory()
-            self._before.setdefault(rank, memory)
             # As a vector, a dense tensor has no factors. It has a name of its own, because the
             # matrix may have a residual of a time when it was not dense.
-            keys = [name if codec is not None else _DENSE + name for name, _, codec in members]
-            gradients = {
-                key: values if codec is not None else values.reshape(-1)
-                for key, (_, values, codec) in zip(keys, members, strict=True)
-            }
-            for key, gradient in gradients.items():
-                shape = memory.get(f"residual:{key}", gradient).shape
-                if gradient.shape != shape:  # in a state that was loaded
-                    raise ParameterError.of(f"{key}.shape", gradient.shape, f"{shape}")
+            gradients, keys = {}, []
+            for part in members:
+                is_factored = _is_factored(part, rank)
+                keys.append(part.name if is_factored else _DENSE + part.name)
+                values = part.values if is_factored else part.values.reshape(-1)
+                if part.name in owed:
+                    values = values + owed[part.name].reshape(-1)
+                gradients[keys[-1]] = values
             waiting = [key for key, x in gradients.items() if is_zero(x.reshape(-1))]
             try:
-                means = method.average(gradients, waiting=waiting)
+                means = self._methods[rank].average(gradients, waiting=waiting)
             except ParameterError:  # on all ranks
                 arrays = list(gradients.values())
                 means = dict(zip(gradients, dense_mean(self._communicator, arrays), strict=True))
@@ -86,6 +88,56 @@ class Factors:
             traffic.message_nbytes += sent
             traffic.sent_nbytes += 2 * (size - 1) * sent // size
             traffic.received_nbytes += 2 * (size - 1) * sent // size
+
+    def _settle(self, grouped: Mapping[int, Sequence[Part]]) -> dict[str, np.ndarray]:
+        """Give residuals to the methods that now factor their matrices.
+
+        Parameters
+        ----------
+        grouped : mapping of int to sequence of Part
+            Parts by the rank of their factors.
+
+        Returns
+        -------
+        dict of str to array
+            Residuals of tensors that are dense now and take part in the step, for the caller to
+            send. No method has them any more.
+        """
+        for rank in grouped:
+            if rank not in self._methods:
+                self._methods[rank] = self._new_method(rank)
+        memories = self._memories()
+        for rank, memory in memories.items():
+            self._before.setdefault(rank, dict(memory))
+        places = {key: rank for rank, memory in memories.items() for key in memory}
+        owed, changed = dict[str, np.ndarray](), set[int]()
+        for rank, members in grouped.items():
+            for part in members:
+                residual_key, start_key = f"residual:{part.name}", f"start:{part.name}"
+                place = places.get(residual_key)
+                if place is None:
+                    continue
+                residual = memories[place][residual_key]
+                if residual.shape != part.values.shape:  # in a state that was loaded
+                    shape = part.values.shape
+                    raise ParameterError.of(f"{part.name}.shape", shape, f"{residual.shape}")
+                is_factored = _is_factored(part, rank)
+                if place == rank if is_factored else is_zero(part.values.reshape(-1)):
+                    continue
+                changed |= {place, rank}
+                del memories[place][residual_key]
+                start = memories[place].pop(start_key, None)
+                if not is_factored:
+                    owed[part.name] = residual
+                    continue
+                rows = np.zeros((rank, residual.size // len(residual)), np.float32)
+                if start is not None:  # the method replaces rows of zeros by random ones
+                    count = min(rank, len(start))
+                    rows[:count] = start[:count]
+                memories[rank] |= {residual_key: residual, start_key: rows}
+        for rank in changed:
+            self._restore(rank, memories[rank])
+        return owed
 
     def close(self) -> None:
         """Destroy the group, so that members that wait fail soon."""
@@ -98,42 +150,56 @@ class Factors:
     def rollback(self) -> None:
         """Undo all changes of the step."""
         for rank, memory in self._before.items():
-            self._methods[rank].restore(memory)
+            self._restore(rank, memory)
         self._before.clear()
 
     def residual(self, name: str) -> np.ndarray:
         """Return the part of a matrix that this rank has not yet sent."""
-        for method in self._methods.values():
-            if f"residual:{name}" in method.memory():
-                return method.residual(name)
+        for memory in self._memories().values():
+            if f"residual:{name}" in memory:
+                return memory[f"residual:{name}"]
         raise ParameterError.of("name", name, "one that was compressed before")
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return the `PowerSGD.state_dict` of each rank of factors, as after the last step."""
-        state: dict[str, np.ndarray] = {}
-        for rank, method in self._methods.items():
-            memory = self._before.get(rank, method.memory())
-            state |= {f"{rank}:{key}": np.array(array) for key, array in memory.items()}
-        return state
+        return {
+            f"{rank}:{key}": np.array(array)
+            for rank, memory in (self._memories() | self._before).items()
+            for key, array in memory.items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a dict that `state_dict` returned."""
-        grouped: dict[str, dict[str, Any]] = {}
+        """Continue from a dict that `state_dict` returned, with any ranks of factors."""
+        grouped: dict[int, dict[str, Any]] = {}
         for key, array in state.items():
-            rank, _, name = key.partition(":")
-            if not rank.isdecimal():
+            prefix, _, name = key.partition(":")
+            if not prefix.isdecimal():
                 raise ParameterError.of("state", key, "RANK:KEY of a PowerSGD.state_dict")
-            grouped.setdefault(rank, {})[name] = np.asarray(array)
-        methods = {int(rank): self._new_method(int(rank)) for rank in grouped}
+            grouped.setdefault(int(prefix), {})[name] = np.asarray(array)
+        [residuals] = unpack(grouped.pop(_UNFACTORED, {}), "residual")
+        check_matching(residuals)
+        methods = {rank: self._new_method(rank) for rank in grouped}
         for rank, arrays in grouped.items():
-            methods[int(rank)].load_state_dict(arrays)
+            methods[rank].load_state_dict(arrays)
         self._methods = methods
+        self._unfactored = {f"residual:{name}": x for name, x in residuals.items()}
         self._before.clear()
 
     def _new_method(self, rank: int) -> PowerSGD:
         return PowerSGD(self._communicator, rank, seed=self._seed)
 
-    def _method(self, rank: int) -> PowerSGD:
-        if rank not in self._methods:
-            self._methods[rank] = self._new_method(rank)
-        return self._methods[rank]
+    def _memories(self) -> dict[int, dict[str, np.ndarray]]:
+        """Return the `PowerSGD.memory` of each rank of factors, and of residuals without any."""
+        memories = {rank: method.memory() for rank, method in self._methods.items()}
+        return memories | {_UNFACTORED: dict(self._unfactored)}
+
+    def _restore(self, rank: int, memory: Mapping[str, np.ndarray]) -> None:
+        if rank == _UNFACTORED:
+            self._unfactored = dict(memory)
+        else:
+            self._methods[rank].restore(memory)
+
+
+def _is_factored(part: Part, rank: int) -> bool:
+    """Return whether a part is compressed, and its factors of this rank have fewer values."""
+    return part.codec is not None and low_rank.matrix_shape(part.values.shape, rank) is not None

@@ -409,31 +409,73 @@ def test_factors_of_a_dropped_step_are_undone() -> None:
 KINDS = [(4, 1, 0), (3, 1, 1), (4, 2, 0), (6, 2, 1), (2, 2, 0)]  # ranks, of a node, two phases
 
 
+def owed_by(factors: Factors) -> dict[str, np.ndarray]:
+    """Return the residuals in a state of factors, each of which has one rank, by parameter."""
+    pairs = [(key.split(":"), x) for key, x in factors.state_dict().items()]
+    residuals = [(name, x) for (_, kind, name), x in pairs if kind == "residual"]
+    assert len(dict(residuals)) == len(residuals)
+    return dict(residuals)
+
+
+@pytest.mark.parametrize("spec", ["powersgd:rank=1", "powersgd:rank=3", "powersgd:rank=9", None])
+def test_factors_of_another_rank_keep_residuals(spec: str | None) -> None:
+    """Rank 9 has more values than the matrix, so it is dense, as without a codec."""
+    codec = gcodec.parse("powersgd:rank=2")
+    is_factored = spec in ("powersgd:rank=1", "powersgd:rank=3")
+
+    def worker(communicator: Any) -> np.ndarray:
+        rng = np.random.default_rng(communicator.rank)
+        total = np.zeros((12, 10))
+
+        def step(factors: Factors, codec: Any) -> None:
+            values = {name: rng.standard_normal((12, 10), np.float32) for name in ("head", "body")}
+            total[...] += values["head"]
+            rest = gcodec.parse("powersgd:rank=2")
+            parts = [Part(name, x, codec) for name, x in values.items()]
+            factors.average([parts[0], parts[1]._replace(codec=rest)], 0, Traffic())
+            total[...] -= parts[0].values
+
+        first, second = (Factors(communicator, seed=0) for _ in range(2))
+        step(first, codec)
+        first.commit()
+        state, other = first.state_dict(), spec and gcodec.parse(spec)
+        second.load_state_dict(state)
+        before = total.copy()
+        step(second, other)
+        assert second.state_dict().keys() == state.keys()  # during the step
+        second.rollback()
+        assert all(np.array_equal(x, second.state_dict()[key]) for key, x in state.items())
+        total[...] = before
+        step(second, other)
+        second.commit()
+        second.load_state_dict(second.state_dict())
+        owed = owed_by(second)
+        assert owed.keys() == ({"head", "body"} if is_factored else {"body"})
+        return total - owed.get("head", 0)
+
+    assert abs(sum(Simulator(2).run(worker))).max() < 1e-5
+
+
 def test_factors_of_matrices_that_a_state_knows_otherwise() -> None:
-    """Compress the others if one is dense now, and refuse one of another shape."""
+    """Keep the residual of a dense matrix that takes no part, and refuse another shape."""
     codec, rng = gcodec.parse("powersgd:rank=1"), np.random.default_rng(6)
     values = {name: rng.standard_normal((9, 8), np.float32) for name in ("head", "layer")}
 
-    def worker(communicator: Any) -> tuple[int, np.ndarray, bool]:
-        def parts(codec_of_head: Any) -> list[Part]:
-            codecs = {"head": codec_of_head, "layer": codec}
-            return [Part(name, x.copy(), codecs[name]) for name, x in values.items()]
-
+    def worker(communicator: Any) -> tuple[int, bool]:
         factors = Factors(communicator, seed=0)
-        factors.average(parts(codec), 0, Traffic())
+        factors.average([Part(name, x.copy(), codec) for name, x in values.items()], 0, Traffic())
         factors.commit()
         residual = factors.residual("head").copy()
-        head, layer = parts(None)
-        factors.average([head, layer], 1, Traffic())
-        with pytest.raises(ParameterError, match=r"^layer.shape=\(8, 9\): must be \(9, 8\)$"):
-            factors.average([Part("layer", values["layer"].T.copy(), codec)], 2, Traffic())
-        rank = int(np.linalg.matrix_rank(layer.values))
-        return rank, head.values, np.array_equal(residual, factors.residual("head"))
+        unused, layer = np.zeros_like(residual), values["layer"].copy()
+        parts = [Part("head", unused, None), Part("layer", layer, codec)]
+        factors.average(parts, 1, Traffic())
+        for each in (codec, None):
+            with pytest.raises(ParameterError, match=r"^layer.shape=\(8, 9\): must be \(9, 8\)$"):
+                factors.average([Part("layer", values["layer"].T.copy(), each)], 2, Traffic())
+        rank = int(np.linalg.matrix_rank(layer))
+        return rank, np.array_equal(residual, factors.residual("head")) and not unused.any()
 
-    for rank, head, is_kept in Simulator(2).run(worker):
-        assert rank == 1
-        assert np.array_equal(head, values["head"])
-        assert is_kept
+    assert Simulator(2).run(worker) == [(1, True)] * 2
 
 
 def places(size: int, inside: int, two_phase: int) -> list[Place]:
