@@ -251,8 +251,10 @@ def owed(states: list[dict[str, torch.Tensor]]) -> dict[str, np.ndarray]:
         rank, size = int(state["rank"]), int(state["size"])
         for name, shape in SHAPES.items():
             total = sums.setdefault(name, np.zeros(shape))
-            if f"residual:{name}" in state:
-                total += state[f"residual:{name}"].numpy() / size
+            for rank_of_factors in ("", "0:", "2:"):  # 0 until the first step
+                key = f"{rank_of_factors}residual:{name}"
+                if key in state:
+                    total += state[key].numpy() / size
             for share in range(size):
                 if f"residual:{share}/{name}" in state:
                     own = state[f"residual:{share}/{name}"].numpy()
@@ -262,22 +264,30 @@ def owed(states: list[dict[str, torch.Tensor]]) -> dict[str, np.ndarray]:
     return sums
 
 
+SPEC_OF = {False: "topk:ratio=0.05", True: "powersgd:rank=2"}
 SHAPES = {"first.weight": (48, 16), "second.weight": (40, 48), "last.weight": (3, 40)}
 
 
 def restart() -> dict[str, Any]:
     """Go on with two of four ranks, and with other collectives; what they owe is kept."""
-    whole = Training("topk:ratio=0.05", collective="two-phase")
-    for step in range(3):
-        whole.step(step)
-    path = Path(sys.argv[3]) / STATE
-    torch.save(whole.state.state_dict(), str(path).format(dist.get_rank()))
-    dist.barrier()
-    states = [torch.load(str(path).format(rank), weights_only=True) for rank in range(4)]
-    expected, results = owed(states), []
-    pair = dist.new_group([0, 1])
-    for collective in ("gather", "two-phase", "auto") if dist.get_rank() < 2 else ():
-        again = Training("topk:ratio=0.05", collective=collective, process_group=pair)
+    path, pair, results = Path(sys.argv[3]) / STATE, dist.new_group([0, 1]), []
+    for former, collective in (
+        *(("two-phase", other) for other in ("gather", "two-phase", "auto", "factors")),
+        ("factors", "factors"),
+        ("factors", "gather"),
+    ):
+        whole = Training(SPEC_OF[former == "factors"], collective=former)
+        for step in range(3):
+            whole.step(step)
+        torch.save(whole.state.state_dict(), str(path).format(dist.get_rank()))
+        dist.barrier()
+        states = [torch.load(str(path).format(rank), weights_only=True) for rank in range(4)]
+        expected = owed(states)
+        dist.barrier()
+        if dist.get_rank() > 1:
+            continue
+        spec = SPEC_OF[collective == "factors"]
+        again = Training(spec, collective=collective, process_group=pair)
         strange = [{**state, "residual:x": torch.ones(3)} for state in states]
         refused = refusal_of(again.state.load_state_dicts, strange)
         again.state.load_state_dicts(states)

@@ -43,7 +43,7 @@ from gcodec.torch.exchange import (
     Traffic,
     TwoPhase,
 )
-from gcodec.torch.factors import Factors
+from gcodec.torch.factors import Factors, as_factors
 from gcodec.torch.messages import BucketCoder, Key, Part, check_states
 from gcodec.torch.names import ParameterNames
 from gcodec.torch.nodes import Nodes, check_inside, find_nodes, ranks_inside
@@ -565,7 +565,7 @@ class DdpState:
         """
         counters, saved = parse_state(state)
         check_same_rank(counters, *self._rank_and_size(), f"; {_ALL_STATES}")
-        if self.settings.collective != "factors":
+        if not saved.is_factored:
             check_states((saved.worker, saved.server))  # before anything changes
         choice_before = self._choice
         if self.settings.collective == "auto" and (saved.worker or saved.server):
@@ -576,6 +576,10 @@ class DdpState:
             if place is not None and place != saved.place and (saved.worker or saved.server):
                 allowed = f"{place}, as for the collective of this hook; {_ALL_STATES}"
                 raise ParameterError.of(f"state[{PLACE!r}]", saved.place, allowed)
+            has_factors = self.settings.collective == "factors"
+            if saved.worker and saved.is_factored != has_factors:
+                allowed = f"that of a hook with{'' if has_factors else 'out'} collective='factors'"
+                raise ParameterError(f"state: must be {allowed}, as this one is; {_ALL_STATES}")
             if self.settings.named:
                 worker = saved.worker
                 if self.settings.collective == "factors":  # their keys begin with RANK:
@@ -625,8 +629,8 @@ class DdpState:
             If states of some ranks are missing, because what they had not sent is lost.
         """
         parsed = [parse_state(state) for state in states]
-        if not parsed or not self.settings.named or self.settings.collective == "factors":
-            allowed = "the states of all ranks, and a hook made with model= and without factors"
+        if not parsed or not self.settings.named:
+            allowed = "the states of all ranks, and a hook made with model="
             raise ParameterError.of("states", len(parsed), allowed)
         first = parsed[0][0]
         for counters, _ in parsed:
@@ -656,6 +660,8 @@ class DdpState:
         flat = self._place_of(inside_first=False, two_phase=False)
         arrays = redistribute(states, place or flat, self._names.shapes())
         self._restored = states if place is None else ()
+        if self.settings.collective == "factors":
+            arrays = as_factors(arrays[0]), {}
         for coder, own in zip(self._coders(), arrays, strict=False):
             coder.load_state_dict(own)
 

@@ -200,6 +200,12 @@ class Factors:
             self._methods[rank].restore(memory)
 
 
+def as_factors(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return a state for `Factors.load_state_dict` with the residuals of a `Feedback`."""
+    residuals = {key: array for key, array in state.items() if key.startswith("residual:")}
+    return {f"{_UNFACTORED}:{key}": array for key, array in residuals.items()}
+
+
 def _is_factored(part: Part, rank: int) -> bool:
     """Return whether a part is compressed, and its factors of this rank have fewer values."""
     return part.codec is not None and low_rank.matrix_shape(part.values.shape, rank) is not None

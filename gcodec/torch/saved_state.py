@@ -59,6 +59,25 @@ class SavedState(NamedTuple):
     worker: Mapping[str, np.ndarray]
     server: Mapping[str, np.ndarray]
 
+    @property
+    def is_factored(self) -> bool:
+        """Whether the state is that of ``collective="factors"``, whose keys begin with a rank."""
+        return any(key.partition(":")[0].isdecimal() for key in self.worker)
+
+    def without_factors(self) -> SavedState:
+        """Return the state with its residuals as a `Feedback` keeps them."""
+        if not self.is_factored:
+            return self
+        worker = Arrays()
+        for key, array in self.worker.items():
+            rank, _, rest = key.partition(":")
+            kind, _, name = rest.partition(":")
+            if not rank.isdecimal():
+                worker[key] = array
+            elif kind == "residual":
+                worker |= {f"residual:{name}": array, f"step:{name}": np.array(1, np.int64)}
+        return self._replace(worker=worker)
+
 
 def parse_state(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
     """Return the counters and the arrays of a `DdpState.state_dict`, or raise `ParameterError`."""
@@ -139,6 +158,7 @@ def redistribute(
         If a residual has an unexpected name or shape.
     """
     worker, server = Arrays(), Arrays()
+    states = [state.without_factors() for state in states]
     unread = {
         id(arrays): {key for key in arrays if key.startswith("residual:")}
         for state in states

@@ -169,6 +169,7 @@ def test_restart_with_other_ranks_keeps_what_is_owed(four: Ranks) -> None:
     first, second, *others = four("restart")
     assert first == second
     assert [rank["results"] for rank in others] == [[], []]
+    assert len(first["results"]) == 6
     for result in first["results"]:
         assert result["some"]
         assert result["kept"]
@@ -612,6 +613,27 @@ def test_loaded_state_replaces_those_of_another_run() -> None:
     state.load_state_dict(before)
     assert state.state_dict() == before
     assert state.iteration == 0
+
+
+@pytest.mark.usefixtures("alone")
+def test_states_with_and_without_factors_are_told_apart() -> None:
+    model = torch.nn.Linear(8, 8)
+    options = {"model": model, "min_numel": 0}
+    plain, _ = gcodec.torch.ddp_hook("sign", **options)
+    factors, _ = gcodec.torch.ddp_hook("powersgd:rank=1", collective="factors", **options)
+    counters = {"iteration": 5, "rank": 0, "size": 1}
+    arrays = {"residual:weight": torch.ones(8, 8), "step:weight": torch.tensor(2)}
+    plain.load_state_dict(counters | arrays)
+    with pytest.raises(ParameterError, match="a hook without collective='factors', as this"):
+        plain.load_state_dict(counters | {"0:residual:weight": torch.ones(8, 8)})
+    with pytest.raises(ParameterError, match="load_state_dicts takes the states of all ranks"):
+        factors.load_state_dict(plain.state_dict())
+    assert factors.iteration == 0
+    factors.load_state_dicts([plain.state_dict()])
+    assert torch.equal(factors.residual("weight"), torch.ones(8, 8))
+    factors.load_state_dict(factors.state_dict())
+    plain.load_state_dicts([factors.state_dict()])
+    assert torch.equal(plain.residual("weight"), torch.ones(8, 8))
 
 
 @pytest.mark.parametrize("inside", [1, 4])
