@@ -56,6 +56,7 @@ from gcodec.torch.saved_state import (
     check_state,
     parse_state,
     redistribute,
+    warn_of_lost_residuals,
     warn_of_missing_residuals,
 )
 from gcodec.torch.selection import joined_policy, warn_of_unmatched
@@ -561,7 +562,8 @@ class DdpState:
         Warns
         -----
         UserWarning
-            If `state` follows compressed steps, but contains no residuals.
+            If `state` follows compressed steps, but contains no residuals, or if it contains
+            residuals, but the hook has no feedback.
         """
         counters, saved = parse_state(state)
         check_same_rank(counters, *self._rank_and_size(), f"; {_ALL_STATES}")
@@ -590,6 +592,8 @@ class DdpState:
             raise
         if self._lacks_residuals(counters["iteration"], saved):
             warn_of_missing_residuals("ddp_hook")
+        if not self.settings.feedback and (saved.worker or saved.server):
+            warn_of_lost_residuals("ddp_hook")
 
         def load() -> None:
             self._restored = ()
@@ -626,7 +630,8 @@ class DdpState:
         Warns
         -----
         UserWarning
-            If states of some ranks are missing, because what they had not sent is lost.
+            If states of some ranks are missing, or the hook has no feedback, because what they had
+            not sent is lost.
         """
         parsed = [parse_state(state) for state in states]
         if not parsed or not self.settings.named:
@@ -651,6 +656,8 @@ class DdpState:
                 "lost",
                 stacklevel=2,
             )
+        if not self.settings.feedback and any(saved.worker or saved.server for _, saved in parsed):
+            warn_of_lost_residuals("ddp_hook")
         self._worker.submit(self._restore, [saved for _, saved in parsed]).result()
         self._begin_at(first["iteration"])
 

@@ -37,6 +37,7 @@ from gcodec.torch.saved_state import (
     check_shapes,
     saved_array,
     saved_count,
+    warn_of_lost_residuals,
     warn_of_missing_residuals,
 )
 from gcodec.torch.tensors import untraced
@@ -614,7 +615,8 @@ class DiLoCo:
         Warns
         -----
         UserWarning
-            If `state` follows exchanges, but contains no residuals.
+            If `state` follows exchanges, but contains no residuals, or if it contains residuals,
+            but there is no feedback.
         """
         allowed = "a DiLoCo's state_dict"
         if not isinstance(state, Mapping) or state.keys() != _KEYS:
@@ -635,6 +637,8 @@ class DiLoCo:
         codecs = (selection.lossy_codec(self._policy, *item) for item in own.items())
         if outer_step and self._feedback is not None and not arrays and any(codecs):
             warn_of_missing_residuals("DiLoCo")
+        if self._feedback is None and arrays:
+            warn_of_lost_residuals("DiLoCo")
         for flight in self._flights:
             flight.done.exception()  # waits for its end
         feedback = copy.copy(self._feedback)

@@ -45,6 +45,7 @@ from gcodec.torch.saved_state import (
     check_shapes,
     saved_array,
     saved_counters,
+    warn_of_lost_residuals,
     warn_of_missing_residuals,
 )
 from gcodec.training.collectives import share_of
@@ -548,7 +549,8 @@ class FsdpComm:
         Warns
         -----
         UserWarning
-            If `state` follows steps, but contains no residuals.
+            If `state` follows steps, but contains no residuals, or if it contains residuals, but
+            gradients have no feedback.
         """
         allowed = "a FsdpComm's state_dict"
         counters = saved_counters(state, _COUNTERS, allowed)
@@ -565,6 +567,8 @@ class FsdpComm:
             _check_residuals(arrays, self._shapes)
         if counters["step"] and not arrays["worker"] and self._keeps_residuals():
             warn_of_missing_residuals("fsdp_comm")
+        if self._gradients.feedback is None and any(arrays.values()):
+            warn_of_lost_residuals("fsdp_comm")
         for prefix, coder in self._coders.items():
             coder.load_state_dict(arrays[prefix])
         self.step = counters["step"]

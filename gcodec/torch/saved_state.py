@@ -217,6 +217,14 @@ def warn_of_missing_residuals(caller: str) -> None:
     )
 
 
+def warn_of_lost_residuals(caller: str) -> None:
+    """Warn the caller's caller of the residuals in a state_dict that nothing will send."""
+    warnings.warn(
+        f"{caller}: the state has residuals, but there is no feedback; what they contain is lost",
+        stacklevel=3,
+    )
+
+
 def saved_counters(state: object, names: Sequence[str], allowed: str) -> dict[str, int]:
     """Return the counters of a state_dict by name.
 

@@ -616,7 +616,26 @@ def test_loaded_state_replaces_those_of_another_run() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_states_with_and_without_factors_are_told_apart() -> None:
+def test_residuals_without_feedback_are_named() -> None:
+    arrays = {"residual:weight": torch.ones(8, 8), "step:weight": torch.tensor(2)}
+    counters = {"iteration": 5, "rank": 0, "size": 1}
+    model = torch.nn.Linear(8, 8)
+    hook, _ = gcodec.torch.ddp_hook("sign", model=model, feedback=False, min_numel=0)
+    comm = gcodec.torch.fsdp_comm("sign", feedback=False)
+    worker = {f"worker:{key}": x for key, x in arrays.items()}
+    warned = "the state has residuals, but there is no feedback; what they contain is lost"
+    with pytest.warns(UserWarning, match=f"^ddp_hook: {warned}"):
+        hook.load_state_dict(counters | arrays)
+    with pytest.warns(UserWarning, match=f"^ddp_hook: {warned}"):
+        hook.load_state_dicts([counters | arrays])
+    with pytest.warns(UserWarning, match=f"^fsdp_comm: {warned}"):
+        comm.load_state_dict({"step": 5, "rank": 0, "size": 1} | worker)
+    hook.load_state_dict(hook.state_dict())
+    comm.load_state_dict(comm.state_dict())
+
+
+@pytest.mark.usefixtures("alone")
+def test_states_with_and_without_factors_are_distinguished() -> None:
     model = torch.nn.Linear(8, 8)
     options = {"model": model, "min_numel": 0}
     plain, _ = gcodec.torch.ddp_hook("sign", **options)

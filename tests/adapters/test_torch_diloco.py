@@ -816,6 +816,9 @@ def test_state_without_residuals_is_named() -> None:
         plain = Worker(communicator, "raw")
         plain.train(range(4))
         plain.diloco.load_state_dict(plain.diloco.state_dict())
+        plain = Worker(communicator, feedback=False)
+        with pytest.warns(UserWarning, match="^DiLoCo: the state has residuals, but there is no"):
+            plain.diloco.load_state_dict(state)
 
     run(1, worker)
 
