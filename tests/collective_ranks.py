@@ -446,7 +446,7 @@ def unused_factors() -> dict[str, Any]:
     for step in range(8):
         # In the third step, one rank alone uses the second branch.
         index = step // 2 % 2 if step != 2 else dist.get_rank()
-        x = torch.randn(8, 48, generator=torch.Generator().manual_seed(2 * step + dist.get_rank()))
+        x = inputs(step)
         weight = branches.module.layers[index].weight
         name = f"layers.{index}.weight"
         loss = branches.module(x, index).tanh().sum()
@@ -654,6 +654,48 @@ def mismatch() -> dict[str, Any]:
         {"inside": meshes[rank]},
     ]
     errors += [early_error_of({**HIERARCHICAL, **options}) for options in choices]
+    return {"errors": errors}
+
+
+def inputs(step: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(2 * step + dist.get_rank())
+    return torch.randn(8, 48, generator=generator)
+
+
+def loaded_late() -> dict[str, Any]:
+    """Load states after the first step: on all ranks, on one, and of different steps."""
+    rank, errors = dist.get_rank(), []
+    for collective in ("gather", "two-phase", "hierarchical", "auto"):
+        model = DistributedDataParallel(torch.nn.Linear(48, 32, False))
+        options: dict[str, Any] = {"start_iter": 0, "collective": collective, "inside": 1}
+        for case in ("same", "lone", "other"):
+            state, hook = gcodec.torch.ddp_hook("sign", model=model, **options)
+            model = DistributedDataParallel(model.module)
+            model.register_comm_hook(state, hook)
+            saved = []
+            for step in range(2):
+                model(inputs(step)).square().mean().backward()
+                saved.append(state.state_dict())
+            if case != "lone" or rank:
+                state.load_state_dict(saved[rank if case == "other" else 0])
+            try:
+                for step in range(2, 4):
+                    model(inputs(step)).square().mean().backward()
+                errors.append(f"{case} {state.iteration}")
+            except RuntimeError as error:
+                errors.append(str(error).partition("must load ")[2].partition("\n")[0])
+    # A hook with a chosen collective, and one without, would wait for each other.
+    state, hook = gcodec.torch.ddp_hook("sign", model=model, **options)
+    model = DistributedDataParallel(model.module)
+    model.register_comm_hook(state, hook)
+    counters = {name: saved[0][name] for name in ("iteration", "rank", "size")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of missing residuals
+        state.load_state_dict(saved[0] if rank else {**counters, "iteration": torch.tensor(1)})
+    try:
+        model(inputs(0)).sum().backward()
+    except ParameterError as error:
+        errors.append(str(error))
     return {"errors": errors}
 
 

@@ -13,7 +13,9 @@ import torch.distributed as dist
 from gcodec.errors import FormatError, GcodecError, ParameterError
 from gcodec.training.communicator import Communicator
 
-_MESSAGE, _REFUSAL = b"\0", b"!"  # first byte of a sealed message
+# First byte of a sealed message. After `_LOADED`, the step of a state follows.
+_MESSAGE, _LOADED, _REFUSAL = b"\0", b"\1", b"!"
+_STEP_NBYTES = 8
 _POLL_SECONDS = 0.05
 _LATE_SECONDS = 1.0
 
@@ -51,7 +53,9 @@ def refusal(reason: str) -> bytes:
     return _REFUSAL + reason.encode()
 
 
-def sealed(write: Callable[[], Sequence[bytes]], count: int, rank: int) -> list[bytes]:
+def sealed(
+    write: Callable[[], Sequence[bytes]], count: int, rank: int, loaded: int | None = None
+) -> list[bytes]:
     """Return messages that `opened` reads.
 
     A member that cannot take part sends the reason, because the other members wait for it.
@@ -64,9 +68,14 @@ def sealed(write: Callable[[], Sequence[bytes]], count: int, rank: int) -> list[
     count : int
     rank : int
         Rank of this process, for the reason.
+    loaded : int, optional
+        Step of a state that the member has loaded since the last message.
     """
+    head = _MESSAGE
+    if loaded is not None:
+        head = _LOADED + loaded.to_bytes(_STEP_NBYTES, "little")
     try:
-        return [_MESSAGE + content for content in write()]
+        return [head + content for content in write()]
     except (ParameterError, FormatError) as error:
         return [refusal(f"{error}, on rank {rank}")] * count
     except Refused as error:  # of another member, in an earlier phase
@@ -74,11 +83,29 @@ def sealed(write: Callable[[], Sequence[bytes]], count: int, rank: int) -> list[
 
 
 def opened(messages: Sequence[bytes]) -> list[bytes]:
-    """Return the contents of sealed messages, or raise the first refusal as `Refused`."""
+    """Return the contents of sealed messages.
+
+    Raises
+    ------
+    Refused
+        If a message is a refusal: the first reason.
+    FormatError
+        If members have loaded states of different steps since the last message, or only some have.
+        All members raise.
+    """
     for message in messages:
         if message.startswith(_REFUSAL):
             raise Refused(message.removeprefix(_REFUSAL).decode(errors="replace"))
-    return [message.removeprefix(_MESSAGE) for message in messages]
+    end = 1 + _STEP_NBYTES
+    heads = [message[:end] if message.startswith(_LOADED) else b"" for message in messages]
+    if len({*heads}) > 1:
+        steps = [int.from_bytes(head[1:], "little") if head else "none" for head in heads]
+        raise FormatError(
+            "all ranks must load states of the same step before the same exchange: these have "
+            f"loaded {', '.join(map(str, steps))}"
+        )
+    contents = zip(messages, heads, strict=True)
+    return [message[len(head) :] if head else message[1:] for message, head in contents]
 
 
 def first_reason(communicator: Communicator, reason: str) -> str:

@@ -307,6 +307,7 @@ class DdpState:
         self._choice: Choice | None = None  # of the collective, by the advisor or a state
         self._restored: Sequence[SavedState] = ()  # to be used after the choice
         self._agreed = False
+        self._loaded: int | None = None  # step of a state that the ranks have not compared yet
         self._is_open = False  # whether a step has begun and not ended
         self._is_finite = True  # whether all means of that step are finite so far
         self._failure: Exception | None = None
@@ -674,11 +675,13 @@ class DdpState:
 
     def _begin_at(self, iteration: int) -> None:
         self.iteration, self._is_open, self._is_finite = iteration, False, True
+        self._loaded = iteration if self._agreed else None
 
     def _reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         self._check_alive()
         if not self._agreed:
             values = self.settings.to_dict() | {"iteration": self.iteration}
+            values["collective of the state"] = self._choice and self.collective
             check_agreement(self._communicator, "ddp_hook", values)
             _ = self._nodes
             self._agreed = True
@@ -819,6 +822,9 @@ class DdpState:
                 contiguous = on_device or not is_gathered
                 parts, copies = _parts_of(task, codecs, wide, on_device, contiguous)
             exchange = self._chosen_exchange(parts) if place is None else self._exchange
+            if self._loaded is not None and exchange is not self.__dict__.get("_dense"):
+                self._coder.announce(self._loaded)
+                self._loaded = None
             exchange.average(parts, self.iteration, traffic)
         self.gradient_nbytes += flat.numel() * flat.element_size()
         with traffic.decoding():

@@ -128,7 +128,8 @@ def average_shares(
     Refused
         If a member cannot take part; every member raises.
     FormatError
-        If a message is damaged. Only this member raises.
+        If a message is damaged: only this member raises. Or if the members have loaded states of
+        different steps; see `opened`.
     """
 
     def write() -> list[bytes]:
@@ -137,7 +138,8 @@ def average_shares(
         return coder.encode_shares(shares, step)
 
     with traffic.encoding():
-        messages = sealed(write, communicator.size, communicator.ranks[communicator.rank])
+        own_rank = communicator.ranks[communicator.rank]
+        messages = sealed(write, communicator.size, own_rank, coder.take_loaded())
     head = _head_nbytes(communicator, slot, coder, shares)
     received = communicator.all_to_all(messages, head, slot=slot)
     own_nbytes = len(messages[communicator.rank])
@@ -201,7 +203,8 @@ def _gather(
 ) -> list[bytes]:
     """Send one message to all members, and return the sealed messages of all of them."""
     with traffic.encoding():
-        [message] = sealed(write, 1, communicator.ranks[communicator.rank])
+        own_rank = communicator.ranks[communicator.rank]
+        [message] = sealed(write, 1, own_rank, coder.take_loaded())
     head = _head_nbytes(communicator, slot, coder, buckets)
     gathered = communicator.all_gather(message, head, slot=slot)
     traffic.message_nbytes += len(message)

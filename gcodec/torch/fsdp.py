@@ -572,6 +572,8 @@ class FsdpComm:
         for prefix, coder in self._coders.items():
             coder.load_state_dict(arrays[prefix])
         self.step = counters["step"]
+        if self._communicators:  # the ranks have compared their steps
+            self._gradients.announce(self.step)
         self._forget_passes()
 
     def _keeps_residuals(self) -> bool:

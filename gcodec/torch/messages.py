@@ -133,6 +133,7 @@ class BucketCoder:
         self._seed, self._rank, self._key = seed, rank, key
         self._sender = rank if sender is None else sender
         self._count = 0  # buckets so far, equal on every rank
+        self._loaded: int | None = None  # step of a state that the other ranks do not know of
         self._sent: dict[str, tuple[bytes, Symbols]] = {}  # frames of the last messages, by tensor
 
     def take_place(self, rank: int) -> None:
@@ -140,6 +141,15 @@ class BucketCoder:
         self._rank = rank
         if self.feedback is not None:
             self.feedback.rank = rank
+
+    def announce(self, step: int) -> None:
+        """Let the next message state that this rank has loaded a state of this step."""
+        self._loaded = step
+
+    def take_loaded(self) -> int | None:
+        """Return the step of `announce`, once; None if there is none."""
+        loaded, self._loaded = self._loaded, None
+        return loaded
 
     def encode(self, parts: Sequence[Part], step: int) -> bytes:
         """Return this rank's message."""

@@ -36,6 +36,7 @@ PAIR = (
         "unused_factors",
         "resume_factors",
         "mismatch",
+        "loaded_late",
         "arguments",
         "gone_in_shares",
         "gone_in_means",
@@ -276,6 +277,18 @@ def test_other_arguments_are_refused(pair: Ranks) -> None:
     assert "collective='hierarchical' on rank 0, 'gather' on rank 1" in hierarchical
     assert "inside=1 on rank 0, 2 on rank 1" in count
     assert nodes.startswith("inside: the nodes must have equally many ranks")
+
+
+def test_states_that_are_loaded_after_the_first_step_are_compared(pair: Ranks) -> None:
+    first, second = pair("loaded_late")
+    assert first == second
+    text = "states of the same step before the same exchange: these have loaded"
+    for _ in range(4):
+        same, lone, other = (error.partition(", on")[0] for error in first["errors"][:3])
+        assert (same, lone, other) == ("same 3", f"{text} none, 1", f"{text} 1, 2")
+        del first["errors"][:3]
+    [chosen] = first["errors"]
+    assert chosen.startswith("ddp_hook: the ranks differ: collective of the state=None on rank 0")
 
 
 def test_invalid_arguments(pair: Ranks) -> None:
