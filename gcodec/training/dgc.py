@@ -217,7 +217,13 @@ class DGC:
         state.check_finite("accumulators", {name: velocity})
         residual = self._residual.get(name, zeros).reshape(-1)
         if x.size < self.min_size:
-            message: bytes = encode(velocity.reshape(x.shape), "raw", name=name)
+            sent = velocity
+            if residual.any():  # from a time when the tensor was not small
+                with np.errstate(over="ignore", invalid="ignore"):
+                    sent = velocity + residual
+                state.check_finite("accumulators", {name: sent})
+                residual = np.zeros_like(sent)
+            message: bytes = encode(sent.reshape(x.shape), "raw", name=name)
         else:
             with np.errstate(over="ignore", invalid="ignore"):
                 residual = residual + velocity

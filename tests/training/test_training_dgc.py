@@ -135,6 +135,19 @@ def test_small_tensors_are_sent_dense() -> None:
     assert dgc.residual("b").tolist() == [0, 0, 0]
 
 
+def test_tensor_that_is_small_now_sends_its_residual() -> None:
+    """As after a resumption with another `min_size`: all velocities are sent once."""
+    large = method(density=0.25, warmup=0, momentum=0)
+    [first] = large.compress({"w": f32(1, 2, 3, 4)}, 0)
+    small = method(density=0.25, warmup=0, momentum=0, min_size=5)
+    small.load_state_dict(large.state_dict())
+    for expected in ([6, 7, 8, 5], [5, 5, 5, 5]):
+        [second] = small.compress({"w": f32(5, 5, 5, 5)}, 0)
+        assert gcodec.decode(first).tolist() == [0, 0, 0, 4]
+        assert gcodec.decode(second).tolist() == expected
+        assert not small.residual("w").any()
+
+
 def test_replicas_agree_and_train() -> None:
     size, n, steps = 3, 100, 120
     targets = np.random.default_rng(0).standard_normal((size, n))
