@@ -5,16 +5,22 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from gcodec.arrays.protocols import TensorLike
 from gcodec.codecs.sign import Sign
 from gcodec.errors import ParameterError
-from gcodec.feedback import Feedback
+from gcodec.feedback import Feedback, Transaction
 from gcodec.training import state
-from gcodec.training.collectives import check_means, dense_mean, on_all_ranks, two_phase
+from gcodec.training.collectives import (
+    check_means,
+    dense_mean,
+    on_all_ranks,
+    share_of,
+    two_phase,
+)
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_choice, check_float32, check_integer
 
@@ -200,7 +206,11 @@ class OneBitAdam:
         small = {name: x for name, x in local.items() if x.size < self.min_size}
         momenta: dict[str, np.ndarray] = {}
         if small:
-            means = dense_mean(self.communicator, list(small.values()))
+            steps = Transaction(self._worker), Transaction(self._server)
+            for each in steps:
+                unless_refused.push(_commits(each))
+            sent = [self._with_residuals(name, x, *steps) for name, x in small.items()]
+            means = dense_mean(self.communicator, sent)
             check_means(means)
             momenta = dict(zip(small, means, strict=True))
         if large:
@@ -208,6 +218,24 @@ class OneBitAdam:
             phases = two_phase(self.communicator, large, *feedback, whole=self._has_whole_scale)
             momenta |= unless_refused.enter_context(phases)
         return momenta
+
+    def _with_residuals(
+        self, name: str, x: np.ndarray, worker: Transaction, server: Transaction
+    ) -> np.ndarray:
+        """Return a small tensor plus what this rank owes from a time when it was not small."""
+        rank, size = self.communicator.rank, self.communicator.size
+        total = x.copy()
+        shares = {f"{i}/{name}": share_of(total, i, size) for i in range(size)}
+        if self._has_whole_scale:
+            shares = {name: total}
+        owed = [(worker, key, share, 1) for key, share in shares.items()]
+        # The owner of a share owes its residual to the mean.
+        owed.append((server, name, share_of(total, rank, size), size))
+        for steps, key, share, factor in owed:
+            residual = steps.take_residual(key, share.shape) if steps.knows(key) else None
+            if residual is not None:
+                share += residual * np.float32(factor)
+        return total
 
     def _frozen_inverse_roots(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         for name in arrays:
@@ -280,6 +308,11 @@ class OneBitAdam:
         self._inverse_root = {}
         self._digest = state.digest(step=count, momentum=momentum, variance=variance)
         self._compared = None
+
+
+def _commits(steps: Transaction) -> Callable[..., None]:
+    """Return a function for an `ExitStack`, which commits, or rolls back after an exception."""
+    return lambda kind, *_: steps.commit() if kind is None else steps.rollback()
 
 
 def _running_mean(

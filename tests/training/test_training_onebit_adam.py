@@ -110,6 +110,35 @@ def test_feedback_conserves_the_sum() -> None:
     assert np.abs(results[0][0] + kept - expected).max() < 1e-4
 
 
+@pytest.mark.parametrize("scale", ["l1", "deepspeed"])
+def test_tensor_that_is_small_now_sends_its_residuals(scale: str) -> None:
+    """As after a resumption with another `min_size`; a refused step sends nothing."""
+    n, size = 501, 2
+
+    def worker(c: Communicator) -> Any:
+        x, total, expected = np.zeros(n, np.float32), np.zeros(n), np.zeros(n)
+        saved: dict[str, np.ndarray] = {}
+        for min_size in (0, n + 1):
+            adam = OneBitAdam(c, warmup=1, min_size=min_size, betas=(0.0, 0.999), scale=scale)
+            if saved:
+                adam.load_state_dict(saved)
+                with pytest.raises(gcodec.ParameterError, match="exceed float32"):
+                    adam.step({"x": x}, {"x": np.full(n, 3e38, np.float32)})
+                assert adam.state_dict().keys() == saved.keys()
+            for step in range(4):
+                gradient = spread(n, 10 * step + c.rank + min_size)
+                adam.step({"x": x}, {"x": gradient})
+                total += adam.momentum("x")
+                expected += gradient
+            saved = adam.state_dict()
+        assert not any("residual" in key for key in saved)
+        return total, expected
+
+    results = Simulator(size).run(worker)
+    expected = sum(own for _, own in results) / size
+    assert np.abs(results[0][0] - expected).max() < 1e-3
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_training_converges(size: int) -> None:
     n = 60
