@@ -664,6 +664,9 @@ class DiLoCo:
         fragment = check_integer("fragment", fragment, 0, last, f"an integer from 0 to {last}")
         apply_at = saved_count("apply_at", apply_at)
         names = self._fragments[fragment]
+        if sorted(means) != sorted(names):  # the mean of a parameter would be lost
+            allowed = f"those of fragment {fragment}, with the fragments of the run that saved it"
+            raise ParameterError.of("means under way", sorted(means), allowed)
         parts = [Part(name, saved_array(means[name]).copy(), None) for name in names]
         coder = BucketCoder(None, self._seed, 0, Key(None))  # the feedback counts it as sent
         return _Flight(fragment, apply_at, self._mixing, coder, parts, done)

@@ -889,6 +889,7 @@ NARROW = {name: x[..., :1] for name, x in MEANS.items()}
         {"in_flight": [[1, 5, {}]]},
         {"in_flight": [[0, 5, {}]]},
         {"in_flight": [[0, 5, NARROW]]},
+        {"in_flight": [[0, 5, {**MEANS, "of a larger fragment": torch.ones(3)}]]},
         {"inner_step": -1},
         {"outer_step": 2**63},
         *({"in_flight": [[fragment, at, MEANS]]} for fragment, at in ((-1, 5), (0, -5))),
