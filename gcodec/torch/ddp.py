@@ -720,7 +720,10 @@ class DdpState:
 
     def _check_alive(self) -> None:
         if self._failure is not None:
-            raise GcodecError(f"the exchange failed before: {self._failure}") from self._failure
+            raise GcodecError(
+                "the exchange failed before, so a run that goes on needs a new DDP model with a "
+                f"new hook, which loads this one's state_dict: {self._failure}"
+            ) from self._failure
 
     def _process(self, task: _Bucket, future: torch.futures.Future[torch.Tensor]) -> None:
         """Process one bucket in the thread, and complete its future."""

@@ -270,6 +270,10 @@ class PowerSGD:
             sizes = low_rank.matrix_shape(array.shape, self.rank)
             expected[name] = None if sizes is None else (self.rank, sizes[1])
         if expected != {name: array.shape for name, array in start.items()}:
+            others = {len(array) for array in start.values()} - {self.rank}
+            if len(others) == 1:
+                allowed = f"{others.pop()}, as in the run that saved the state"
+                raise ParameterError.of("rank", self.rank, allowed)
             raise ParameterError(f"state: each residual must have a start of {self.rank} rows")
         for name in residual.keys() & momentum.keys():
             state.check_matching({name: residual[name]}, {name: momentum[name]})

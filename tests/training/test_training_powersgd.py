@@ -233,6 +233,8 @@ def test_state_dict_round_trip() -> None:
         ):
             with pytest.raises(gcodec.ParameterError, match="state"):
                 other.load_state_dict(wrong)
+        with pytest.raises(gcodec.ParameterError, match="rank=3: must be 1, as in the run that"):
+            PowerSGD(c, rank=3).load_state_dict(state)
 
     Simulator(2).run(worker, grads)
 
