@@ -210,6 +210,8 @@ class Source(NamedTuple):
         if array.dtype.kind == "f" and declared.lower().startswith(("int", "uint")):
             # Columns of pandas and polars become float64, which rounds large integers.
             raise TypeError(f"{name} has dtype {declared} and missing values: fill them first")
+        if array.dtype.kind == "f" and array.ndim == 2 and hasattr(type(x), "dtypes"):
+            _refuse_rounded(array, [str(dtype) for dtype in x.dtypes], name)
         return array
 
     def on_host(self) -> np.ndarray:
@@ -438,6 +440,20 @@ def advice_for(x: object, name: str) -> str:
     if isinstance(x, (int, float)) or hasattr(type(x), "__getitem__"):
         return f"; make one first, as in numpy.asarray({name}, numpy.float32)"
     return ""
+
+
+def _refuse_rounded(array: np.ndarray, columns: list[str], name: str) -> None:
+    """Raise `TypeError` if a DataFrame has integers that a joint float dtype may have rounded.
+
+    `columns` are the dtypes of the columns.
+    """
+    integers = [k for k, dtype in enumerate(columns) if dtype.lower().startswith(("int", "uint"))]
+    exact = 2.0 ** (np.finfo(array.dtype).nmant + 1)  # up to which all integers are floats
+    if integers and (np.abs(array[:, integers]) >= exact).any():
+        raise TypeError(
+            f"{name} becomes an array of {array.dtype.name}, which rounds some of its integers: "
+            "encode its integer columns apart, after filling missing values"
+        )
 
 
 def _name_of(dtype: Any) -> str:

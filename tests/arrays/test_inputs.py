@@ -348,6 +348,28 @@ def test_integer_columns_with_missing_values() -> None:
         gcodec.encode(Column(), "lossless")
 
 
+def test_data_frames_whose_integers_are_rounded() -> None:
+    class DataFrame:
+        """What pandas and polars make of columns of integers and of floats."""
+
+        dtypes = ("Int64", "Float64")
+
+        def __init__(self, integer: float) -> None:
+            self.array = np.array([[integer, 2.0**60], [np.nan, 0.5]])
+
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            return self.array
+
+    for integer in (3.0, 1 - 2.0**53):
+        x = DataFrame(integer)
+        assert gcodec.decode(gcodec.encode(x, "lossless")).tobytes() == x.array.tobytes()
+    for integer in (2.0**53, -(2.0**62)):
+        with pytest.raises(
+            TypeError, match=r"^x becomes an array of float64, which rounds some of its integers: "
+        ):
+            gcodec.encode(DataFrame(integer), "lossless")
+
+
 def test_masked_arrays() -> None:
     with pytest.raises(TypeError, match="filled"):
         frame_of(np.ma.masked_less(X, 0))
