@@ -371,12 +371,13 @@ def choose(
     tensor = inspect(x, "x").read()
     stats = Statistics.of(tensor)
     if target.max_nmse is not None:
-        # Other codecs decode to float32 values, none of which is nearer than the nearest ones.
+        # All other codecs decode to float32 values. None of them has a smaller error than the
+        # tensor rounded to float32.
         if _rounding_error(x, tensor) > target.max_nmse:
             return parse("lossless")
         codec = _for_error(tensor, stats, target.max_nmse, seed)
         if codec.name == "raw" and tensor.dtype != "float64":
-            return _shortest_exact(x, tensor, codec)
+            return min(codec, parse("lossless"), key=partial(_frame_nbytes, tensor, x))
     else:
         assert target.max_bits is not None
         codec = _for_bits(tensor, stats, target.max_bits, seed)
@@ -385,7 +386,7 @@ def choose(
     if tensor.values.size > _FEW or codec.name == "raw":
         return codec
     raw = parse({"name": "raw", "dtype": _payload_dtype(tensor)})
-    return min(codec, raw, key=partial(_frame_nbytes, tensor))
+    return min(codec, raw, key=partial(_frame_nbytes, tensor, x))
 
 
 def _with_feedback(tensor: Tensor, stats: Statistics, codec: Codec, target: Target) -> Codec:
@@ -397,8 +398,8 @@ def _with_feedback(tensor: Tensor, stats: Statistics, codec: Codec, target: Targ
         error = stats.target(target.max_nmse)
         trellis = getattr(codec, "trellis", "no")
         factors = parse({"name": "lowrank", "nmse": error, "trellis": trellis})
-        is_better = _frame_nbytes(tensor, factors) < _frame_nbytes(tensor, codec)
-        return factors if is_better else codec
+        values = tensor.values.reshape(tensor.shape)
+        return min(codec, factors, key=partial(_frame_nbytes, tensor, values))
     if codec.name == "powersgd":  # few ranks have a smaller error than levels
         return codec
     assert target.max_bits is not None
@@ -410,9 +411,9 @@ def _with_feedback(tensor: Tensor, stats: Statistics, codec: Codec, target: Targ
     return factors if has_factors else codec
 
 
-def _frame_nbytes(tensor: Tensor, codec: Codec) -> int:
-    """Return the bytes of the frame, without a name."""
-    payload = codec.encode(tensor.values.reshape(tensor.shape))
+def _frame_nbytes(tensor: Tensor, x: TensorLike, codec: Codec) -> int:
+    """Return the bytes of the frame, without a name; `x` are the values, in any dtype."""
+    payload = codec.encode(x)
     return Frame(payload.codec, tensor.dtype, tensor.shape, payload).nbytes
 
 
@@ -459,13 +460,6 @@ def _levels_nbits(codec: Codec, values: np.ndarray, factors: Factors) -> float:
     share = 1.0 if quick == codec else TRELLIS_SHARE
     rows = values[::4] if factors.work > _COSTLY else values
     return share * quick.encode(np.ascontiguousarray(rows)).nbits * (len(values) / len(rows))
-
-
-def _shortest_exact(x: TensorLike, tensor: Tensor, raw: Codec) -> Codec:
-    """Return ``lossless`` if its frame is shorter than that of ``raw`` in the tensor's dtype."""
-    payload = parse("lossless").encode(x)
-    nbytes = Frame(payload.codec, tensor.dtype, tensor.shape, payload).nbytes
-    return parse("lossless") if nbytes < _frame_nbytes(tensor, raw) else raw
 
 
 class _Budget(NamedTuple):
