@@ -104,8 +104,8 @@ def opened(messages: Sequence[bytes]) -> list[bytes]:
             "all ranks must load states of the same step before the same exchange: these have "
             f"loaded {', '.join(map(str, steps))}"
         )
-    contents = zip(messages, heads, strict=True)
-    return [message[len(head) :] if head else message[1:] for message, head in contents]
+    start = len(heads[0] or _MESSAGE)
+    return [message[start:] for message in messages]
 
 
 def first_reason(communicator: Communicator, reason: str) -> str:

@@ -224,11 +224,14 @@ class OneBitAdam:
     ) -> np.ndarray:
         """Return a small tensor plus what this rank owes from a time when it was not small."""
         rank, size = self.communicator.rank, self.communicator.size
+        keys = [name] if self._has_whole_scale else [f"{i}/{name}" for i in range(size)]
+        if not (server.knows(name) or any(map(worker.knows, keys))):
+            return x
         total = x.copy()
-        shares = {f"{i}/{name}": share_of(total, i, size) for i in range(size)}
+        shares = [share_of(total, i, size) for i in range(size)]
         if self._has_whole_scale:
-            shares = {name: total}
-        owed = [(worker, key, share, 1) for key, share in shares.items()]
+            shares = [total]
+        owed = [(worker, key, share, 1) for key, share in zip(keys, shares, strict=True)]
         # The owner of a share owes its residual to the mean.
         owed.append((server, name, share_of(total, rank, size), size))
         for steps, key, share, factor in owed:
