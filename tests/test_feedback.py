@@ -1275,7 +1275,9 @@ def test_signal_handlers_read_the_state_before_the_step(
             lambda: feedback.restore("w", memory),
             lambda: feedback.forget("w", memory),
         ):
-            with pytest.raises(ParameterError, match=r"^name='[vw]': must be one of which no"):
+            with pytest.raises(
+                ParameterError, match=r"^name='[vw]': must be a tensor that no step"
+            ):
                 change()
         return original(self, symbols)
 

@@ -221,7 +221,9 @@ class Tensors:
         """
         lock = self.lock(name)
         if _is_own(lock):
-            allowed = "one of which no step runs in this thread; a signal handler may read it only"
+            allowed = (
+                "a tensor that no step in this thread uses; a signal handler may only read it"
+            )
             raise ParameterError.of("name", name, allowed)
         return lock
 
