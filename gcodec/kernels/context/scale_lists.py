@@ -13,10 +13,13 @@ import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.numeric.words import peek, put, store_word
+from gcodec.kernels.numeric.words import peek, put
 from gcodec.kernels.prefix.codewords import RICE as RICE_CODE
+from gcodec.kernels.prefix.look_ahead import AT, LAST_AT, LAST_PLACE, PLACE, looking, state
 from gcodec.kernels.prefix.package_merge import scratch_size, word_lengths
+from gcodec.kernels.prefix.prefix_read import last_lookup
 from gcodec.kernels.prefix.rice_words import put_rice
+from gcodec.kernels.prefix.table_code import Look
 from gcodec.runtime.jit import inline, kernel, subroutine
 
 MOST = 127  # the largest scale
@@ -24,8 +27,7 @@ CODE, SHIFT, SCALE, RICE = 2, 2, 7, 3  # bits of the fields in front of a list, 
 TOP, LENGTH = 8, 4  # bits of the largest u, and of the length of each Huffman word
 LONGEST = 12  # bits of the longest Huffman word
 _TOGETHER = 4  # words that are read from the same 64 bits
-_RUN = 9  # bits of the index of the table of runs, from which several words are read at once
-_RUNS, _MOST_WORDS, _LOOKUPS = 1 << _RUN, 6, 6  # entries; words of a run; lookups in 64 bits
+_LOOK = Look(9, 6)  # of the table of runs, from which several words are read at once
 _LEAST_WITH_RUNS = 1 << 10  # scales of a list that are worth a table of runs
 MANY = 1 << 11  # scales from which on rANS may pay
 _RANS_ENTRY, _RANS_STATE = 6, 860  # bits, about: of each scale in a table of rANS; of its states
@@ -40,10 +42,11 @@ _SYMBOLS, _WINDOWS = 1 << TOP, 1 << LONGEST
 HEAD = CODE + SHIFT + SCALE
 _ENDS, _CODE, _TABLE, _WORD, _SCALE = range(1, 6)  # faults of a list
 _ABOVE, _LOW = np.uint16(TOP), np.uint16(_SYMBOLS - 1)
-_BITS_AT, _COUNT_AT = np.uint64(8 * _MOST_WORDS), np.uint64(8 * _MOST_WORDS + 8)
-_BYTE = np.uint64(255)
+_RUN, _MOST_WORDS, _MARGIN = _LOOK.window, _LOOK.most, _LOOK.margin
+_BITS_AT, _COUNT_AT = np.uint64(8 * _LOOK.most), np.uint64(8 * _LOOK.most + 8)  # of an entry
 
 _read_word = RICE_CODE.value
+_look_ahead = looking(1, _LOOK, {"out": 0})
 
 
 class ListParameters(NamedTuple):
@@ -127,9 +130,9 @@ def read_list(data: np.ndarray, at: int, end: int, count: int) -> DecodedList:
     # Every word takes a bit or more, so `count` alone allocates nothing.
     scales = np.empty(min(count, max(end - at, 0)), np.uint8)
     lengths, windows = np.empty(_SYMBOLS, np.uint8), np.empty(_WINDOWS, np.uint16)
-    runs = np.empty(_RUNS if count >= _LEAST_WITH_RUNS else 0, np.uint64)
-    fields = np.empty(5, np.int64)
-    _read_list(data, at, end, count, lengths, windows, runs, scales, fields)
+    runs = np.empty(1 << _LOOK.window if count >= _LEAST_WITH_RUNS else 0, np.uint64)
+    tables, fields = (lengths, windows, runs), np.empty(5, np.int64)
+    _read_list(data, at, end, count, *tables, state(), scales, fields)
     fault, code, shift, least, after = fields.tolist()
     if fault == _ENDS:
         raise Truncated(f"a list of scales is cut off at bit {end}")
@@ -356,12 +359,8 @@ def _fill_windows(lengths, windows):
 
 @subroutine
 def _fill_runs(windows, least, shift, most, runs):
-    """Write the scales of consecutive words that fit in the bits of each index.
-
-    An entry has up to _MOST_WORDS bytes of scales, the first lowest, a byte with the bits of their
-    words, and their number.
-    """
-    for index in range(_RUNS):
+    """Write the scales of consecutive words that fit in a window; see `look_ahead` for entries."""
+    for index in range(runs.size):  # 1 << _RUN
         run, used, count = np.uint64(0), np.int64(0), np.int64(0)
         while count < _MOST_WORDS:
             entry = windows[index << LONGEST - _RUN + used & _WINDOWS - 1]
@@ -374,27 +373,7 @@ def _fill_runs(windows, least, shift, most, runs):
 
 
 @subroutine
-def _read_runs(data, at, runs, out, i):
-    """Read words to out[i:], until an index has no run or `out` is nearly full.
-
-    Return the number of scales that have been read, and the position of the next bit.
-    """
-    more = True
-    while more and i + (_LOOKUPS - 1) * _MOST_WORDS + 8 <= out.size:
-        bits = peek(data, at)
-        for _ in range(_LOOKUPS):
-            run = runs[np.int64(bits >> np.uint64(64 - _RUN))]
-            store_word(out, i, run)
-            length = run >> _BITS_AT & _BYTE
-            bits <<= length
-            at += np.int64(length)
-            i += np.int64(run >> _COUNT_AT)
-            more = length > np.uint64(0)
-    return i, at
-
-
-@subroutine
-def _read_huffman_words(data, at, end, least, shift, lengths, windows, runs, out):
+def _read_huffman_words(data, at, end, least, shift, lengths, windows, runs, heads, out):
     """Read Huffman words; return the fault, if any, and the position of the next bit."""
     top = np.int64(peek(data, at) >> np.uint64(64 - TOP))
     at += TOP
@@ -408,10 +387,14 @@ def _read_huffman_words(data, at, end, least, shift, lengths, windows, runs, out
     most, fault = (MOST - least >> shift) + 1, 0
     if runs.size > 0:
         _fill_runs(windows, least, shift, most, runs)
+    heads[LAST_AT] = last_lookup(data, end)
+    heads[LAST_PLACE] = out.size - _MARGIN
     i = np.int64(0)
     while i < out.size:
         if runs.size > 0:
-            i, at = _read_runs(data, at, runs, out, i)
+            heads[AT], heads[PLACE] = at, i
+            _look_ahead(data, runs, heads, 0, out)
+            at, i = heads[AT], heads[PLACE]
         part, bits = out[i : i + _TOGETHER], peek(data, at)
         for k in range(part.size):
             entry = windows[np.int64(bits >> np.uint64(64 - LONGEST))]
@@ -429,14 +412,14 @@ def _read_huffman_words(data, at, end, least, shift, lengths, windows, runs, out
 
 
 @kernel(
-    "in uint8[], int64, int64, int64, out uint8[], out uint16[], out uint64[], out uint8[], "
-    "out int64[]",
+    "in uint8[], int64, int64, int64, out uint8[], out uint16[], out uint64[], out int64[], "
+    "out uint8[], out int64[]",
     vectorized=False,
 )
-def _read_list(data, at, end, count, lengths, windows, runs, out, fields):
+def _read_list(data, at, end, count, lengths, windows, runs, heads, out, fields):
     # 0 <= at; end <= 8 * data.size; lengths.size == _SYMBOLS, windows.size == _WINDOWS, runs.size
-    # is _RUNS or 0, fields.size == 5: fault, code, shift, least, next bit. out.size is the number
-    # of scales or of bits, whichever is less.
+    # is 1 << _RUN or 0, heads is a `look_ahead.state`, fields.size == 5: fault, code,
+    # shift, least, next bit. out.size is the number of scales or of bits, whichever is less.
     fields[:] = 0
     if end - at < HEAD:
         fields[0] = _ENDS
@@ -454,5 +437,5 @@ def _read_list(data, at, end, count, lengths, windows, runs, out, fields):
         fields[0], fields[4] = _read_rice_words(data, at, end, least, shift, out)
     elif code == 1:
         fields[0], fields[4] = _read_huffman_words(
-            data, at, end, least, shift, lengths, windows, runs, out
+            data, at, end, least, shift, lengths, windows, runs, heads, out
         )
