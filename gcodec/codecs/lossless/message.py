@@ -236,11 +236,10 @@ def read_counts(reader: Reader, n: int) -> np.ndarray:
     """
     start, groups = reader.at, -(-n // GROUP)
     counts = np.frombuffer(reader.take(2 * groups), "<u2").astype(np.uint16)
-    sizes = np.full(groups, GROUP)
-    sizes[-1] = n - (groups - 1) * GROUP
-    if (counts > sizes).any():
-        wrong = int(np.argmax(counts > sizes))
-        raise Corrupt(f"{counts[wrong]} of {sizes[wrong]} elements", start + 2 * wrong)
+    last = n - (groups - 1) * GROUP  # elements of the last group
+    for k, size in (int(counts.argmax()), GROUP), (groups - 1, last):
+        if counts[k] > size:
+            raise Corrupt(f"{counts[k]} of {size} elements", start + 2 * k)
     return counts
 
 

@@ -71,8 +71,8 @@ def part_of(zeros: Zeros | None, start: int, stop: int) -> tuple[Zeros | None, s
     if zeros is None:
         return None, slice(start, stop)
     groups = slice(start // GROUP, -(-stop // GROUP))
-    first, last = zeros.starts[[groups.start, groups.stop]].tolist()
-    return Zeros(zeros.escape, zeros.counts[groups]), slice(first, last)
+    coded = slice(int(zeros.starts[groups.start]), int(zeros.starts[groups.stop]))
+    return Zeros(zeros.escape, zeros.counts[groups]), coded
 
 
 class PlaneLayout(NamedTuple):
