@@ -2,11 +2,14 @@
 
     python -m bench.lossless --python PEERS/bin/python [FILE ...]
 
-PEERS is an environment with zipnn, pcodec, zstandard, blosc2 and NumPy. Files are dumps; float32
-tensors of theirs are measured as they are, rounded to bfloat16, and rounded to float8_e4m3fn, for
-which a scale makes the largest magnitude of each tensor 448. ``--train FOLDER`` first
-trains a small GPT with AdamW, and writes its gradient, its weights and the states of the optimizer
-to files in this folder, which are measured too.
+PEERS is an environment with zipnn, google-crc32c, pcodec, zstandard, blosc2 and NumPy. zipnn
+decodes damaged bytes to other numbers without an error, so it is also measured with the checksum
+that frames have.
+
+Files are dumps; float32 tensors of theirs are measured as they are, rounded to bfloat16, and
+rounded to float8_e4m3fn, for which a scale makes the largest magnitude of each tensor 448.
+``--train FOLDER`` first trains a small GPT with AdamW, and writes its gradient, its weights and
+the states of the optimizer to files in this folder, which are measured too.
 
 Each call codes a tensor. With ``--flat``, all tensors of a file are joined to one, as DDP joins
 gradients to buckets. With ``--group-below N``, `encode_many` codes each file to one message, in

@@ -12,6 +12,7 @@ import sys
 import time
 
 import blosc2
+import google_crc32c
 import numpy as np
 import zstandard
 from pcodec import ChunkConfig, standalone
@@ -23,6 +24,23 @@ def zipnn(bits):
     dtype = {1: "float8_e4m3fn", 2: "bfloat16", 4: "float32"}[bits.itemsize]
     coder = ZipNN(bytearray_dtype=dtype, input_format="byte", threads=1)
     return lambda: bytearray(bits.tobytes()), coder.compress, coder.decompress
+
+
+def zipnn_checked(bits):
+    """Return functions that encode and decode with zipnn, and with a checksum, which it lacks."""
+    source, encode, decode = zipnn(bits)
+    checksums = []
+
+    def encode_checked(data):
+        coded = encode(data)
+        checksums.append(google_crc32c.value(coded))
+        return coded
+
+    def decode_checked(coded):
+        assert google_crc32c.value(coded) == checksums.pop()
+        return decode(coded)
+
+    return source, encode_checked, decode_checked
 
 
 def zstd(bits):
@@ -61,7 +79,13 @@ def pcodec(bits):
     )
 
 
-CODERS = {"zipnn": zipnn, "pcodec": pcodec, "zstd -3": zstd, "blosc2": blosc}
+CODERS = {
+    "zipnn": zipnn,
+    "zipnn, checked": zipnn_checked,
+    "pcodec": pcodec,
+    "zstd -3": zstd,
+    "blosc2": blosc,
+}
 
 
 def timed(call, *arguments):
