@@ -15,7 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple, get_type_hints
 
@@ -30,10 +30,10 @@ from gcodec.arrays.source import inspect
 from gcodec.codec import Codec, CodecLike
 from gcodec.errors import FormatError, GcodecError, ParameterError
 from gcodec.feedback import Feedback
-from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.policy import Policy, PrefixedPolicy
-from gcodec.runtime.device import cuda_device, has_cupy, host
+from gcodec.runtime.device import host
 from gcodec.torch.agreement import Refused, check_agreement, report_failure, roll_call
+from gcodec.torch.buckets import Bucket, cupy_on, gradients_in, has_kernels_for, is_finite
 from gcodec.torch.choice import Choice, announce, choose_collective, measure_coding
 from gcodec.torch.communicator import TorchCommunicator, check_group, check_initialized
 from gcodec.torch.exchange import (
@@ -79,34 +79,6 @@ class _Totals(NamedTuple):
 
 _ALL_STATES = "load_state_dicts takes the states of all ranks"
 _ROLL_CALL_SECONDS = 5.0  # in which the ranks of a failed exchange learn who else has failed
-
-
-class _Bucket(NamedTuple):
-    """Task of the thread for one bucket.
-
-    Attributes
-    ----------
-    flat : Tensor
-        All values of the bucket.
-    gradients : sequence of Tensor
-        Views of `flat`.
-    names : sequence of str
-        Names of the parameters.
-    is_first, is_last : bool
-        Whether the bucket is the first or the last one of its step.
-    all_reduce : Future or None
-        Future of an all-reduce that is under way, for a bucket that is not compressed.
-    ready : Event or None
-        CUDA event after which the bucket contains its values.
-    """
-
-    flat: torch.Tensor
-    gradients: Sequence[torch.Tensor]
-    names: Sequence[str]
-    is_first: bool
-    is_last: bool
-    all_reduce: torch.futures.Future[Any] | None
-    ready: torch.cuda.Event | None
 
 
 def ddp_hook(
@@ -698,9 +670,9 @@ class DdpState:
         if flat.is_cuda:
             ready = torch.cuda.Event()
             ready.record(torch.cuda.current_stream(flat.device))
-        task = _Bucket(
+        task = Bucket(
             flat,
-            _gradients_in(bucket, parameters) if is_coded else [],
+            gradients_in(bucket, parameters) if is_coded else [],
             names,
             bucket.index() == 0,
             bucket.is_last(),
@@ -725,7 +697,7 @@ class DdpState:
                 f"new hook, which loads this one's state_dict: {self._failure}"
             ) from self._failure
 
-    def _process(self, task: _Bucket, future: torch.futures.Future[torch.Tensor]) -> None:
+    def _process(self, task: Bucket, future: torch.futures.Future[torch.Tensor]) -> None:
         """Process one bucket in the thread, and complete its future."""
         try:
             self._check_alive()
@@ -735,7 +707,7 @@ class DdpState:
                 future.set_result(self._mean(task))
                 return
             stream = self._stream_on(task.flat.device)
-            with torch.cuda.stream(stream), _cupy_on(stream, task.flat):
+            with torch.cuda.stream(stream), cupy_on(stream, task.flat):
                 task.ready.wait()
                 future.set_result(self._mean(task))
         except Exception as error:
@@ -753,7 +725,7 @@ class DdpState:
             self._streams[device] = torch.cuda.Stream(device)
         return self._streams[device]
 
-    def _failure_of(self, task: _Bucket, error: Exception) -> GcodecError:
+    def _failure_of(self, task: Bucket, error: Exception) -> GcodecError:
         """Return the error of a bucket, and let ranks that wait for this one fail soon."""
         place = f"step {self.iteration}: the bucket of {task.names[0]!r}"
         if self._failure is not None:
@@ -778,7 +750,7 @@ class DdpState:
                     text = reasons[0]
         return GcodecError(f"ddp_hook: {text}")
 
-    def _mean(self, task: _Bucket) -> torch.Tensor:
+    def _mean(self, task: Bucket) -> torch.Tensor:
         """Return the mean of a bucket over all ranks; end the step after its last bucket.
 
         The mean has the same bits on every rank. All ranks therefore find NaN or Inf in the same
@@ -790,7 +762,7 @@ class DdpState:
             mean = task.flat
         else:
             mean = task.all_reduce.wait()[0]
-        self._is_finite = self._is_finite and _all_finite(mean)
+        self._is_finite = self._is_finite and is_finite(mean)
         if task.is_last:
             self._end_step(counts=self._is_finite)
         return mean
@@ -807,7 +779,7 @@ class DdpState:
             self._first_step = self._totals
         self._is_open, self._is_finite = False, True
 
-    def _average(self, task: _Bucket) -> None:
+    def _average(self, task: Bucket) -> None:
         """Replace the gradients of a bucket by their means over all ranks."""
         flat, traffic, place = task.flat, self._traffic, self._place
         codecs = [
@@ -823,7 +795,9 @@ class DdpState:
             with traffic.encoding():
                 # Shares are views of contiguous values.
                 contiguous = on_device or not is_gathered
-                parts, copies = _parts_of(task, codecs, wide, on_device, contiguous)
+                parts, copies = task.parts(
+                    codecs, wide, on_device=on_device, contiguous=contiguous
+                )
             exchange = self._chosen_exchange(parts) if place is None else self._exchange
             if self._loaded is not None and exchange is not self.__dict__.get("_dense"):
                 self._coder.announce(self._loaded)
@@ -840,7 +814,7 @@ class DdpState:
         self, flat: torch.Tensor, codecs: Sequence[Codec | None], is_gathered: bool
     ) -> bool:
         """Return whether all codecs of a bucket, and of its means, run on its device."""
-        if self.settings.collective == "factors" or not _works_there(flat):
+        if self.settings.collective == "factors" or not has_kernels_for(flat):
             return False
         used = [codec for codec in codecs if codec is not None]
         if not is_gathered:
@@ -861,87 +835,6 @@ class DdpState:
         if self._restored:
             self._restore(self._restored)
         return self._exchange
-
-
-def _gradients_in(
-    bucket: dist.GradBucket, parameters: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    """Return the gradients in a bucket as views, each with the strides that DDP gives it.
-
-    DDP lays out a gradient as its parameter if that fills its memory, as in channels-last order.
-    `GradBucket.gradients` takes the same values as contiguous, which mixes up the elements.
-    """
-    views = []
-    for gradient, parameter in zip(bucket.gradients(), parameters, strict=True):
-        strides, view = parameter.stride(), gradient
-        if gradient.stride() != strides:
-            # `empty_like` keeps only strides without gaps and overlaps.
-            dense = torch.empty_like(parameter, device="meta").stride()
-            view = gradient.as_strided(gradient.shape, strides) if dense == strides else gradient
-        views.append(view)
-    return views
-
-
-def _parts_of(
-    task: _Bucket,
-    codecs: Sequence[Codec | None],
-    wide: torch.Tensor,
-    on_device: bool,
-    contiguous: bool,
-) -> tuple[list[Part], list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Return the gradients of a bucket as parts.
-
-    Parameters
-    ----------
-    task : _Bucket
-    codecs : sequence of Codec or None
-        Codec of each gradient.
-    wide : Tensor
-        Values of the bucket as float32.
-    on_device : bool
-        Whether the parts contain arrays on the device of `wide`, and not of NumPy.
-    contiguous : bool
-        Whether the values of each part must be contiguous.
-
-    Returns
-    -------
-    parts : list of Part
-        Gradients, which are views of `wide` where possible.
-    copies : list of (Tensor, Tensor)
-        Each view of `wide` that had to be copied to be contiguous, and the copy in its part.
-    """
-    parts, copies = [], list[tuple[torch.Tensor, torch.Tensor]]()
-    offset = task.flat.storage_offset() - wide.storage_offset()
-    for gradient, name, codec in zip(task.gradients, task.names, codecs, strict=True):
-        start = gradient.storage_offset() - offset
-        view = wide.as_strided(gradient.shape, gradient.stride(), start)
-        values = view.contiguous() if contiguous else view
-        if values is not view:
-            copies.append((view, values))
-        resident = inspect(values, name).resident if on_device else None
-        parts.append(Part(name, values.numpy() if resident is None else resident, codec))
-    return parts, copies
-
-
-def _all_finite(values: torch.Tensor) -> bool:
-    """Return whether a tensor, possibly a sparse one, contains neither NaN nor Inf."""
-    if values.layout is not torch.strided:
-        values = values.coalesce().values()
-    if values.dtype == torch.float32 and not values.is_cuda and values.is_contiguous():
-        return all_finite(values.numpy().reshape(-1))
-    return bool(torch.isfinite(values).all())
-
-
-def _cupy_on(stream: torch.cuda.Stream, flat: torch.Tensor) -> AbstractContextManager[object]:
-    """Let CuPy use the stream of the thread: its own one may be that of the backward pass."""
-    if not _works_there(flat):
-        return nullcontext()
-    return cuda_device(flat.device.index).on_stream(stream.cuda_stream)
-
-
-def _works_there(flat: torch.Tensor) -> bool:
-    """Return whether kernels can run on the device of a bucket; if not, they run on the host."""
-    return bool(flat.is_cuda) and has_cupy()
 
 
 def _hook(state: DdpState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -21,7 +21,8 @@ dist = pytest.importorskip("torch.distributed")
 if not dist.is_available():
     pytest.skip("torch has no distributed", allow_module_level=True)
 
-from gcodec.torch import ddp, ddp_hook  # noqa: E402
+from gcodec.torch import buckets, ddp, ddp_hook  # noqa: E402
+from gcodec.torch.buckets import Bucket  # noqa: E402
 from gcodec.torch.messages import BucketCoder, Key, Part  # noqa: E402
 
 SHAPES = ((40, 30), (7,), (2, 3, 4, 5), (30, 20))
@@ -88,14 +89,15 @@ def check_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.Monke
     for step in range(2):
         room = np.empty(4 * 2000, np.uint8)
         flat, parts = bucket(step, dtype, room)
-        on_host._average(ddp._Bucket(flat, parts, names, True, True, None, None))
+        on_host._average(Bucket(flat, parts, names, True, True, None, None))
         wanted = flat.clone()
         flat, parts = bucket(step, dtype, room)
         with monkeypatch.context() as patch:
-            patch.setattr(ddp, "_works_there", lambda _: True)
-            patch.setattr(ddp, "inspect", inspected)
+            patch.setattr(ddp, "has_kernels_for", lambda _: True)
+            for module in (buckets, ddp):
+                patch.setattr(module, "inspect", inspected)
             patch.setattr(on_device._coder, "average", averaged)
-            on_device._average(ddp._Bucket(flat, parts, names, True, True, None, None))
+            on_device._average(Bucket(flat, parts, names, True, True, None, None))
         for state in (on_host, on_device):
             state._end_step(counts=True)
         assert torch.equal(flat, wanted)
