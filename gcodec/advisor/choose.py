@@ -55,6 +55,7 @@ from gcodec.frame import Frame
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import float_of_bits, moments, sum_squares
 from gcodec.payload import Payload
+from gcodec.runtime.arithmetic import exact
 from gcodec.runtime.deferred import resolved
 from gcodec.runtime.device import host
 from gcodec.wire.kinds import check_between, check_flag
@@ -306,6 +307,7 @@ _BETTER = 1 - 1e-3  # ratio of errors below which factors are better than levels
 _NEARLY_LOSSLESS = 1e-10  # error
 
 
+@exact
 def choose(
     x: TensorLike,
     *,

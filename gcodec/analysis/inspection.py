@@ -17,6 +17,7 @@ from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse_encoder
 from gcodec.errors import ParameterError
 from gcodec.limits import Limits
+from gcodec.runtime.arithmetic import exact
 from gcodec.tensorfiles.entries import Array, Dump, Entry, native
 from gcodec.tensorfiles.tree import take_apart
 from gcodec.wire.kinds import check_integer, check_positive
@@ -39,6 +40,7 @@ class Inspection(list[dict[str, Any]]):
         return "\n".join([*lines, "</tbody>\n</table>"])
 
 
+@exact
 def inspect(
     tree: object,
     *,

@@ -24,6 +24,7 @@ from gcodec.limits import WORK_LIMITS, Limits
 from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
 from gcodec.runtime import jit, kernel_cache
+from gcodec.runtime.arithmetic import exact
 from gcodec.runtime.reuse import result_beside
 from gcodec.tensorfiles.frame_list import located, mapped, mapped_file
 from gcodec.wire.primitives import ITEMSIZE, Reader, encode_name
@@ -59,6 +60,7 @@ def encode(
 ) -> int: ...
 
 
+@exact
 def encode(
     x: TensorLike,
     codec: CodecLike | Policy,
@@ -222,6 +224,7 @@ def decode(
 ) -> _Array: ...
 
 
+@exact
 def decode(
     frame: FrameLike,
     *,
@@ -272,6 +275,7 @@ def decode(
     return received.decode(like=like, out=out)
 
 
+@exact
 def decode_range(
     frame: FrameLike,
     start: int,
@@ -322,6 +326,7 @@ def decode_range(
     return _receive(frame, limits, key, False).decode_range(start, stop)
 
 
+@exact
 def decode_sparse(
     frame: FrameLike,
     *,
@@ -364,6 +369,7 @@ def decode_sparse(
     return _receive(frame, limits, key, True).decode_sparse()
 
 
+@exact
 def decode_add(
     frame: FrameLike,
     acc: TensorLike,
@@ -428,6 +434,7 @@ def decode_sum(
 ) -> _Array: ...
 
 
+@exact
 def decode_sum(
     frames: Iterable[FrameLike],
     *,

@@ -31,6 +31,7 @@ from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import MAX_TENSORS, WORK_LIMITS, Limits
 from gcodec.policy import Policy, policy_of
 from gcodec.runtime import pool
+from gcodec.runtime.arithmetic import exact
 from gcodec.tensorfiles.frame_list import read_frames, with_members
 from gcodec.wire.kinds import check_mapping
 from gcodec.wire.primitives import DTYPE_CODES, ITEMSIZE
@@ -89,6 +90,7 @@ class _Places(NamedTuple):
             raise type(error)(f"tensor {name!r}: {error}") from None
 
 
+@exact
 def encode_many(
     tensors: Mapping[str, TensorLike],
     codec: CodecLike | Policy,
@@ -214,6 +216,7 @@ def decode_many(
 ) -> dict[str, _Array]: ...
 
 
+@exact
 def decode_many(
     message: bytes | bytearray | memoryview,
     *,

@@ -29,6 +29,7 @@ from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.payload import HeaderlessBytes, Payload, Selection
 from gcodec.runtime import Array, pool
+from gcodec.runtime.arithmetic import exact
 from gcodec.runtime.deferred import Deferred, one_wait, resolved
 from gcodec.runtime.device import Device, current_device, device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, clear, empty_beside, flattened, release
@@ -132,6 +133,7 @@ class Codec(Parameters):
 
     # --- Methods for users
 
+    @exact
     def quantize(self, x: TensorLike, *, seed: int = 0, prior: Symbols | None = None) -> Symbols:
         """Turn a gradient into integers, and the few scalars that the payload stores verbatim.
 
@@ -163,6 +165,7 @@ class Codec(Parameters):
             self._check_prior(prior)
             return resolved(codec._quantize(tensor.values, check_seed(seed), prior))
 
+    @exact
     def quantize_residual(
         self,
         x: TensorLike,
@@ -220,6 +223,7 @@ class Codec(Parameters):
                 old[:] = new
             return symbols
 
+    @exact
     def dequantize(self, symbols: Symbols, shape: ShapeLike) -> np.ndarray:
         """Return the float32 array of `shape` that the symbols represent.
 
@@ -235,6 +239,7 @@ class Codec(Parameters):
         self._with_shape(sizes)._dequantize(symbols, out)
         return out.reshape(sizes)
 
+    @exact
     def pack(self, symbols: Symbols) -> Payload:
         """Write symbols as the bytes that the paper or system defines.
 
@@ -248,6 +253,7 @@ class Codec(Parameters):
             self._check_symbols(symbols)
             return self._pack_checked(symbols).resolved()
 
+    @exact
     def unpack(self, payload: Payload, shape: ShapeLike) -> Symbols:
         """Read the symbols of a tensor of `shape`.
 
@@ -264,6 +270,7 @@ class Codec(Parameters):
         with current_device(payload.data), one_wait():
             return payload.codec._with_shape(sizes)._unpack(payload, n)
 
+    @exact
     def encode(self, x: TensorLike, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
         """Quantize and pack; see `quantize`."""
         source = inspect(x, "x")
@@ -277,6 +284,7 @@ class Codec(Parameters):
             payload = payload._replace(data=payload.data.copy())
         return payload
 
+    @exact
     def decode(
         self,
         payload: Payload | BytesLike,

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from gcodec.codec import Codec, CodecLike, Provided, provide, registered, with_id
 from gcodec.codec.registry import PRIVATE_IDS, peers
 from gcodec.errors import ParameterError, Unsupported
+from gcodec.runtime.arithmetic import exact
 from gcodec.wire.params import parse_spec
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ provide([Provided(16, "patch", f"{__name__}.patch", needs_base=True)])
 _MODULES = {module for _, _, module in _CODECS} | {"patch"}
 
 
+@exact
 def parse(spec: CodecLike) -> Codec:
     """Make a codec from its spec.
 

@@ -43,6 +43,7 @@ from gcodec.kernels.numeric.reduce import all_finite_corrected, max_abs_bits
 from gcodec.payload import Payload, Selection
 from gcodec.policy import Policy
 from gcodec.runtime import Array, pool
+from gcodec.runtime.arithmetic import exact
 from gcodec.runtime.deferred import prefetch, resolved
 from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.memory import clear
@@ -240,6 +241,7 @@ class Feedback:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _tensors=Tensors(state["_tensors"]))
 
+    @exact
     def compress(self, name: str, grad: TensorLike, *, key: bytes | None = None) -> bytes:
         """Compress one step's gradient of one tensor.
 
@@ -282,6 +284,7 @@ class Feedback:
                 tensors.replace(name, step.residual, self._state_after(step, symbols))
                 return frame, symbols
 
+    @exact
     def compress_many(
         self,
         grads: Mapping[str, TensorLike],
@@ -593,6 +596,7 @@ class Feedback:
         if memory.residual is not None:
             self._tensors.take_back(name, memory.residual)
 
+    @exact
     def l1_norms(self, name: str) -> L1Norms:
         """Return the L1 norms of a tensor's last gradient and of its residual.
 

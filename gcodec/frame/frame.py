@@ -40,6 +40,7 @@ from gcodec.kernels.numeric import convert, scatter
 from gcodec.limits import MOST, Limits
 from gcodec.payload import Payload
 from gcodec.runtime import Array
+from gcodec.runtime.arithmetic import exact
 from gcodec.runtime.deferred import copy_to_device, one_wait
 from gcodec.runtime.device import Device, device_of, host, no_twin
 from gcodec.runtime.memory import Drainable
@@ -187,6 +188,7 @@ class Frame(_Secret):
         tag = primitives.TAG_NBYTES if self.key is not None else 0
         return len(self.header()) + self.payload.data.size + CHECKSUM_NBYTES + tag
 
+    @exact
     def header(self) -> bytes:
         """Return the bytes that precede the payload, their checksum included."""
         has_tag = self.key is not None
@@ -242,6 +244,7 @@ class Frame(_Secret):
             parts.append(integrity.tag_of(self.key, parts))
         return parts
 
+    @exact
     def with_seek(self, log2_block: int | None = None) -> Frame:
         """Return the frame with a seek table; this decodes the payload to find the blocks.
 
@@ -358,6 +361,7 @@ class Frame(_Secret):
         return frame
 
     @classmethod
+    @exact
     def read(cls, reader: Reader, limits: Limits, key: bytes | None) -> Frame:
         """Read the next frame; see `from_bytes`."""
         start = reader.at
@@ -382,6 +386,7 @@ class Frame(_Secret):
         payload = Payload(codec, scalars, payload_data, head.nbits, seek)
         return cls(codec, dtype, head.shape, payload, name, key)
 
+    @exact
     def decode(self, *, like: TensorLike | None = None, out: TensorLike | None = None) -> Any:
         """Decode the tensor; see `gcodec.decode`."""
         if like is not None and out is not None:
@@ -467,6 +472,7 @@ class Frame(_Secret):
             return payload._replace(data=host(payload.data))
         return payload._replace(data=copy_to_device(device, payload.data))
 
+    @exact
     def decode_range(self, start: int, stop: int) -> np.ndarray:
         """Decode a range of the flattened tensor; see `gcodec.decode_range`."""
         start = check_integer("start", start, 0, self.size, f"an integer from 0 to {self.size}")
@@ -476,6 +482,7 @@ class Frame(_Secret):
         values = self.codec._decode_range(self.payload, self.size, start, stop)
         return as_dtype(values, self.dtype)
 
+    @exact
     def decode_sparse(self) -> tuple[np.ndarray, np.ndarray]:
         """Decode the indices and values of a sparse frame; see `gcodec.decode_sparse`."""
         positions, values = self.codec._decode_sparse(self.payload, self.size)
@@ -487,6 +494,7 @@ class Frame(_Secret):
             allowed = f"one of {', '.join(FLOATS)}; use decode for other dtypes"
             raise ParameterError.of("frame.dtype", self.dtype, allowed)
 
+    @exact
     def decode_add(self, acc: TensorLike, scale: float = 1.0) -> None:
         """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
         self.check_floats()

@@ -23,6 +23,7 @@ from gcodec.kernels.bits.dequantize import LevelString, adder
 from gcodec.kernels.numeric import scatter
 from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.runtime import Array, pool
+from gcodec.runtime.arithmetic import exact
 from gcodec.runtime.cover import streams
 from gcodec.runtime.deferred import one_wait
 from gcodec.runtime.device import beside
@@ -93,6 +94,7 @@ class FrameSum:
         with np.errstate(over="ignore"):
             return np.float32(check_number("scale", scale))
 
+    @exact
     def add(self, frame: Frame, scale: float = 1.0, symbols: Symbols | None = None) -> None:
         """Unpack a frame, and add ``scale`` times its tensor, in this call or in a later one.
 
@@ -138,12 +140,14 @@ class FrameSum:
             if not is_known and not _is_view(symbols, payload.data):
                 self._add_parts()
 
+    @exact
     def add_values(self, values: Array) -> None:
         """Add a float32 array of the size of the sum, after earlier frames."""
         with self._source.stream(), np.errstate(all="ignore"):
             self._add_pending()
             add_scaled(beside(values.reshape(-1), self._sum), np.float32(1), self._sum)
 
+    @exact
     def finish(self) -> None:
         """Complete the sum."""
         with self._source.stream():

@@ -68,6 +68,7 @@ from gcodec.interop.objects import (
     result_of,
 )
 from gcodec.limits import Limits
+from gcodec.runtime.arithmetic import exact
 from gcodec.wire.kinds import check_choice, check_flag, check_integer
 
 Kind = Literal["dynamic8", "nf4", "fp4"]
@@ -76,6 +77,7 @@ _LEAST_BLOCK, _MOST_BLOCK = 32, 4096
 _DEFAULTS = {"dynamic8": 4096, "nf4": 64, "fp4": 64}
 
 
+@exact
 def encode(
     x: TensorLike, kind: Kind = "nf4", *, blocksize: int | None = None, nested: bool = False
 ) -> dict[str, np.ndarray]:
@@ -113,6 +115,7 @@ def encode(
     return _parts(codec, codec.quantize(tensor.values).data, tensor.shape)
 
 
+@exact
 def decode(
     message: Mapping[str, object],
     kind: Kind = "nf4",
@@ -153,6 +156,7 @@ def decode(
     return converted
 
 
+@exact
 def to_frame(
     message: Mapping[str, object],
     kind: Kind = "nf4",
@@ -169,6 +173,7 @@ def to_frame(
     return checked_frame(*_read(message, kind, shape, blocksize, limits), name)
 
 
+@exact
 def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, np.ndarray]:
     """Convert a frame of `blockwise` to a message.
 

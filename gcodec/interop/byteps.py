@@ -70,6 +70,7 @@ from gcodec.kernels.bits import signs
 from gcodec.kernels.numeric.reduce import all_finite, float_of_bits, max_abs_bits
 from gcodec.kernels.quantize import byteps as kernels
 from gcodec.limits import Limits
+from gcodec.runtime.arithmetic import exact
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import check_choice, check_flag, check_integer, check_number
 
@@ -122,6 +123,7 @@ class XorShift128Plus:
         self.state = np.full(2, check_integer("seed", seed, 1, _MAX_WORD, allowed), np.uint64)
 
 
+@exact
 def encode(
     x: TensorLike,
     compressor: Compressor,
@@ -200,6 +202,7 @@ def encode(
     return _pair_bytes(positions, values[positions])
 
 
+@exact
 def decode(
     data: BytesLike,
     compressor: Compressor,
@@ -260,6 +263,7 @@ def decode(
     return out.reshape(sizes)
 
 
+@exact
 def to_frame(
     data: BytesLike,
     compressor: Literal["onebit", "topk"],
@@ -301,6 +305,7 @@ def to_frame(
     return Frame(payload.codec, "float32", sizes, payload, name)
 
 
+@exact
 def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
     """Return the message of onebit or topk with the content of a frame of ``sign`` or ``topk``.
 

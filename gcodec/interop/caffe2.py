@@ -51,6 +51,7 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.interop.objects import host_tensor, object_bytes, size_error
 from gcodec.kernels.quantize import fused_rows
 from gcodec.limits import Limits
+from gcodec.runtime.arithmetic import exact
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import check_choice, check_integer
 
@@ -59,6 +60,7 @@ ScaleDtype = Literal["float32", "float16"]
 _MAX_COLUMNS = 2**31 - 1
 
 
+@exact
 def encode(x: TensorLike, *, bits: int = 8, scale_dtype: ScaleDtype | None = None) -> np.ndarray:
     """Quantize a matrix to fused rows.
 
@@ -106,6 +108,7 @@ def encode(x: TensorLike, *, bits: int = 8, scale_dtype: ScaleDtype | None = Non
     return out.reshape(*tensor.shape[:-1], width)
 
 
+@exact
 def decode(
     rows: Any,
     *,

@@ -60,12 +60,14 @@ from gcodec.interop.objects import (
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
+from gcodec.runtime.arithmetic import exact
 from gcodec.wire.kinds import check_choice, check_integer
 
 _KINDS = {8: "int8", 4: "int4"}
 _MOST = 1 << 30  # groups
 
 
+@exact
 def encode(
     x: TensorLike, *, bits: int = 8, groups: int, partitions: tuple[int, int] | None = None
 ) -> dict[str, np.ndarray]:
@@ -106,6 +108,7 @@ def encode(
     return _message(data, shape, bits, groups, partitions)
 
 
+@exact
 def decode(
     message: Mapping[str, object],
     *,
@@ -140,6 +143,7 @@ def decode(
     return result_of(codec.decode(data, shape), dtype, shape, limits)
 
 
+@exact
 def to_frame(
     message: Mapping[str, object],
     *,
@@ -155,6 +159,7 @@ def to_frame(
     return checked_frame(*_read(message, bits, partitions, limits), name)
 
 
+@exact
 def from_frame(
     frame: FrameLike, *, partitions: tuple[int, int] | None = None, limits: Limits | None = None
 ) -> dict[str, np.ndarray]:

@@ -45,9 +45,11 @@ from gcodec.frame import Frame, FrameLike
 from gcodec.interop import tiles
 from gcodec.interop.objects import part_of
 from gcodec.limits import Limits
+from gcodec.runtime.arithmetic import exact
 from gcodec.wire.primitives import FLOATS
 
 
+@exact
 def encode(x: TensorLike, k: int = 32, chunk: int = 64) -> dict[str, Any]:
     """Compress a parameter to a message of DeMo.
 
@@ -77,6 +79,7 @@ def encode(x: TensorLike, k: int = 32, chunk: int = 64) -> dict[str, Any]:
     return _message(tiles.largest(x, "DeMo", k, chunk))
 
 
+@exact
 def decode(
     message: Mapping[str, object], *, dtype: str = "float32", limits: Limits | None = None
 ) -> np.ndarray:
@@ -110,6 +113,7 @@ def decode(
     return tiles.restored(_read(message, limits), dtype, limits)
 
 
+@exact
 def to_frame(
     message: Mapping[str, object], *, name: str | None = None, limits: Limits | None = None
 ) -> Frame:
@@ -141,6 +145,7 @@ def to_frame(
     return tiles.to_frame(_read(message, limits), name)
 
 
+@exact
 def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, Any]:
     """Return the message with the coefficients of a frame of ``dct8:layout=tiles``.
 

@@ -60,6 +60,7 @@ from gcodec.kernels.numeric import convert
 from gcodec.kernels.quantize.value_table import ValueTable
 from gcodec.limits import Limits
 from gcodec.payload import Payload
+from gcodec.runtime.arithmetic import exact
 from gcodec.wire.kinds import check_choice, check_flag
 from gcodec.wire.primitives import FLOATS, ITEMSIZE, MAX_NDIM, Reader, leb128
 
@@ -95,6 +96,7 @@ class _Message(NamedTuple):
     chunks: int
 
 
+@exact
 def encode(
     x: TensorLike, compression: Compression = "NONE", *, requires_grad: bool = False
 ) -> bytes:
@@ -140,6 +142,7 @@ def encode(
     return _written(data, tensor.shape, tensor.dtype, compression, requires_grad)
 
 
+@exact
 def decode(message: BytesLike, *, limits: Limits | None = None) -> np.ndarray:
     """Return the tensor of a message, as ``deserialize_torch_tensor`` does.
 
@@ -168,6 +171,7 @@ def decode(message: BytesLike, *, limits: Limits | None = None) -> np.ndarray:
     return flat.reshape(read.shape)
 
 
+@exact
 def to_frame(
     message: BytesLike, *, name: str | None = None, limits: Limits | None = None
 ) -> Frame:
@@ -190,6 +194,7 @@ def to_frame(
     return checked_frame(Raw.from_mapping({"dtype": dtype}), read.buffer, read.shape, name)
 
 
+@exact
 def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
     """Convert a frame of ``raw`` or `blockwise` to a message.
 

@@ -43,6 +43,7 @@ from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.quantize.threshold import ONE_BIT, TWO_BIT
 from gcodec.limits import Limits
 from gcodec.payload import Payload
+from gcodec.runtime.arithmetic import exact
 from gcodec.wire.kinds import check_choice, check_flag
 
 Type = Literal["2bit", "1bit"]
@@ -50,6 +51,7 @@ Type = Literal["2bit", "1bit"]
 _MAX_ELEMENTS = 2**31 - 1  # MXNet counts elements in 32 bits
 
 
+@exact
 def encode(
     x: TensorLike,
     *,
@@ -100,6 +102,7 @@ def encode(
     return codec.pack(codec.quantize_residual(values, residual)).tobytes()
 
 
+@exact
 def decode(
     data: BytesLike,
     shape: ShapeLike,
@@ -143,6 +146,7 @@ def decode(
     return np.asarray(payload.codec.decode(payload, shape))
 
 
+@exact
 def to_frame(
     data: BytesLike,
     shape: ShapeLike,
@@ -178,6 +182,7 @@ def to_frame(
     return Frame(payload.codec, "float32", shape, payload, name)
 
 
+@exact
 def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
     """Return the value of a push from a frame of ``mxnet-2bit`` or ``mxnet-1bit``.
 

@@ -47,6 +47,7 @@ from gcodec.interop.objects import (
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.limits import Limits
+from gcodec.runtime.arithmetic import exact
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Sizes, check_integer
 
@@ -66,6 +67,7 @@ _TENSORS: dict[str, tuple[int, type[np.generic]]] = {
 }
 
 
+@exact
 def encode(
     x: TensorLike, chunk: int | tuple[int, ...] | str = 64, k: int = 32
 ) -> dict[str, np.ndarray]:
@@ -133,6 +135,7 @@ def to_safetensors(message: Mapping[str, np.ndarray]) -> bytes:
     return bytes(save({name: np.asarray(tensor, order="C") for name, tensor in tensors}))
 
 
+@exact
 def decode(
     message: Mapping[str, object] | BytesLike, *, limits: Limits | None = None
 ) -> np.ndarray:

@@ -60,6 +60,7 @@ from gcodec.frame import Frame, FrameLike
 from gcodec.interop import tiles
 from gcodec.interop.objects import check_size, object_bytes
 from gcodec.limits import Limits
+from gcodec.runtime.arithmetic import exact
 from gcodec.wire.kinds import check_choice
 from gcodec.wire.primitives import Reader, leb128
 
@@ -82,6 +83,7 @@ class _Tensor(NamedTuple):
     data: bytes
 
 
+@exact
 def encode(x: TensorLike, k: int = 8, chunk: int = 64, *, value: Value = "full") -> bytes:
     """Compress a parameter to a message of Psyche.
 
@@ -109,6 +111,7 @@ def encode(x: TensorLike, k: int = 8, chunk: int = 64, *, value: Value = "full")
     return _written(tiles.largest(x, "Psyche", k, chunk), value)
 
 
+@exact
 def decode(
     data: bytes | bytearray | memoryview,
     *,
@@ -162,6 +165,7 @@ def split(data: bytes | bytearray | memoryview) -> list[bytes]:
     return messages
 
 
+@exact
 def to_frame(
     data: bytes | bytearray | memoryview,
     *,
@@ -196,6 +200,7 @@ def to_frame(
     return tiles.to_frame(_read(data, limits), name)
 
 
+@exact
 def from_frame(frame: FrameLike, *, value: Value = "sign", limits: Limits | None = None) -> bytes:
     """Return the message with the coefficients of a frame of ``dct8:layout=tiles``.
 

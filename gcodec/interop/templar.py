@@ -68,6 +68,7 @@ from gcodec.interop.objects import (
 )
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
+from gcodec.runtime.arithmetic import exact
 from gcodec.wire.kinds import check_integer, check_positive
 from gcodec.wire.primitives import FLOATS
 
@@ -76,6 +77,7 @@ _MOST_BINS = 256
 _DTYPE = "float32"
 
 
+@exact
 def encode(
     x: TensorLike, k: int = 64, chunk: int = 64, *, bins: int | None = 4, sigmas: float = 6.0
 ) -> dict[str, Any]:
@@ -126,6 +128,7 @@ def encode(
     return _message(positions, sent.reshape(*_leading(tensor.shape, tiles), -1), parameters)
 
 
+@exact
 def decode(
     message: Mapping[str, object],
     shape: ShapeLike,
@@ -168,6 +171,7 @@ def decode(
     return out.reshape(sizes)
 
 
+@exact
 def to_frame(
     message: Mapping[str, object],
     shape: ShapeLike,
@@ -197,6 +201,7 @@ def to_frame(
     return Frame(payload.codec, _DTYPE, sizes, payload, name)
 
 
+@exact
 def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, Any]:
     """Convert a frame of `sparseloco` to a message.
 

@@ -56,6 +56,7 @@ from gcodec.kernels.quantize import microscale
 from gcodec.kernels.quantize.block_format import FORMATS, RULES, BlockFormat
 from gcodec.limits import Limits
 from gcodec.payload import Payload
+from gcodec.runtime.arithmetic import exact
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import check_choice
 
@@ -64,6 +65,7 @@ _SCALE_DTYPES = {True: "float8_e4m3fn", False: "float8_e8m0fnu"}  # by `is_two_l
 _DATA_DTYPES = {"mxfp8e4m3": "float8_e4m3fn", "mxfp8e5m2": "float8_e5m2"}
 
 
+@exact
 def encode(
     x: TensorLike,
     format: str = "mxfp8e4m3",
@@ -112,6 +114,7 @@ def encode(
     return _arrays(codec.quantize(tensor.values).data, tensor.shape, fmt, tensor_scale)
 
 
+@exact
 def tensor_scale_of(x: TensorLike) -> float:
     """Return torchao's ``per_tensor_amax_to_scale``: the largest magnitude over 448·6.
 
@@ -128,6 +131,7 @@ def tensor_scale_of(x: TensorLike) -> float:
     return float(_codec("nvfp4", "floor", scale).tensor_scale)
 
 
+@exact
 def decode(
     arrays: Mapping[str, TensorLike],
     format: str = "mxfp8e4m3",
@@ -174,6 +178,7 @@ def decode(
     return result_of(values, dtype, shape, limits)
 
 
+@exact
 def to_frame(
     arrays: Mapping[str, TensorLike],
     format: str = "mxfp8e4m3",
@@ -195,6 +200,7 @@ def to_frame(
     return Frame(codec, "float32", shape, payload, name)
 
 
+@exact
 def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, np.ndarray]:
     """Convert a frame of `microscale` to the arrays; a tensor's scale of 1 is left out.
 

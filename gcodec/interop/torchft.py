@@ -51,6 +51,7 @@ from gcodec.interop.objects import (
     result_of,
 )
 from gcodec.limits import Limits
+from gcodec.runtime.arithmetic import exact
 from gcodec.wire.kinds import check_integer
 
 _MOST_RANKS = 1 << 20
@@ -80,6 +81,7 @@ class _Rows(NamedTuple):
 _CODEC = Blockwise.from_mapping({"kind": "fp8", "block": 0})
 
 
+@exact
 def encode(x: TensorLike, *, ranks: int = 1) -> np.ndarray:
     """Quantize a tensor as ``fused_quantize_into_fp8`` does.
 
@@ -106,6 +108,7 @@ def encode(x: TensorLike, *, ranks: int = 1) -> np.ndarray:
     return _message(_CODEC.quantize(tensor.values.reshape(rows.shape)).data, rows)
 
 
+@exact
 def decode(
     message: BytesLike,
     shape: ShapeLike,
@@ -142,6 +145,7 @@ def decode(
     return result_of(_CODEC.decode(_payload(message, rows), rows.shape), dtype, sizes, limits)
 
 
+@exact
 def to_frame(
     message: BytesLike,
     shape: ShapeLike,
@@ -158,6 +162,7 @@ def to_frame(
     return checked_frame(_CODEC, _payload(message, rows), rows.shape, name)
 
 
+@exact
 def from_frame(frame: FrameLike, *, ranks: int = 1, limits: Limits | None = None) -> np.ndarray:
     """Convert a frame of ``blockwise:kind=fp8,block=0`` to a message.
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.runtime import Array
+from gcodec.runtime.arithmetic import standardize
 from gcodec.runtime.device import device_of
 
 SEGMENT = 1 << 19  # elements
@@ -232,6 +233,7 @@ def _ask_for_help(call: _Segments[Any], count: int) -> None:
 
 def _serve(calls: SimpleQueue[_Segments[Any]]) -> None:
     """Help one call after another, until the process ends."""
+    standardize()
     while True:
         calls.get().help()
 

@@ -31,6 +31,7 @@ from gcodec.codec import Codec, CodecLike
 from gcodec.errors import FormatError, GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.policy import Policy, PrefixedPolicy
+from gcodec.runtime.arithmetic import standardize
 from gcodec.runtime.device import host
 from gcodec.torch.agreement import Refused, check_agreement, report_failure, roll_call
 from gcodec.torch.buckets import Bucket, cupy_on, gradients_in, has_kernels_for, is_finite
@@ -275,7 +276,8 @@ class DdpState:
         check_group("process_group", group)
         self._timeout, self._inside = timeout, inside
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
-        self._worker, self._process_id = ThreadPoolExecutor(1, "gcodec-ddp"), os.getpid()
+        self._worker = ThreadPoolExecutor(1, "gcodec-ddp", initializer=standardize)
+        self._process_id = os.getpid()
         self._choice: Choice | None = None  # of the collective, by the advisor or a state
         self._restored: Sequence[SavedState] = ()  # to be used after the choice
         self._agreed = False

@@ -28,6 +28,7 @@ from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.policy import Policy, matches_any
+from gcodec.runtime.arithmetic import standardize
 from gcodec.torch import selection
 from gcodec.torch.agreement import Refused, check_agreement, opened, sealed
 from gcodec.torch.communicator import TorchCommunicator, check_communicator
@@ -311,7 +312,9 @@ class DiLoCo:
         self.dense_nbytes += 2 * nbytes * (communicator.size - 1) // communicator.size
         done: Future[None]
         if overlap:
-            self._thread = self._thread or ThreadPoolExecutor(1, "gcodec-diloco")
+            self._thread = self._thread or ThreadPoolExecutor(
+                1, "gcodec-diloco", initializer=standardize
+            )
             done = self._thread.submit(self._exchange, coder, parts, self.outer_step, progress)
         else:
             done = Future()

@@ -12,6 +12,7 @@ from gcodec.codecs.raw import Raw
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric import low_rank
 from gcodec.policy import Policy
+from gcodec.runtime.arithmetic import exact
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.exchange import Traffic
 from gcodec.torch.messages import Part, is_zero
@@ -51,6 +52,7 @@ class Factors:
         # Memories at the start of the step, by the rank of the factors or `_UNFACTORED`.
         self._before: dict[int, dict[str, np.ndarray]] = {}
 
+    @exact
     def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
         """Replace the values of all parts by their means.
 

@@ -43,6 +43,7 @@ from gcodec.frame import (
 from gcodec.kernels.numeric.reduce import all_finite, all_finite_corrected, max_abs_bits
 from gcodec.limits import NO_LIMITS
 from gcodec.runtime import Array
+from gcodec.runtime.arithmetic import exact
 from gcodec.runtime.deferred import one_wait, prefetch
 from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.memory import empty_beside, flattened
@@ -151,10 +152,12 @@ class BucketCoder:
         loaded, self._loaded = self._loaded, None
         return loaded
 
+    @exact
     def encode(self, parts: Sequence[Part], step: int) -> bytes:
         """Return this rank's message."""
         return self.encode_shares([parts], step)[0]
 
+    @exact
     def encode_shares(self, shares: Sequence[Sequence[Part]], step: int) -> list[bytes]:
         """Return this rank's message for each share of a bucket; all parts have other names."""
         self._count += 1
@@ -217,6 +220,7 @@ class BucketCoder:
             return None
         return nbytes
 
+    @exact
     def average(
         self,
         parts: Sequence[Part],

@@ -26,6 +26,7 @@ from gcodec.frame import Frame, FrameSum
 from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import NO_LIMITS
+from gcodec.runtime.arithmetic import exact
 from gcodec.runtime.reuse import result_beside
 from gcodec.training.communicator import Communicator
 from gcodec.training.state import as_float32
@@ -40,6 +41,7 @@ Sparse = tuple[np.ndarray, np.ndarray]
 """Ascending positions and their values, as `gcodec.decode_sparse` returns them."""
 
 
+@exact
 def all_gather_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[np.ndarray]:
     """Send the frames of each rank to all ranks, and average them.
 
@@ -79,6 +81,7 @@ def all_gather_mean(communicator: Communicator, frames: Sequence[bytes]) -> list
     return [_mean_of(frames_of_all) for frames_of_all in zip(*gathered, strict=True)]
 
 
+@exact
 def two_phase_mean(
     communicator: Communicator,
     gradients: Mapping[str, TensorLike],
@@ -141,6 +144,7 @@ def two_phase_mean(
 
 
 @contextlib.contextmanager
+@exact
 def two_phase(
     communicator: Communicator,
     gradients: Mapping[str, TensorLike],
@@ -199,6 +203,7 @@ def two_phase(
             averaged.commit()
 
 
+@exact
 def tree_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[Sparse]:
     """Average sparse frames by adding them in a binary tree.
 
@@ -281,6 +286,7 @@ def tree_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[Spars
     return [_sparse(frame) for frame in received]
 
 
+@exact
 def dense_mean(communicator: Communicator, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Average float32 arrays in one all-reduce, uncompressed, and return the means."""
     flat = np.concatenate([array.reshape(-1) for array in arrays] or [np.empty(0, np.float32)])
@@ -292,6 +298,7 @@ def dense_mean(communicator: Communicator, arrays: Sequence[np.ndarray]) -> list
     return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=False)]
 
 
+@exact
 def low_rank_mean(
     communicator: Communicator,
     matrices: Sequence[np.ndarray],

@@ -17,6 +17,7 @@ from gcodec.entropy import values as value_coding
 from gcodec.frame import Frame
 from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.reduce import moments
+from gcodec.runtime.arithmetic import exact
 from gcodec.training import state
 from gcodec.training.collectives import all_gather_mean, check_means, on_all_ranks
 from gcodec.training.communicator import Communicator
@@ -93,6 +94,7 @@ class DGC:
     [[1.5, 1.0], [2.75, 0.0]]
     """
 
+    @exact
     def __init__(
         self,
         communicator: Communicator,
@@ -121,6 +123,7 @@ class DGC:
         epoch = check_integer("epoch", epoch, 0, _MAX_COUNT, "a number of epochs")
         return math.pow(self.density, (min(epoch, self.warmup) + 1) / (self.warmup + 1))
 
+    @exact
     def average(
         self,
         gradients: Mapping[str, TensorLike],
@@ -180,6 +183,7 @@ class DGC:
         self._digest = b""
         return dict(zip(gradients, means, strict=True))
 
+    @exact
     def compress(self, gradients: Mapping[str, TensorLike], epoch: int) -> list[bytes]:
         """Take one step on this worker alone; return the frame of each tensor. See `average`.
 

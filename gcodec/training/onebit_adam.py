@@ -13,6 +13,7 @@ from gcodec.arrays.protocols import TensorLike
 from gcodec.codecs.sign import Sign
 from gcodec.errors import ParameterError
 from gcodec.feedback import Feedback, Transaction
+from gcodec.runtime.arithmetic import exact
 from gcodec.training import state
 from gcodec.training.collectives import (
     check_means,
@@ -83,6 +84,7 @@ class OneBitAdam:
     [[2.0, 0.0], [2.0, 0.0]]
     """
 
+    @exact
     def __init__(
         self,
         communicator: Communicator,
@@ -125,6 +127,7 @@ class OneBitAdam:
         """Whether the warm-up is over."""
         return self._steps >= self.warmup
 
+    @exact
     def step(
         self,
         parameters: Mapping[str, np.ndarray],

@@ -14,6 +14,7 @@ from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.products import put_product
 from gcodec.kernels.numeric.reduce import sum_squares
+from gcodec.runtime.arithmetic import exact
 from gcodec.runtime.memory import aligned_empty
 from gcodec.training import state
 from gcodec.training.collectives import check_means, low_rank_mean, on_all_ranks
@@ -82,6 +83,7 @@ class PowerSGD:
         self._digest = b""  # of loaded momenta, until a step has compared them
         self._compared: tuple[str, ...] | None = None  # parameters that the ranks have compared
 
+    @exact
     def average(
         self, gradients: Mapping[str, TensorLike], *, waiting: Collection[str] = ()
     ) -> dict[str, np.ndarray]:
@@ -173,6 +175,7 @@ class PowerSGD:
             rows[nonzero] = self._start[name][nonzero]
         return rows
 
+    @exact
     def step(
         self,
         parameters: Mapping[str, np.ndarray],

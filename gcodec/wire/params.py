@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported, brief, suggestion
+from gcodec.runtime.arithmetic import exact
 from gcodec.wire.kinds import Float32, Integer, Kind
 from gcodec.wire.primitives import Reader
 
@@ -150,6 +151,7 @@ class Parameters:
 
     name: ClassVar[str]
 
+    @exact
     def __post_init__(self) -> None:
         for declared in self.declared():
             value = declared.kind.check(declared.name, getattr(self, declared.attribute))
@@ -183,6 +185,7 @@ class Parameters:
             tuple(d for d in declared if d.in_message and d.left_out is not None),
         )
 
+    @exact
     def replaced(self: _P, **values: object) -> _P:
         """Return a copy with some parameters replaced; only their values are validated again."""
         copy = object.__new__(type(self))

@@ -55,6 +55,17 @@ def test_jit_gives_the_same_bits(dtype: str) -> None:
         assert np.array_equal(result, decoded)
 
 
+@pytest.mark.parametrize("spec", ["minmax", "ecsq:step=1e-39", "qsgd", "sign"])
+def test_subnormal_numbers_survive_in_threads_of_jax(spec: str) -> None:
+    """JAX calls functions on the host in threads that flush subnormal numbers to zero."""
+    x = (np.random.default_rng(4).standard_normal(300) * 1e-39).astype(np.float32)
+    frame = gcodec.encode(x, spec)
+    buffer, length = jax.jit(lambda x: gcodec.jax.encode_padded(x, spec))(x)
+    assert bytes(np.asarray(buffer)[: int(length)]) == frame
+    decoded = jax.jit(lambda b, n: gcodec.jax.decode_padded(b, n, x))(buffer, length)
+    assert np.asarray(decoded).tobytes() == gcodec.decode(frame).tobytes()
+
+
 def test_padded_buffers_fit_shape_dependent_codecs() -> None:
     for spec in ("dct8:chunk=2x2,k=2,layout=tiles", "topk:k=2", "ecsq:step=0.5", "raw"):
         _, length = gcodec.jax.encode_padded(sample(), spec)

@@ -14,12 +14,22 @@ from gcodec.codecs.dct8.codec import DCT8, DCT8Symbols
 from gcodec.codecs.dct8.levels import Levels
 
 if TYPE_CHECKING:
-    from gcodec.interop import panthalia
+    from gcodec.interop.panthalia import decode as from_panthalia
+    from gcodec.interop.panthalia import encode as to_panthalia
+    from gcodec.interop.panthalia import to_safetensors
 
-    to_panthalia, from_panthalia = panthalia.encode, panthalia.decode
-    to_safetensors = panthalia.to_safetensors
-
-__all__ = ["DCT8", "Chunks", "DCT8Symbols", "Levels", "chunks", "levels", "transform"]
+__all__ = [
+    "DCT8",
+    "Chunks",
+    "DCT8Symbols",
+    "Levels",
+    "chunks",
+    "from_panthalia",
+    "levels",
+    "to_panthalia",
+    "to_safetensors",
+    "transform",
+]
 
 # Functions for Panthalia's messages, which lie in a layer above this one.
 _PANTHALIA = {
