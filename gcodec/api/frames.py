@@ -224,7 +224,6 @@ def decode(
 ) -> _Array: ...
 
 
-@exact
 def decode(
     frame: FrameLike,
     *,
@@ -275,7 +274,6 @@ def decode(
     return received.decode(like=like, out=out)
 
 
-@exact
 def decode_range(
     frame: FrameLike,
     start: int,
@@ -326,7 +324,6 @@ def decode_range(
     return _receive(frame, limits, key, False).decode_range(start, stop)
 
 
-@exact
 def decode_sparse(
     frame: FrameLike,
     *,
@@ -369,7 +366,6 @@ def decode_sparse(
     return _receive(frame, limits, key, True).decode_sparse()
 
 
-@exact
 def decode_add(
     frame: FrameLike,
     acc: TensorLike,
