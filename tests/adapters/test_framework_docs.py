@@ -127,6 +127,7 @@ def test_tutorial(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(program)
     call = [str(tmp_path / "train.py"), "--codec", "sign"]
     first, second = run_programs([call] * 2, tmp_path, variables_of(2))
+    assert not (tmp_path / "grads.pt").exists()  # these gradients would be decoded messages
     assert first.status == second.status == 0, first.errors + second.errors
     labels, state, pays = first.output.splitlines()
     shown_labels, shown_state, shown_pays = shown.splitlines()
@@ -134,5 +135,8 @@ def test_tutorial(tmp_path: Path) -> None:
     assert abs(share - shown_share) < 3 and labels.endswith(shown_labels.split("%")[1])
     assert state == shown_state
     assert pays.split()[:2] == shown_pays.split()[:2]
+    (tmp_path / "dense.py").write_text(program.replace("range(300)", "range(3)"))
+    for rank in run_programs([[str(tmp_path / "dense.py")]] * 2, tmp_path, variables_of(2)):
+        assert rank.status == 0, rank.errors
     with open_dump(tmp_path / "grads.pt") as grads:
         assert {entry.shape for entry in grads.entries} >= {(512, 64), (512, 512), (10, 512)}
