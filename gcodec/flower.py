@@ -6,9 +6,9 @@
     def main(grid, context):
         strategy.start(gcodec.flower.FrameGrid(grid, key=KEY), initial_arrays)
 
-Needs the extra ``flower``. A mod and a grid are the two ends of one connection: the mod sends the
-difference between the arrays that it received and those that the client returns, with error
-feedback across rounds; the grid adds the difference to what it sent.
+Needs the extra ``flower``. A mod and a grid are the two ends of one connection. The mod subtracts
+the received arrays from the arrays that the client returns, and sends the difference with error
+feedback across rounds. The grid adds the difference to the arrays that it sent.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ _Next = Callable[[Message, Any], Message]
 class FrameMod:
     """Client mod that receives and sends arrays as frames.
 
-    It must be the first of the app's mods, so that it sees the reply last. The residual of each
-    array stays in the client's context. If the server did not accept the client's last update,
-    the residual returns to what it was before that update.
+    The mod must be the first of the app's mods, because it must see the reply last. The residual
+    of each array stays in the client's context. If the server did not accept the client's last
+    update, the residual returns to its value before that update.
 
     Parameters
     ----------
     codec : str, mapping, Codec or Policy
-        Codec of updates; see `gcodec.parse` and `gcodec.Policy`. Integers, and arrays that the
-        client did not receive with the same shape and the same or a wider dtype, are sent without
-        loss.
+        Codec of updates; see `gcodec.parse` and `gcodec.Policy`. Integers are sent without loss.
+        So are arrays that the client did not receive with the same shape and the same or a wider
+        dtype.
     key : bytes, optional
         Secret of 1 to 64 bytes that this client shares with the server. Its tags authenticate
         arrays and metrics, and each tag is valid for one message.
@@ -251,14 +251,15 @@ class FrameGrid(Grid):
         Secret that the server shares with its clients, or a function that returns the secret of
         a client, given the id of its node.
     max_norm : float, optional
-        Largest allowed L2 norm of an update, without arrays that were integers when the grid first
-        sent them. Default: any finite update is allowed.
+        Largest allowed L2 norm of an update. Arrays that were integers when the grid first sent
+        them do not count. Default: any finite update is allowed.
     limits : Limits, optional
-        Bounds on the arrays of a reply that the client did not receive, all together; see
+        Bounds on the sum of those arrays of a reply that the client did not receive; see
         `gcodec.Limits`.
     weighted_by : str
-        Metric that weights a client's update in the strategy's mean, its ``weighted_by_key``.
-        Replies whose weight is negative are dropped, and all of them if none has a weight above 0.
+        Metric that weights a client's update in the strategy's mean: the strategy's
+        ``weighted_by_key``. The grid drops replies with a negative weight, and all replies if none
+        has a weight above 0.
 
     Attributes
     ----------

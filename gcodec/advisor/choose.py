@@ -335,8 +335,8 @@ def choose(
         Largest normalized error (nmse) ‖x − x̂‖²/‖x‖², at least 0, with x̂ in the dtype of `x`.
     max_bits : float
         Largest number of bits per value, at least 0, instead of the error. The limit applies to
-        the whole frame without a name; for a tensor so small that the header takes half of the
-        bits, to the payload alone, except where the whole frame of ``raw`` is shorter.
+        the whole frame without a name. If a tensor is so small that the header takes half of the
+        bits, the limit applies to the payload alone, unless the whole frame of ``raw`` is shorter.
     seed : int
         Seed with which the caller will encode, 0 to 2**64 - 1. With another seed, ``powersgd``
         may exceed the error.

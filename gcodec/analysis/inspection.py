@@ -57,9 +57,9 @@ def inspect(
     Parameters
     ----------
     tree : array, tree of arrays, str or os.PathLike
-        An array, as `gcodec.encode` takes it; a tree of arrays, as `gcodec.save_file` takes it,
-        such as a ``state_dict``, whose numbers and texts are left out; or the path of a dump, such
-        as a .safetensors file.
+        An array that `gcodec.encode` accepts; a tree of arrays that `gcodec.save_file` accepts,
+        such as a ``state_dict``; or the path of a dump, such as a .safetensors file. Numbers and
+        texts of a tree are left out.
     nmse : float
         Normalized error ‖x − x̂‖²/‖x‖², above 0, at which the entropy is measured.
     codecs : str, mapping, Codec or sequence of these
@@ -73,17 +73,23 @@ def inspect(
     Returns
     -------
     list of dict
-        A row for each tensor, with the keys of ``gcodec inspect --csv``; `pandas.DataFrame` and
-        `polars.DataFrame` take the list as it is. "tensor" is the name, as in a file of
-        `gcodec.save_file`, or "tensor" for a single array. "shape" and "dtype" are text; "values",
-        "measured" (the size of the sample), "zeros" and "nonfinite" are counts; "rms" and
-        "max_abs" are in the unit of the values; "fit", "beta", "w2_in_rms" and "ks" describe the
-        nearest distribution; "entropy_bits" is in bits per value. The bits of a codec, such as
-        "sign bits_per_value", count whole frames; "sign nmse" is its error; the spec is as in
-        `codecs`. The entropy and the codecs take NaN and Inf for 0. Integers and booleans are not
-        measured: "measured" and the counts are 0, "fit" is empty, and the numbers are NaN, as
-        "fit" and its numbers are for tensors of few values, and those of a codec for a tensor that
-        it refuses.
+        A row for each tensor; `pandas.DataFrame` and `polars.DataFrame` accept the list. A row has
+        the keys of ``gcodec inspect --csv``:
+
+        - ``"tensor"``: the name, as in a file of `gcodec.save_file`, or "tensor" for one array.
+        - ``"shape"``, ``"dtype"``: text.
+        - ``"values"``, ``"measured"``, ``"zeros"``, ``"nonfinite"``: counts; ``"measured"`` is the
+          size of the sample.
+        - ``"rms"``, ``"max_abs"``: in the unit of the values.
+        - ``"fit"``, ``"beta"``, ``"w2_in_rms"``, ``"ks"``: the nearest distribution.
+        - ``"entropy_bits"``: in bits per value.
+        - ``"sign bits_per_value"``, ``"sign nmse"``, with the specs of `codecs`: the bits of whole
+          frames, and the error.
+
+        The entropy and the codecs count NaN and Inf as 0. Integers and booleans are not measured:
+        ``"measured"`` and the counts are 0, ``"fit"`` is empty, and the numbers are NaN. For
+        tensors of few values, ``"fit"`` is empty and its numbers are NaN. The numbers of a codec
+        are NaN for a tensor that it refuses.
 
     Raises
     ------

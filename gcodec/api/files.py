@@ -140,10 +140,10 @@ def load_file(
     path : str or os.PathLike
         File that `save_file`, the command ``gcodec encode``, or any other writer of frames made.
     like : object, optional
-        Tree of the same structure, whose types the result takes: of its containers, and the
-        library, device and float dtype of its arrays. Its numbers and texts are replaced by those
-        of the file. Default: dicts, lists and tuples of NumPy arrays; NamedTuples, dataclasses
-        and registered nodes become dicts or lists.
+        Tree of the same structure. The result has the types of its containers, and the library,
+        device and float dtype of its arrays, but the numbers and texts of the file. Default:
+        dicts, lists and tuples of NumPy arrays; NamedTuples, dataclasses and registered nodes
+        become dicts or lists.
     limits : Limits, optional
         Bounds on each tensor. Default: ``Limits()``; with `like`, its arrays are the bounds.
     key : bytes, optional

@@ -102,11 +102,10 @@ def encode_many(
 ) -> bytes:
     """Compress many tensors, such as the weights of a model, to one message.
 
-    Small tensors with the same codec and dtype share a frame, as if they were one vector: its
-    scale and tables are those of all of them. With ``lossless``, only tensors with similar
-    exponents share one, where further tables pay. Larger tensors have frames of their own. Several
-    threads compress the frames. `Feedback.compress_many` also keeps what a lossy codec leaves out
-    for the next message.
+    Small tensors with the same codec and dtype share a frame with one scale and one set of tables,
+    as if they were one vector. With ``lossless``, only tensors with similar exponents share a
+    frame. Larger tensors have their own frames. Several threads compress the frames.
+    `Feedback.compress_many` also keeps what a lossy codec leaves out for the next message.
 
     Parameters
     ----------
@@ -121,8 +120,8 @@ def encode_many(
     nonfinite : {"raise", "zero", "propagate"}
         Policy for NaN and Inf; see `encode`.
     group_below : int
-        Number of elements from which on a tensor has its own frame; 0 if all have. Only arrays on
-        the host share frames.
+        Tensors with at least this number of elements have their own frames; with 0, all have. Only
+        arrays on the host share frames.
     key : bytes, optional
         Secret of 1 to 64 bytes, with which each frame gets a tag; see `encode`.
 
@@ -225,7 +224,7 @@ def decode_many(
     limits: Limits | None = None,
     key: bytes | None = None,
 ) -> dict[str, Any]:
-    """Decode a message of many tensors, that of `encode_many` or of `Feedback.compress_many`.
+    """Decode a message of many tensors, from `encode_many` or `Feedback.compress_many`.
 
     Parameters
     ----------

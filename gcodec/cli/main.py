@@ -106,10 +106,10 @@ EXAMPLES = (
 )
 _VARIABLES = {
     "GCODEC_NUM_THREADS": "number of threads for tensors of more than two million elements",
-    "GCODEC_KEPT_MIB": "MiB of dropped results whose memory waits for later results",
+    "GCODEC_KEPT_MIB": "MiB of memory that gcodec keeps from dropped results, for later results",
     "GCODEC_CACHE_DIR": "directory of compiled kernels",
     "GCODEC_CHECKED": "1 compiles kernels with bounds checks",
-    "GCODEC_TARGET": "processor that kernels are for: native, or a level such as x86-64-v3",
+    "GCODEC_TARGET": "processor to compile kernels for: native, or a level such as x86-64-v3",
     "NO_COLOR": "print no colors",
 }
 _COMPLETION = (

@@ -1,4 +1,4 @@
-"""The codecs: one module each, or a package, which is imported when the codec is first used.
+"""The codecs: a module or a package for each, imported when the codec is first used.
 
 ``gcodec.codecs`` is this package and can also be called: ``gcodec.codecs()`` returns the
 registered names and classes, without ``patch``, which needs a base. The package also has the

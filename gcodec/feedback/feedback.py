@@ -159,10 +159,10 @@ class Feedback:
     change the same tensor raise `ParameterError` there. A pickle or a copy starts with the same
     state and is independent from then on.
 
-    The memory is one float32 array for each tensor, and one more for each distinct size.
+    The residuals take one float32 array for each tensor, and one more for each distinct size.
     `compress_many` and a `Transaction` take a second array for each of their tensors, because they
-    undo all steps if one fails. These arrays are kept for the next call. A tensor takes none while
-    its codec has no error, as with ``lossless``: the codec then encodes the gradient itself.
+    undo all steps if one fails. These arrays are kept for the next call. A tensor has no array
+    while its codec has no error, as with ``lossless``: the codec then encodes the gradient itself.
 
     Parameters
     ----------
@@ -294,17 +294,18 @@ class Feedback:
     ) -> bytes:
         """Compress one step's gradients of many tensors as one message.
 
-        Small tensors with the same codec and dtype share a frame, as if they were one vector: its
-        scale and tables are those of all of them. Larger tensors have frames of their own, those
-        of `compress`, and are compressed on several threads.
+        Small tensors with the same codec and dtype share a frame with one scale and one set of
+        tables, as if they were one vector. Larger tensors have their own frames, as from
+        `compress`. Several threads compress them.
 
         Parameters
         ----------
         grads : mapping
             Gradients by name; see `compress`. A step compresses each name once.
         group_below : int
-            Number of elements from which on a tensor has its own frame; 0 if all have. Only
-            arrays on the host share frames, and none with `track`, as it needs the norm of each.
+            Tensors with at least this number of elements have their own frames; with 0, all have.
+            Only arrays on the host share frames. With `track`, none do, because it needs the
+            norm of each tensor.
         key : bytes, optional
             See `compress`.
 

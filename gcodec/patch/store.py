@@ -106,10 +106,10 @@ class PatchStore:
     limits : Limits, optional
         Bounds on each tensor that is read; default ``Limits()``.
     key : bytes, optional
-        Secret of 1 to 64 bytes, the same for the writer and the readers. The frames of each file
-        then end with tags of a key that is derived from it and from the step and its base, and
-        readers refuse all others, also those of another step. A store with a key cannot be
-        pickled or copied, because the pickle would contain the key.
+        Secret of 1 to 64 bytes, the same for the writer and the readers. `PatchStore` derives a
+        key for each file from this secret, the step and its base. The frames of the file end with
+        tags of the derived key, and readers refuse all others, such as frames of another step. A
+        store with a key cannot be pickled or copied, because the pickle would contain the key.
 
     Raises
     ------

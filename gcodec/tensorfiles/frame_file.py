@@ -131,8 +131,8 @@ class TensorFile(Mapping[str, np.ndarray]):
     def frame(self, name: str) -> Frame:
         """Read and verify the frame of a tensor, without decoding its payload.
 
-        If several tensors share it, it is decoded, and the result is a frame of the tensor alone,
-        whose elements ``lossless`` stores as they are.
+        If several tensors share the frame, gcodec decodes it and returns a new frame of this
+        tensor alone, in which ``lossless`` stores the elements as they are.
 
         Raises
         ------

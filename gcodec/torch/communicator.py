@@ -139,8 +139,8 @@ class TorchCommunicator:
             Bytes to send; the lengths of the ranks may differ.
         head_nbytes : int
             Number of bytes of each message that travel together with its length; equal on all
-            ranks. If no message is longer, one collective suffices instead of two. A bound on
-            the lengths is such a number.
+            ranks. If no message is longer, one collective suffices instead of two, so pass a
+            bound on the lengths if you know one.
         slot : str, optional
             Name of a recurring exchange; equal on all ranks. From the second exchange on,
             slightly more than the longest message of the preceding one takes the place of

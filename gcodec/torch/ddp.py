@@ -115,8 +115,8 @@ def ddp_hook(
     ----------
     codec : str, mapping, Codec or Policy
         Codec of gradients; see `gcodec.parse` and `gcodec.Policy`. A tensor whose codec is ``raw``
-        is sent dense. The default takes the fewest bits for gradients of matrices with feedback,
-        and sends those that have no low rank as ``ecsq`` does.
+        is sent dense. With feedback, the default takes the fewest bits for gradients of matrices.
+        It encodes matrices without a low rank as ``ecsq`` does.
     model : Module, mapping of names to parameters, or iterable of (name, parameter), optional
         Source of the parameter names for `policy`, `exclude` and checkpoints; a leading
         ``module.`` is removed. Default: parameters are numbered in the order in which their
@@ -151,14 +151,18 @@ def ddp_hook(
         can make, and a rank that receives any other message fails. No attribute of `state`
         shows the key.
     collective : {"gather", "two-phase", "hierarchical", "auto", "factors"}
-        How messages reach the other ranks. With "gather", every rank sends its message to all
-        ranks. With "two-phase", each rank averages one share of every tensor, and sends the mean
-        to all ranks as a second message, with feedback of its own. With "hierarchical", the
-        ranks of a node average without compression first; then the ranks with the same share in
-        all nodes exchange messages, in two phases from three nodes on. "auto" measures coding
-        and links in the first compressed step, asks `gcodec.advisor`, and logs its choice.
-        "factors" is for ``powersgd``: the ranks average both factors of each matrix, as
-        `gcodec.training.PowerSGD` does, so a rank sends as much however many ranks there are.
+        Exchange of messages:
+
+        - "gather": every rank sends its message to all ranks.
+        - "two-phase": each rank averages one share of every tensor, and sends the mean to all
+          ranks as a second message, with separate feedback.
+        - "hierarchical": the ranks of a node first average without compression. Then the ranks
+          with the same share in all nodes exchange messages; with three nodes or more, in two
+          phases.
+        - "auto": the first compressed step measures coding and links, asks `gcodec.advisor`, and
+          logs the choice.
+        - "factors", for ``powersgd``: the ranks average both factors of each matrix, as
+          `gcodec.training.PowerSGD` does. The number of ranks does not change the bytes of a rank.
     inside : int, ProcessGroup or DeviceMesh, optional
         Ranks of a node for "hierarchical" and "auto": their number, if they are consecutive;
         their group; or a mesh whose last dimension lies inside of nodes. Default: the number
@@ -589,8 +593,8 @@ class DdpState:
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
         """Continue from the states of all ranks of a run with other ranks or collectives.
 
-        What those ranks still owed to the mean gradient is kept: each rank takes the mean of
-        their residuals. Residuals of means go to the new owners of the shares.
+        Each rank takes the mean of the residuals of those ranks, so nothing unsent is lost.
+        Residuals of means go to the new owners of the shares.
 
         Parameters
         ----------

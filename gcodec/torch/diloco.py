@@ -266,9 +266,9 @@ class DiLoCo:
         Raises
         ------
         GcodecError
-            If a worker cannot take part, for example because its parameters contain NaN: on all
-            workers, whose feedback and outer parameters keep their state; see `restore`. Or if
-            the communication fails: see `regroup`.
+            If a worker cannot take part, for example because its parameters contain NaN. All
+            workers then raise the error, and keep their feedback and outer parameters; see
+            `restore`. Also if the communication fails; see `regroup`.
         """
         if self._failure is not None:
             raise GcodecError(f"call regroup first: {self._failure}") from self._failure

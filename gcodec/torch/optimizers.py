@@ -132,8 +132,8 @@ class DGC(ExchangingOptimizer):
     Parameters
     ----------
     model : Module or iterable of (name, parameter)
-        Model with the same parameters on all ranks. Those that require no gradient now take no
-        part, even if they are unfrozen later.
+        Model with the same parameters on all ranks. Parameters that require no gradient now take
+        no part, even if they are unfrozen later.
     lr : float
         Learning rate.
     density, momentum, clip, warmup, value, min_size
@@ -210,8 +210,8 @@ class OneBitAdam(ExchangingOptimizer):
     Parameters
     ----------
     model : Module or iterable of (name, parameter)
-        Model with the same parameters on all ranks. Those that require no gradient now take no
-        part, even if they are unfrozen later.
+        Model with the same parameters on all ranks. Parameters that require no gradient now take
+        no part, even if they are unfrozen later.
     lr : float
         Learning rate.
     warmup, betas, scale, min_size

@@ -71,8 +71,8 @@ def _coding_speed(name: str, noun: str) -> Callable[[options.Function], options.
 @click.option(
     "--between",
     type=options.SPEED,
-    help="Speed of a node's link to the other nodes in each direction, which its GPUs share: "
-    "100Gbit/s, 12.5GB/s.",
+    help="Speed of a node's link to the other nodes in each direction, such as 100Gbit/s or "
+    "12.5GB/s. The GPUs of the node share this link.",
 )
 @click.option(
     "--inside",
@@ -170,22 +170,24 @@ def command(
     """Recommend whether and how to compress gradients on a cluster.
 
     The GPUs of each node sum their gradients first. Then the nodes sum the results, each GPU of a
-    node with its share, and the GPUs of each node gather the sums. Costs are those of rings:
-    uncompressed gradients are summed on the way; messages of codecs are either gathered by all
-    workers (all-gather), or exchanged in shares, summed, and sent once more (two-phase). Coding
-    takes as long as on --machine. gcodec recommends no codec on links faster than "pays below", in
-    Gbit/s of a GPU's share of the link: there it is faster to send the gradient, as gcodec bench
-    shows.
+    node with its share, and the GPUs of each node gather the sums. gcodec computes the time of
+    communication in rings. Uncompressed gradients are summed on the way. Messages of codecs are
+    either gathered by all workers (all-gather), or exchanged in shares, summed, and sent once more
+    (two-phase). Coding takes as long as on --machine. gcodec recommends no codec if a GPU's share
+    of the link is faster than "pays below", in Gbit/s: there it is faster to send the gradient, as
+    gcodec bench shows.
 
-    gcodec measures bits per value and nmse of codecs on SOURCE: a dump of gradients, see gcodec
-    inspect; or a synthetic matrix, such as synthetic:shape=4096x4096, with the scales and the
-    spectrum of real gradients, by default as large as those of a transformer with --params values,
-    but at most 2048x2048; or independent values, such as synthetic:gennorm,beta=0.8,n=1000000. The
-    output names codecs that these values cannot judge.
+    gcodec measures bits per value and nmse of codecs on SOURCE. SOURCE is a dump of gradients, as
+    for gcodec inspect; a synthetic matrix with the scales and the spectrum of real gradients, such
+    as synthetic:shape=4096x4096; or independent values, such as
+    synthetic:gennorm,beta=0.8,n=1000000. The default is a synthetic matrix as large as those of a
+    transformer with --params values, but at most 2048x2048. The output names codecs that these
+    values cannot judge.
 
     The effect of a codec on convergence follows from its law, which holds for all gradients, and
-    from the measured nmse: delta is the guaranteed share of a gradient's energy that arrives, for
-    use with error feedback; omega is the relative variance of an unbiased codec, for use without.
+    from the measured nmse. With error feedback, delta counts: the guaranteed share of a gradient's
+    energy that arrives. Without feedback, omega counts: the relative variance of an unbiased
+    codec.
     """
     from gcodec import advisor
     from gcodec.advisor.machines import find_machine

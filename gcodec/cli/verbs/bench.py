@@ -104,20 +104,22 @@ def command(
 ) -> int:
     """Time codecs on the tensors of a training step.
 
-    SOURCE is a file of tensors; or a synthetic matrix with the scales and the spectrum of real
-    gradients, by default synthetic:shape=1024x1024; or synthetic:gennorm with beta=, n= and seed=
-    after commas: independent values of the generalized normal distribution (beta 2: normal, 1:
-    Laplace). The output names codecs that these values cannot judge. As in a training step, each
-    tensor is encoded to its own frame, and decoded into existing memory.
+    SOURCE is a file of tensors, or one of two kinds of synthetic values.
+    synthetic:shape=1024x1024, the default, is a matrix with the scales and the spectrum of real
+    gradients. synthetic:gennorm,beta=0.8,n=1000000,seed=0 draws independent values of the
+    generalized normal distribution (beta 2: normal, 1: Laplace). The output names codecs that
+    these values cannot judge. As in a training step, each tensor is encoded to its own frame, and
+    decoded into existing memory.
 
     bits/v counts all bytes of all frames. The nmse is ||x - decoded||^2 / ||x||^2. GB/s counts
-    the bytes of the tensors; the next column is the speed as a multiple of that of a memcpy of the
-    same tensors. After a first run of all codecs, each round times encode, decode and memcpy of
-    each codec in turn. All numbers are medians over rounds. Peak is the memory that encode or
-    decode allocates beside the tensors, as Python counts it. "Pays below" is a link speed in
-    Gbit/s. On slower links, two workers that exchange gradients gain if nothing overlaps: each of
-    them encodes a step, sends it, and decodes both messages, which is faster than sending and
-    adding up the tensors.
+    the bytes of the tensors; the next column is the ratio to the speed of a memcpy of the same
+    tensors. After a first run of all codecs, each round times encode, decode and memcpy of each
+    codec in turn. All numbers are medians over rounds. Peak is the memory that encode or decode
+    allocates beside the tensors, as Python counts it.
+
+    "Pays below" is a link speed in Gbit/s, for two workers that exchange gradients without
+    overlap. On a slower link, a worker takes less time to encode a step, send it and decode both
+    messages than to send and add up the tensors.
     """
     from gcodec.analysis.timing import draw_step, load_step, time_codecs
     from gcodec.cli.files import one_dump

@@ -40,9 +40,9 @@ def command(
 ) -> int:
     """Decode a .gcf file to a file of tensors.
 
-    The tensors have the names, shapes and dtypes of those that were encoded. Frames without a name
+    The tensors have the same names, shapes and dtypes as the encoded ones. Frames without a name
     become tensor0, tensor1 and so on. If IN contains a tree, OUT contains its tensors, named by
-    the paths to them, but not its numbers and texts. IN can be - for stdin.
+    their paths in the tree, but not its numbers and texts. IN can be - for stdin.
 
     A file that gcodec encode wrote with --codec lossless from a .safetensors file becomes that
     file again, byte for byte. For a model in shards, OUT is a directory. With --layers, OUT is a

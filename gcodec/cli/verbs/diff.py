@@ -31,9 +31,9 @@ def command(
     """Write the exact difference of two .safetensors files.
 
     From OUT and OLD, gcodec apply restores NEW byte for byte, metadata and order included. A
-    tensor that OLD also has, with the same dtype and shape, becomes a patch. Any other one, and
-    one too small for a patch, is encoded with lossless. For models in shards, OLD and NEW are the
-    indices or their folders.
+    tensor that OLD also has, with the same dtype and shape, becomes a patch. Other tensors, and
+    tensors too small for a patch, are encoded with lossless. For models in shards, OLD and NEW are
+    the indices or their folders.
     """
     from gcodec.cli import files
     from gcodec.cli.render import text

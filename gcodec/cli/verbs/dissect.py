@@ -77,12 +77,12 @@ def command(
 ) -> int:
     """Show the bits of frames, field by field.
 
-    FRAME is a .gcf file, or any file of frames; - is stdin. Each field is shown with its byte.bit
-    offset, its bits and their meaning: header, parameters, tables, and the codewords of the
-    payload. Symbols of rANS have no bits of their own; they precede the words that the decoder
-    reads after them. Bits that a codec does not describe are marked "?? undecoded". At the first
-    wrong field the output ends, with exit code 1. The last line of a frame counts its bits by
-    kind.
+    FRAME is a .gcf file, or any file of frames; - is stdin. gcodec shows each field of the header,
+    the parameters, the tables and the codewords of the payload, with its byte.bit offset, its bits
+    and their meaning. Symbols of rANS have no bits of their own; they precede the words that the
+    decoder reads after them. "?? undecoded" marks bits that a codec does not describe. At the
+    first wrong field the output ends, with exit code 1. The last line of a frame counts its bits
+    by kind.
     """
     from gcodec.analysis.dissect import Dissection
     from gcodec.cli.files import frames_file

@@ -62,7 +62,7 @@ class Check(NamedTuple):
 def command(self_test: bool, quiet: bool, as_json: bool) -> int:
     """Check this installation.
 
-    It shows the versions of gcodec, Python and all dependencies; the installed frameworks; the
+    gcodec shows the versions of gcodec, Python and all dependencies; the installed frameworks; the
     cache of compiled kernels; the vector instructions that kernels use; threads and GPUs. Then
     every codec encodes and decodes some values: frames must be reproducible and intact, and errors
     must obey the codec's laws. The first run takes a minute, because it compiles kernels.

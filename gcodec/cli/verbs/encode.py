@@ -86,10 +86,9 @@ def command(
 
     IN is a .safetensors, .npz, .npy or .pt file, a folder of torch.distributed.checkpoint, a
     directory of such files, or a glob; - is stdin, whose format follows from its first bytes.
-    Each tensor becomes a frame with its name, shape and dtype. Its codec is that of --codec, or
-    the one that --policy assigns to it. Integers, booleans and floats of 8 bits, such as
-    counters, masks and quantized weights, are always stored unchanged: with the codec lossless if
-    it is theirs, else with raw.
+    Each tensor becomes a frame with its name, shape and dtype. --codec or --policy determines the
+    codec. Integers, booleans and floats of 8 bits, such as counters, masks and quantized weights,
+    are always stored unchanged: with lossless if that is the codec of the tensor, else with raw.
 
     With --codec lossless, a .safetensors file, or an index with its shards, becomes a file from
     which gcodec decode restores the same bytes, metadata and order included. Tensors of all dtypes

@@ -140,18 +140,19 @@ def command(
     follows from its first bytes.
 
     For every tensor of a dump, gcodec shows the number of values, their distribution (from -4 to 4
-    times their rms, counts on a logarithmic scale), the entropy of a uniform quantizer with the
-    nmse of --max-nmse, in bits per value, and for each codec the measured bits per value and nmse.
-    Bits per value count whole frames: for a few values, headers and checksums can outweigh the
-    payload, and raw can be the smallest codec. The best fit is the normal, Laplace or generalized
+    times their rms, counts on a logarithmic scale), and the entropy of a uniform quantizer with
+    the nmse of --max-nmse, in bits per value. The best fit is the normal, Laplace or generalized
     normal distribution that is nearest to the nonzero values, with its shape (2, 1 or any) and its
-    2-Wasserstein distance as a multiple of the rms. Tensors of repeated blocks, whose names differ
-    in a number between dots, share a row: it shows medians of the fit, and a codec that is within
-    the budget for each of them.
+    2-Wasserstein distance as a multiple of the rms.
 
-    With --over-steps, the files are the dumps of a run, one for each step. The step is that of the
-    metadata, or a number in the name of the file or of its folder. The rank is the number of
-    singular values that contain 99 % of the energy of a matrix.
+    For each codec, gcodec shows the measured bits per value and nmse. Bits per value count whole
+    frames: for a few values, headers and checksums can outweigh the payload, and raw can be the
+    smallest codec. Tensors of repeated blocks, whose names differ in a number between dots, share
+    a row, which shows medians of the fit, and a codec that is within the budget for each of them.
+
+    With --over-steps, the files are the dumps of a run, one for each step. gcodec takes the number
+    of the step from the metadata, or from the name of the file or of its folder. The rank is the
+    number of singular values that contain 99 % of the energy of a matrix.
 
     For every frame of a .gcf file, gcodec shows the size of its parts. It reads only headers and
     tries no codecs, whatever the options; gcodec verify checks the payloads.

@@ -26,10 +26,10 @@ def command(files: tuple[str, ...], key: bytes | None, outcome: Outcome) -> int:
     """Check that .gcf files are undamaged.
 
     For each frame, gcodec checks the structure and both checksums, unpacks the payload, and
-    compares the seek table with it. It decodes no tensor. If the file contains a tree, gcodec
-    compares the names of the tensors with it. With --key-file, gcodec also checks the tags: each
-    frame must bear that of the key. FILE can be a directory or a glob; - is stdin. The exit code
-    is 1 if a file is damaged or bears another tag.
+    compares the seek table with the payload. It decodes no tensor. If the file contains a tree,
+    gcodec compares the names of the tensors with the tree. With --key-file, gcodec also checks
+    that each frame bears a tag of the key. FILE can be a directory or a glob; - is stdin. The exit
+    code is 1 if a file is damaged or bears another tag.
     """
     from gcodec.cli.files import contents, inputs, is_frames
     from gcodec.cli.render import text
