@@ -1,10 +1,11 @@
 """sparseloco: the largest elements of each tile, in a few bins.
 
 A tensor is a matrix of its first dimension and all others; a vector has one column for each
-element of a run. Its tiles have the largest sides, up to `chunk`, that divide those of the matrix,
-so all tiles have the same size. Of each tile, the k elements of largest magnitude are sent, or all
-of a smaller tile; an odd number above 1 is lowered by 1. Among equal magnitudes, the elements of
-the lowest index are sent. NaN and Inf are refused. Other elements decode to +0.
+element of a run. The sides of its tiles are the largest divisors, up to `chunk`, of the sides of
+the matrix, so all tiles have the same size. The codec sends the k elements of largest magnitude of
+each tile, or all elements of a smaller tile; an odd number above 1 is lowered by 1. Among equal
+magnitudes, it sends the elements of the lowest index. NaN and Inf are refused. Other elements
+decode to +0.
 
 With B bins, shift m = mean of all sent values x, and scale d = `sigmas`/B times their standard
 deviation (with N − 1; 1 if it is 0 or overflows), the bin of x is (x − m)/d + B/2, rounded to an
@@ -14,8 +15,8 @@ bin. Sums are float64, and all other arithmetic is float32.
 The payload is one bit string, most significant bit first. It contains m, d and all μ as float32;
 then the bins, in as many bits each as B − 1 takes (``code=none``), or in bytes of 8, 4, 2 or 1 of
 them that form a string of `gcodec.entropy.ranged` (``code=huffman``); and then the positions
-(`gcodec.entropy.positions`) in the order of the tiles, which end with the payload. Templar sends
-the same information in 20 bits per sent value, which take about 9 here.
+(`gcodec.entropy.positions`) in the order of the tiles, which end with the payload. A sent value
+takes about 9 bits; Templar's messages take 20 bits for the same information.
 
 Sources: Sarfi et al., "Communication efficient LLM pre-training with SparseLoCo", arXiv
 2508.15706; one-covenant/templar 2.1.28, ``src/tplr/compress.py``.

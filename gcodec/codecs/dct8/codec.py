@@ -14,10 +14,10 @@ The payload is one bit string, most significant bit first. It contains the scale
 then, for the chunks with a nonzero scale, signs, magnitudes or levels, and positions in the chunk.
 `gcodec.codecs.dct8.levels` defines the levels, `gcodec.kernels.prefix.dct_words` the codewords of
 magnitudes, and `gcodec.kernels.transform.dct_inverse` the arithmetic of decoding, in one fixed
-order with the same result everywhere. So has the encoder's transform,
-`gcodec.kernels.transform.dct_forward`, where no side of a chunk exceeds 256. Beyond that it is
-SciPy's, whose last bits differ between machines, or has an order of its own on a device. Other
-bytes may result, but every machine decodes these bytes to the same values.
+order with the same result everywhere. Where no side of a chunk exceeds 256, the encoder's
+transform, `gcodec.kernels.transform.dct_forward`, has a fixed order, too. For longer sides it is
+SciPy's, whose last bits differ between machines; on a device it has another order. The bytes may
+then differ, but every machine decodes them to the same values.
 
 Sources: Panthalia (``affine8`` with ``layout=flat``); Peng et al., "DeMo: Decoupled momentum
 optimization", arXiv 2411.19870 (k coefficients of each tile).

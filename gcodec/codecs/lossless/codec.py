@@ -1,12 +1,12 @@
 """lossless: every bit pattern, with the exponents of floats entropy-coded.
 
 Symbols: the bit patterns. A message contains one plane of bytes for each byte of an element. The
-first plane of a float contains its exponent, that of an integer the most significant byte. It is
-coded by Huffman words (``mode=fast``), or by rANS, whose models depend on the means of row and
-column where that pays (``mode=small``). The other planes are stored, unless they are constant, all
-of their bytes are below 128, or an entropy code saves a fiftieth. Zeros are left out of all planes
-but the first. Where nothing is saved, the message contains the elements themselves, little-endian
-(``mode=stored``).
+first plane of a float contains its exponent, and the first plane of an integer its most
+significant byte. With ``mode=fast``, Huffman words code this plane. With ``mode=small``, rANS
+does, with models that depend on the means of row and column where this saves bits. The other
+planes are stored, unless they are constant, all of their bytes are below 128, or an entropy code
+saves a fiftieth. Zeros are left out of all planes but the first. If coding saves nothing, the
+message contains the elements themselves, little-endian (``mode=stored``).
 
 All dtypes of frames are accepted, and NaN with any payload, −0 and infinity are kept.
 """

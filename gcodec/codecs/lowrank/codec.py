@@ -14,10 +14,10 @@ first dimensions of the tensor, as many as the message states.
 The rank 0 stands for a message of ecsq alone. The encoder selects it where factors would not be
 shorter, as for vectors, so lowrank takes at most two bytes more than ecsq at the same error.
 
-Payload of the rank 0: that of ecsq. Of other ranks: see `gcodec.codecs.lowrank.message`. The
-encoder refuses NaN and Inf.
+With the rank 0, the payload is a payload of ecsq; `gcodec.codecs.lowrank.message` defines the
+payload of other ranks. The encoder refuses NaN and Inf.
 
-What the factors lack, they lack at every step: without error feedback, training suffers.
+The factors omit the same directions at every step, so training suffers without error feedback.
 
 Source: gcodec's own; docs/lowrank.md explains why it works. Low-rank gradients: Vogels et al.,
 "PowerSGD", NeurIPS 2019; reverse water-filling: A. Kolmogorov, "On the Shannon theory of
