@@ -237,7 +237,7 @@ class DdpState:
     settings : Settings
         Arguments of `ddp_hook` that all ranks must share.
     iteration : int
-        Number of steps so far. Of the compressed steps only the valid ones count; see
+        Number of steps so far. Compressed steps count only if they are valid; see
         ``docs/ddp.md``.
     sent_nbytes, received_nbytes : int
         Number of bytes of the messages that this rank wrote, each counted once, and that it
