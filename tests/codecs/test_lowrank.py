@@ -234,6 +234,22 @@ def test_factors_of_zeros_are_refused() -> None:
                 call(wrong)
 
 
+def test_infinite_rows_beside_rows_of_zeros_are_refused() -> None:
+    """The product of their largest magnitudes is NaN, which must not become a warning."""
+    codec, x = gcodec.parse("lowrank:rank=1,step=0.3"), matrix_of(12, 10)
+    symbols = codec.quantize(x)
+    left = symbols.left._replace(symbols=np.zeros_like(symbols.left.symbols))  # type: ignore[attr-defined]
+    payload = codec.pack(symbols._replace(step=3e38, exponents=np.array([0]), left=left))  # type: ignore[attr-defined]
+    frame = gcodec.Frame(payload.codec, "float32", x.shape, payload).to_bytes()
+    for call in (
+        gcodec.decode,
+        lambda frame: gcodec.decode_sum([frame]),
+        lambda frame: gcodec.decode_range(frame, 0, 5),
+    ):
+        with pytest.raises(gcodec.Corrupt):
+            call(frame)
+
+
 def test_factors_of_another_matrix_are_refused() -> None:
     codec = gcodec.parse("lowrank:rank=2,step=0.3")
     symbols = codec.quantize(matrix_of(12, 10))

@@ -281,9 +281,10 @@ def scale_rows(scales, rows):
 
 
 def most(p: np.ndarray, q: np.ndarray) -> float:
-    """Return an upper bound of the magnitudes of PᵀQ."""
+    """Return an upper bound of the magnitudes of PᵀQ; NaN if a row of Inf meets one of zeros."""
     largest = [np.abs(rows).max(axis=1, initial=0).astype(np.float64) for rows in (p, q)]
-    return float((largest[0] * largest[1]).sum())
+    with np.errstate(invalid="ignore"):
+        return float((largest[0] * largest[1]).sum())
 
 
 @dispatched("gcodec.kernels.numeric.products_cuda")
