@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from golden import tree, vector
-from reference import crc32c, halves, leb128, philox, qsgd, sums, universal
+from reference import crc32c, halves, leb128, philox, sums, universal
 from reference import frame as reference_frame
 
 import gcodec
@@ -25,6 +25,7 @@ from gcodec.wire import primitives
 PAGE = Path(__file__).parent.parent / "docs" / "wire-format.md"
 FENCE = re.compile(r"^```wire ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OWN_IDS = range(192, 256)  # ids of user-defined codecs
+CENTROIDS = {"centroid1": 255, "centroid2": 255, "centroid3": 255, "transform": "none"}
 
 
 def blocks_of(text: str) -> list[tuple[str, dict[str, str], int]]:
@@ -244,40 +245,48 @@ def test_numbers_of_the_page_agree_with_the_code() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec",
+    ("spec", "scalars"),
     [
-        "raw",
-        "mxnet-2bit:server=yes",
-        "mxnet-1bit:threshold=2",
-        "terngrad:pack=terngrad",
-        "terngrad:pack=base3",
-        "minmax:bucket=1,rounding=stochastic",
-        "minmax:bits=1,bucket=4294967295,rounding=stochastic",
-        "sign:scale=l2",
-        "powersgd:rank=65536",
+        ("raw:dtype=bfloat16", {}),
+        (
+            f"qsgd:s={2**24},form=sparse,bucket={2**28 - 2},norm=max,code=rice",
+            {"rice": 47, "rice_gap": 47},
+        ),
+        (
+            "mxnet-2bit:server=yes,form=sparse,index=huffman",
+            {"threshold": 0.5, "count": 2**28 - 1},
+        ),
+        ("mxnet-1bit:threshold=2", {}),
+        ("terngrad:clip=1,pack=context", {"scale": 1.0}),
+        (f"minmax:bits=1,bucket={2**32 - 1},rounding=stochastic", {}),
+        ("sign:scale=l2", {"scale": 1.0}),
+        (
+            f"minifloat:format=e5m2,style=fn,code=context,block={2**32 - 1}",
+            {"scale": 1.0, "table": 0},
+        ),
+        ("topk:value=int8,index=huffman,ratio=0.999", {}),
+        (f"topk:value=int8,index=huffman,k={2**62}", {}),
+        ("randomk:ratio=0.999,unbiased=yes,value=sign", {"seed": 2**64 - 1}),
+        ("dct8:chunk=256x256x1,k=65536,values=float32,index=rice", {}),
+        ("powersgd:rank=65536", {}),
+        ("ecsq:trellis=yes,step=1.0", {"step": 1.0, **CENTROIDS}),
+        ("lowrank:rank=0,trellis=yes,step=1.0", {"step": 1.0, **CENTROIDS}),
+        ("lossless:mode=small", {}),
+        ("microscale:format=nvfp4,code=context,rounding=stochastic", {"tensor_scale": 0.5}),
+        (f"blockwise:block={2**32 - 2},nested=yes,code=rans", {}),
+        ("sparseloco:k=65536,chunk=256,bins=256,index=huffman,code=huffman", {}),
     ],
+    ids=str,
 )
-def test_overhead(spec: str) -> None:
-    codec = gcodec.parse(spec)
-    frame = gcodec.encode(np.zeros(1, np.float32), spec)
-    nbits = codec.max_payload_nbits(1)
-    fixed = len(frame) - -(-nbits // 8) - len(primitives.leb128(1)) - len(primitives.leb128(nbits))
-    n = 2**42 - 1
-    assert "fewer than 2^42 elements" in PROSE
-    assert (
-        fixed + len(primitives.leb128(n)) + len(primitives.leb128(codec.max_payload_nbits(n)))
-        <= 40
-    )
-
-
-def test_overhead_of_the_sparse_form() -> None:
-    """With all of 2**33 - 1 elements sent: the longest count, and 3 bits each (eliasfano)."""
-    n = 2**33 - 1
-    codec = gcodec.parse("mxnet-2bit:server=yes,form=sparse,index=eliasfano")
-    scalars = codec.write_scalars({"threshold": 0.5, "count": n})
-    fixed = 8 + 1 + len(codec.write_parameters()) + 1 + len(scalars) + 4 + 4
-    assert "`mxnet-2bit` fewer than 2^33" in PROSE
-    assert fixed + len(primitives.leb128(n)) + len(primitives.leb128(3 * n)) <= 40
+def test_overhead(spec: str, scalars: dict[str, object]) -> None:
+    """With the parameters and scalars of each codec that take the most bytes."""
+    codec, n = gcodec.parse(spec), 2**28 - 1
+    assert "fewer than 2^28 elements takes at most 40 bytes" in PROSE
+    assert "of `randomk` at most 48" in PROSE
+    fields = [codec.write_parameters(), codec.write_scalars(scalars)]
+    sizes = [len(primitives.leb128(n)), len(primitives.leb128(codec.max_payload_nbits(n)))]
+    overhead = 8 + sum(1 + len(field) for field in fields) + sum(sizes) + 4 + 4
+    assert overhead <= (48 if codec.name == "randomk" else 40)
 
 
 def test_checksums_of_the_tables() -> None:
@@ -285,42 +294,6 @@ def test_checksums_of_the_tables() -> None:
     assert len(named) == PROSE.count(".txt`") == 3
     for path, checksum in named:
         assert crc32c.crc32c((PAGE.parent.parent / path).read_bytes()) == int(checksum, 16), path
-
-
-def test_overhead_of_topk() -> None:
-    """With a ratio or k; all of 2**35 - 1 elements have 32 bits for the value, and 2 more."""
-    n = 2**35 - 1
-    for chosen in ({"ratio": 0.999}, {"k": 2**62}):
-        codec = gcodec.parse({"name": "topk", "index": "eliasfano", **chosen})
-        fixed = 8 + 1 + len(codec.write_parameters()) + 1 + 4 + 4
-        assert "`topk`, `ecsq` and `lowrank` fewer than 2^35" in PROSE
-        assert fixed + len(primitives.leb128(n)) + len(primitives.leb128(34 * n)) <= 40
-
-
-def test_overhead_of_qsgd() -> None:
-    n = 2**28 - 1
-    setting = qsgd.Setting(2**24, "sparse", n - 1, "max", "rice")
-    codec = gcodec.parse({"name": "qsgd", **setting._asdict()})
-    parameters = codec.write_parameters()
-    assert parameters == qsgd.parameters(setting)
-    scalars = codec.write_scalars({"rice": 47, "rice_gap": 47})
-    fixed = 8 + 1 + len(parameters) + 1 + len(scalars) + 4 + 4
-    assert "`qsgd` fewer than 2^28, in buckets of fewer" in PROSE
-    assert (
-        fixed + len(primitives.leb128(n)) + len(primitives.leb128(codec.max_payload_nbits(n)))
-        <= 40
-    )
-
-
-def test_overhead_of_randomk() -> None:
-    """The seed of a run has 64 bits, and so has the ratio."""
-    n = 2**28 - 1
-    codec = gcodec.parse("randomk:ratio=0.999,unbiased=yes,value=sign")
-    scalars = codec.write_scalars({"seed": 2**64 - 1})
-    fixed = 8 + 1 + len(codec.write_parameters()) + 1 + len(scalars) + 4 + 4
-    nbits = gcodec.parse("randomk:ratio=1").max_payload_nbits(n)
-    assert "fewer than 2^28 elements, `randomk` takes at most 48" in PROSE
-    assert fixed + len(primitives.leb128(n)) + len(primitives.leb128(nbits)) == 48
 
 
 def test_every_prefix_of_an_example_is_truncated() -> None:
