@@ -166,6 +166,28 @@ def check_members(fields: dict[str, str]) -> None:
     }
 
 
+def check_store(fields: dict[str, str]) -> None:
+    key, step, grad, anchor, following, after, patch = keys(
+        fields, "key", "step", "grad", "anchor", "next", "after", "patch"
+    )
+    tensors = {int(step): vector.floats(grad, "float32")}
+    tensors[int(following)] = vector.floats(after, "float32")
+    files = {
+        f"{int(step):012}.anchor.gcf": vector.data(anchor),
+        f"{int(step):012}-{int(following):012}.patch.gcf": vector.data(patch),
+    }
+    with TemporaryDirectory() as written, TemporaryDirectory() as read:
+        store = gcodec.PatchStore(written, key=key.encode())
+        for number, tensor in tensors.items():
+            store.publish(number, {"w": tensor})
+        assert {path.name: path.read_bytes() for path in Path(written).glob("*.gcf")} == files
+        for name, data in files.items():
+            (Path(read) / name).write_bytes(data)
+        for number, tensor in tensors.items():
+            loaded = gcodec.PatchStore(read, key=key.encode()).load(number).tree
+            assert loaded.keys() == {"w"} and np.array_equal(loaded["w"], tensor)
+
+
 PRIMITIVES: dict[str, Callable[[dict[str, str]], None]] = {
     "leb128": check_leb128,
     "crc-32c": check_crc,
@@ -178,6 +200,7 @@ PRIMITIVES: dict[str, Callable[[dict[str, str]], None]] = {
     "tree": check_tree,
     "tree-refused": tree.check_refused,
     "members": check_members,
+    "store": check_store,
     "float16": lambda fields: check_halves("float16", fields),
     "bfloat16": lambda fields: check_halves("bfloat16", fields),
 }
