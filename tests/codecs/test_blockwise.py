@@ -479,3 +479,12 @@ def test_errors_of_coded_bytes_state_no_offset() -> None:
     with pytest.raises(Corrupt, match=r"^the half of a byte") as caught:
         codec.decode(written.data.tobytes(), 99, nbits=written.nbits)
     assert caught.value.offset is None
+
+
+def test_every_nan_decodes_to_the_same_bits() -> None:
+    codes = np.tile(np.array([0x7F, 0xFF, 0x38, 0xB8], np.uint8), 25)
+    data = np.concatenate([np.full(2, 0.5, np.float32).view(np.uint8), codes])
+    codec = gcodec.parse("blockwise:kind=fp8")
+    decoded = codec.decode(gcodec.Payload(codec, {}, data, 8 * data.size), codes.size)
+    expected = np.tile(np.array([0x7FC00000, 0x7FC00000, 0x40000000, 0xC0000000], np.uint32), 25)
+    assert decoded.view(np.uint32).tolist() == expected.tolist()

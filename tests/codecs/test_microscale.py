@@ -504,3 +504,16 @@ def check_kernel(name: str, rule: str, x: np.ndarray, tensor_scale: np.float32) 
     with np.errstate(all="ignore"):
         assert np.array_equal(rest, x - decoded)
         assert np.array_equal(update.new_residual, x - decoded)
+
+
+@pytest.mark.parametrize("name", ["mxfp8e4m3", "mxfp8e5m2"])
+def test_every_nan_decodes_to_the_same_bits(name: str) -> None:
+    """The last block has a scale of NaN; codes of NaN have both signs."""
+    codes = np.tile(np.array([0x7F, 0xFF, 0x38, 0xB8], np.uint8), 24)
+    data = np.concatenate([np.array([127, 1, 255], np.uint8), codes])
+    codec = gcodec.parse(f"microscale:format={name}")
+    payload = gcodec.Payload(codec, {"tensor_scale": 1.0}, data, 8 * data.size)
+    decoded = codec.decode(payload, codes.size)
+    is_nan = np.isnan(decoded)
+    assert is_nan.tolist() == [i >= 64 or i % 4 < 2 for i in range(96)]
+    assert set(decoded[is_nan].view(np.uint32).tolist()) == {0x7FC00000}
