@@ -229,16 +229,23 @@ def file_name(name: str | None) -> str | None:
         return None
     own = name.removeprefix(FILE_PREFIX)
     if not _is_plain(own):
-        raise Corrupt(f"a frame names the file {shown(own)}")
+        raise Corrupt(f"a frame names the file {shown(own)}, and no folder can have such a file")
     return own
 
 
 def original_name(data: object) -> str | None:
-    """Return the name of the original file that frames begin with, if they have one."""
+    """Return the name of the original file that frames begin with, if they have one.
+
+    Raises
+    ------
+    Corrupt
+        If the name is none of a file in a folder.
+    """
     try:
-        return file_name(outline(data, 0).name)
+        name = outline(data, 0).name
     except FormatError:  # which is reported when the file is read
         return None
+    return file_name(name)
 
 
 def first_bytes(frame: Frame) -> bytes:

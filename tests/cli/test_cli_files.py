@@ -588,6 +588,17 @@ def test_decode_refuses_invalid_file_names(tmp_path):
     assert (document["schema"], document["values"]) == ("gcodec.decode/1", 3)
 
 
+@pytest.mark.parametrize("name", ["../m.safetensors", "a:b.safetensors", ".m.safetensors", ""])
+def test_invalid_names_of_original_files_are_damage(tmp_path, name):
+    frame = gcodec.encode(np.zeros(9, np.uint8), "raw", name=f"\\file:{name}")
+    path, target = frames_file(tmp_path / "a.gcf", frame), tmp_path / "b.safetensors"
+    for call in (("decode", path), ("apply", path, tmp_path / "old.safetensors")):
+        assert "a frame names the file" in run(*call, "-o", target, code=1).stderr
+        assert json.loads(run(*call, "-o", target, "--json", code=1).stdout)["errors"]
+        assert not target.exists()
+    assert run("decode", path, "-o", tmp_path / "b.npz").stdout  # has no original files
+
+
 # --- verify, and damaged files
 
 

@@ -46,7 +46,10 @@ def command(
 
     files.check_streams((source,), output, outcome.as_json)
     path, data = files.frames_file(source)
-    original = original_name(data)
+    with outcome.of(path, in_frames=True):
+        original = original_name(data)
+    if outcome.errors:
+        return outcome.finish({"input": source, "base": base, "output": output})
     if original is None:
         advice = f"; it comes after {base}" if files.is_frames(Path(base)) else ""
         raise ParameterError(f"{path}: is no file that gcodec diff wrote{advice}")

@@ -54,8 +54,12 @@ def command(
     files.check_streams((source,), output, outcome.as_json)
     path, data = files.frames_file(source)
     is_npz = output is not None and output.lower().endswith(".npz") and not Path(output).is_dir()
-    # A .npz file, or one of some tensors, contains no metadata of the original.
-    original = None if is_npz or layers else original_name(data)
+    original = None
+    if not is_npz and not layers:  # such files contain no metadata of the original
+        with outcome.of(path, in_frames=True):
+            original = original_name(data)
+        if outcome.errors:
+            return outcome.finish({"input": source, "output": output})
     target, is_folder = coding.target_of(path, output, original, force)
     is_named = is_folder or target == files.STREAM
     if not is_named and not target.name.lower().endswith((".safetensors", ".npz")):
