@@ -8,7 +8,7 @@ import os
 import pickle
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -87,6 +87,54 @@ def test_readers_catch_up(tmp_path: Path) -> None:
         reader.catch_up(steps[3], 2, 3)
     with pytest.raises(gcodec.ParameterError, match=r"^step=6: must be at most 3"):
         reader.catch_up(steps[6], 6, 3)
+
+
+class Layer(NamedTuple):
+    """A container of two tensors."""
+
+    w: Any
+    b: Any
+
+
+def test_results_are_like_a_tree(tmp_path: Path) -> None:
+    store, steps = gcodec.PatchStore(tmp_path), states(3)
+    for step, tree in enumerate(steps):
+        store.publish(step, tree)
+    first = steps[0]["layer"]
+    like = {"layer": Layer(first["w"], first["b"].astype(np.float64)), "rate": 0, "n": 0}
+    snapshot = store.load(1, like=like)
+    assert_same(
+        {**snapshot.tree, "layer": {"w": snapshot.tree["layer"].w}},
+        {**steps[1], "layer": {"w": steps[1]["layer"]["w"]}},
+    )
+    assert isinstance(snapshot.tree["layer"], Layer)
+    assert snapshot.tree["layer"].b.dtype == np.float64
+    assert (snapshot.tree["layer"].b == steps[1]["layer"]["b"]).all()
+    for wrong, message in (
+        ({"layer": first, "rate": 0}, "lacks 'n'"),
+        ({**steps[0], "layer": {**first, "b": first["b"][1:]}}, r"tensor 'tree.layer.b': like.sh"),
+    ):
+        with pytest.raises(gcodec.ParameterError, match=message):
+            store.load(like=wrong)
+
+
+def test_readers_with_tensors_of_torch_catch_up(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    store, steps = gcodec.PatchStore(tmp_path), states(4)
+    model = {"w": torch.zeros(40, 50, dtype=torch.bfloat16), "b": torch.zeros(50)}
+    for step, tree in enumerate(steps):
+        store.publish(step, tree["layer"])
+    first = store.load(0, like=model)
+    for start in (first, store.catch_up(first.tree, 0, 2, like=first.tree)):
+        own = store.catch_up(start.tree, start.step, like=model)
+        assert own.step == 3
+        for name, expected in steps[3]["layer"].items():
+            actual = own.tree[name]
+            assert actual.dtype == model[name].dtype
+            assert actual.view(torch.uint8).numpy().tobytes() == expected.tobytes()
+    same = store.catch_up(own.tree, 3, like=steps[3]["layer"]).tree
+    assert isinstance(same["w"], np.ndarray)
+    assert same["w"].tobytes() == steps[3]["layer"]["w"].tobytes()
 
 
 def test_reader_that_is_too_far_behind_starts_from_an_anchor(tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ import numpy as np
 
 from gcodec import api
 from gcodec.arrays.source import inspect
+from gcodec.codecs import parse
 from gcodec.errors import Corrupt, FormatError, ParameterError
-from gcodec.frame import check_key
+from gcodec.frame import Frame, check_key
 from gcodec.limits import MAX_TENSORS, Limits
 from gcodec.patch.files import decoded, shortest_frame
 from gcodec.tensorfiles import structure
@@ -31,7 +32,7 @@ from gcodec.tensorfiles.atomic import TEMPORARY, AtomicFiles
 from gcodec.tensorfiles.frame_file import TensorFile
 from gcodec.tensorfiles.frame_list import located
 from gcodec.tensorfiles.structure import STRUCTURE_NAME
-from gcodec.tensorfiles.tree import take_apart
+from gcodec.tensorfiles.tree import put_together_like, take_apart
 from gcodec.wire.kinds import check_integer
 
 __all__ = ["PatchStore", "Snapshot"]
@@ -52,7 +53,7 @@ class Snapshot(NamedTuple):
     ----------
     step : int
     tree : object
-        Tree of NumPy arrays, numbers and texts; see `gcodec.load_file`.
+        Tree of arrays, numbers and texts; see `gcodec.load_file`.
     """
 
     step: int
@@ -176,7 +177,7 @@ class PatchStore:
         step : int
             Number of the step, above that of the preceding one.
         tree : object
-            Tensors on the host, as for `gcodec.save_file`.
+            Tree of tensors; see `gcodec.save_file`. Those of a device are copied to the host.
 
         Raises
         ------
@@ -231,24 +232,30 @@ class PatchStore:
                 raise
         return arrays
 
-    def load(self, step: int | None = None) -> Snapshot:
+    def load(self, step: int | None = None, *, like: object = None) -> Snapshot:
         """Return the tensors of a step.
 
         Parameters
         ----------
         step : int, optional
             Number of the step. Default: the last one.
+        like : object, optional
+            Tree with the containers, libraries, devices and float dtypes of the result, such as
+            the ``state_dict()`` of a model; see `gcodec.load_file`. Default: NumPy arrays.
 
         Raises
         ------
         ParameterError
-            If the store does not have the step.
+            If the store does not have the step, or `like` has another structure or an array of
+            another shape.
         FormatError
             If a file is damaged, and no other anchor leads to the step.
         """
-        return self._retried(step, None)
+        return _like(self._retried(step, None), like)
 
-    def catch_up(self, tree: object, step: int, to: int | None = None) -> Snapshot:
+    def catch_up(
+        self, tree: object, step: int, to: int | None = None, *, like: object = None
+    ) -> Snapshot:
         """Return the tensors of a later step, given those of a step.
 
         Only the patches in between are read. If one of them has been deleted or is damaged, an
@@ -262,16 +269,19 @@ class PatchStore:
             Number of their step.
         to : int, optional
             Number of the later step. Default: the last one.
+        like : object, optional
+            Tree with the types of the result, often `tree`; see `load`.
 
         Raises
         ------
         ParameterError
-            If the store does not have the step `to`, or the tensors are not those of `step`.
+            If the store does not have the step `to`, the tensors are not those of `step`, or
+            `like` has another structure or an array of another shape.
         FormatError
             If a file is damaged, and no other anchor leads to the step.
         """
         step = check_integer("step", step, 0, _MOST, f"an integer from 0 to {_MOST}")
-        return self._retried(to, Snapshot(step, tree))
+        return _like(self._retried(to, Snapshot(step, tree)), like)
 
     def _retried(self, step: int | None, own: Snapshot | None) -> Snapshot:
         """Return the tensors of a step; start again if the writer changes the folder meanwhile."""
@@ -408,6 +418,26 @@ def _named(tree: object) -> dict[str, np.ndarray]:
     """Return the tensors of a tree by their names in files of the store."""
     _, tensors = take_apart({"step": _NO_BASE, "tree": tree})
     return {name: inspect(x, name).on_host() for name, x in tensors}
+
+
+def _like(snapshot: Snapshot, like: object) -> Snapshot:
+    """Return a snapshot with the types of another tree, if there is one."""
+    if like is None:
+        return snapshot
+    outline: Any
+    outline, tensors = take_apart({"step": snapshot.step, "tree": snapshot.tree})
+    arrays, codec = dict(tensors), parse("lossless:mode=stored")
+
+    def array_like(name: str, x: object) -> object:
+        payload = codec.encode(arrays[name])
+        array = inspect(arrays[name], name).on_host()
+        frame = Frame(payload.codec, array.dtype.name, array.shape, payload)
+        try:
+            return frame.decode(like=x)
+        except ParameterError as error:
+            raise ParameterError(f"tensor {name!r}: {error}") from None
+
+    return snapshot._replace(tree=put_together_like(outline["tree"], like, array_like))
 
 
 def _write(
