@@ -341,8 +341,7 @@ class DiLoCo:
         for index, group in enumerate(state["param_groups"]):
             place = f"outer_optimizer.param_groups[{index}]"
             for name, value in group.items():
-                is_plain = isinstance(value, (int, float, str))
-                progress[f"{place}[{name!r}]"] = value if is_plain else repr(value)
+                progress[f"{place}[{name!r}]"] = _setting(value)
         if not self._has_agreed:
             digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
             values = [x for entry in state["state"].values() for _, x in sorted(entry.items())]
@@ -715,6 +714,16 @@ def _fragments_of(
         if matches != 1:
             raise ParameterError(f"fragments: {name!r} must be in one of them, not in {matches}")
     return parts
+
+
+def _setting(value: object) -> object:
+    """Return a setting of an optimizer for the comparison of workers.
+
+    A worker that has received the settings has lists in place of tuples, such as those of `betas`.
+    """
+    if isinstance(value, (list, tuple)):
+        return [_setting(item) for item in value]
+    return value if isinstance(value, (int, float, str)) else repr(value)
 
 
 def _failure(step: int, flight: _Flight, error: BaseException) -> GcodecError:
