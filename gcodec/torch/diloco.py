@@ -410,7 +410,8 @@ class DiLoCo:
                 own[name] = parameter.detach().clone()
                 parameter.copy_(self._outer[name])
                 if values.any():  # else nobody has changed it, as if it is frozen
-                    parameter.grad = torch.from_numpy(values).to(parameter.device, parameter.dtype)
+                    # Fused optimizers need gradients in the layout of the parameters.
+                    parameter.grad = torch.empty_like(own[name]).copy_(torch.from_numpy(values))
         self._optimizer.step()
         with torch.no_grad():
             for name, local in own.items():

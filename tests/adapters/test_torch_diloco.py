@@ -777,6 +777,44 @@ def test_settings_of_several_numbers_agree_where_one_worker_has_received_them() 
     assert equal(*run(2, worker))
 
 
+class Replica:
+    """A replica of one parameter, whose inner steps are constants."""
+
+    def __init__(self, communicator: Any, value: Any, optimizer: Any, **options: Any) -> None:
+        self.weight = torch.nn.Parameter(value)
+        self.outer = optimizer([self.weight], **options)
+        named = {"weight": self.weight}
+        self.diloco = gcodec.torch.DiLoCo(
+            named, self.outer, "raw", every=1, communicator=communicator
+        )
+
+    def train(self, steps: int) -> Any:
+        for step in range(steps):
+            with torch.no_grad():
+                self.weight += 0.1 * torch.arange(-5, 7).reshape(3, 4).to(self.weight) * (step + 1)
+            self.diloco.step()
+        return self.weight.detach()
+
+
+def transposed() -> Any:
+    return torch.arange(12.0).reshape(4, 3).t()
+
+
+def test_fused_optimizers_step_transposed_parameters() -> None:
+    """They pair the elements of parameters and gradients in the order of their memory."""
+
+    def worker(communicator: Any) -> tuple[Any, Any]:
+        replicas = [
+            Replica(communicator, transposed(), torch.optim.Adam, lr=0.5, fused=fused)
+            for fused in (False, True)
+        ]
+        first, second = [own.train(3) for own in replicas]
+        return first, second
+
+    [(plain, fused)] = run(1, worker)
+    torch.testing.assert_close(fused, plain)
+
+
 def test_momenta_do_not_move_frozen_parameters() -> None:
     def worker(communicator: Any) -> None:
         own = Worker(communicator)
