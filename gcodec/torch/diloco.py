@@ -565,10 +565,28 @@ class DiLoCo:
             self._outer[name].copy_(tensor)
         try:
             self._optimizer.load_state_dict({"state": state, "param_groups": header["groups"]})
+            self._keep_exactly(state)
         except _MALFORMED as error:
             raise Corrupt(f"the state of another worker: {error}") from error
         if _digest(self._state_message(None)) != digest:
             raise Corrupt("the state of another worker does not have the digest that it announced")
+
+    def _keep_exactly(self, state: Mapping[int, Mapping[str, Any]]) -> None:
+        """Undo what the optimizer has changed in the tensors of a state that it has loaded.
+
+        It rounds them to the dtypes of their parameters. Tensors in the shape of a parameter also
+        get its layout, which messages lack, because fused optimizers need it.
+        """
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        for index, values in state.items():
+            parameter = parameters[index].detach()
+            kept = self._optimizer.state[parameters[index]]
+            for name, value in values.items():
+                if isinstance(kept.get(name), torch.Tensor):
+                    exact = torch.empty_like(value, device=kept[name].device)
+                    if value.shape == parameter.shape:
+                        exact = torch.empty_like(parameter, dtype=value.dtype, device=exact.device)
+                    kept[name] = exact.copy_(value)
 
     # State
 

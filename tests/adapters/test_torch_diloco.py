@@ -815,6 +815,40 @@ def test_fused_optimizers_step_transposed_parameters() -> None:
     torch.testing.assert_close(fused, plain)
 
 
+@pytest.mark.parametrize(
+    ("value", "optimizer", "options"),
+    [
+        (transposed(), torch.optim.Adam, {"lr": 0.5, "fused": True}),
+        # Its state has float32 tensors for parameters of any dtype.
+        (transposed().bfloat16(), torch.optim.ASGD, {"lr": 0.1, "lambd": 0.3}),
+    ],
+)
+def test_received_state_of_the_optimizer_has_its_layout_and_dtype(
+    value: Any, optimizer: Any, options: dict[str, Any]
+) -> None:
+    def begin(communicator: Any) -> Any:
+        own = Replica(communicator, value.clone(), optimizer, **options)
+        own.train(2)
+        return own
+
+    def go_on(communicator: Any, own: Any) -> Any:
+        if own is None:
+            own = Replica(communicator, value.clone(), optimizer, **options)
+        else:
+            own.diloco.regroup(communicator)
+        own.train(2)
+        return own
+
+    first, second = run(2, go_on, [*run(1, begin), None])
+    assert torch.equal(first.weight, second.weight)
+    kept, received = (own.outer.state[own.weight] for own in (first, second))
+    assert kept.keys() == received.keys()
+    for name, expected in kept.items():
+        own = received[name]
+        assert torch.equal(own, expected)
+        assert (own.dtype, own.stride()) == (expected.dtype, expected.stride())
+
+
 def test_momenta_do_not_move_frozen_parameters() -> None:
     def worker(communicator: Any) -> None:
         own = Worker(communicator)
