@@ -845,6 +845,11 @@ class DdpState:
 
 def _hook(state: DdpState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average one bucket; DDP calls this function."""
+    if not isinstance(bucket, dist.GradBucket):
+        raise ParameterError(
+            "torch._dynamo.config.optimize_ddp: must be 'ddp_optimizer' or 'no_optimization', "
+            "because ddp_hook needs buckets, which a python_reducer does not make"
+        )
     return state._reduce(bucket)
 
 

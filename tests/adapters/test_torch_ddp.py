@@ -345,6 +345,19 @@ def test_globs_that_match_no_parameter_are_named() -> None:
     assert [str(each.message) for each in caught] == [f"{prefix}'norm'", f"{prefix}'*.wieght'"]
 
 
+def test_reducer_without_buckets_is_named() -> None:
+    """With that setting of `torch.compile`, DDP hands over a gradient and its parameter."""
+    import torch
+
+    import gcodec.torch
+
+    state, hook = gcodec.torch.ddp_hook("sign")
+    gradient = torch.ones(2, 2)
+    message = "optimize_ddp: must be 'ddp_optimizer' or 'no_optimization'"
+    with pytest.raises(gcodec.ParameterError, match=message):
+        hook(state, (gradient, gradient))  # type: ignore[arg-type]
+
+
 def test_errors_name_the_argument_of_a_codec() -> None:
     import gcodec.torch
 
