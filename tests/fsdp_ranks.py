@@ -543,9 +543,9 @@ def tensor_parallel() -> dict[str, Any]:
     return {"residuals": residuals, "digest": weight.double().square().sum().item()}
 
 
-def frozen() -> dict[str, Any]:
+def frozen(training: Training | None = None) -> dict[str, Any]:
     """Freeze a parameter for one step: the others keep their pieces and residuals."""
-    training = Training()
+    training = training or Training()
     for step, requires_grad in enumerate((True, False, True)):
         training.net.norm.weight.requires_grad_(requires_grad)
         training.net.first.bias.requires_grad_(not requires_grad)
@@ -553,6 +553,15 @@ def frozen() -> dict[str, Any]:
     state = training.comm.state_dict()
     names = [key for key in state if "values" in key]
     return {"names": names, "steps": int(state["worker:step:0/first.weight"])}
+
+
+def replaced() -> dict[str, Any]:
+    """Replace all parameters, and register them again."""
+    training = Training()
+    state = {name: value.clone() for name, value in training.net.state_dict().items()}
+    training.net.load_state_dict(state, assign=True)
+    training.comm.register(training.net)
+    return frozen(training)
 
 
 def halves() -> dict[str, Any]:

@@ -206,7 +206,8 @@ class FsdpComm:
         Parameters
         ----------
         model : Module
-            Root module, after all calls of `fully_shard`.
+            Root module, after all calls of `fully_shard`. Register it again after
+            ``load_state_dict(assign=True)``, which replaces the parameters.
 
         Raises
         ------

@@ -15,7 +15,7 @@ if importlib.util.find_spec("torch") is None:
 
 PAIR = (
     *("exact", "exact_at_random", "counted", "parameters", "resume", "nonfinite", "unused"),
-    *("experts", "frozen", "dtypes", "excluded", "left_over"),
+    *("experts", "frozen", "replaced", "dtypes", "excluded", "left_over"),
     *("halves", "arguments", "mismatch", "damaged", "gpt"),
 )
 
@@ -125,8 +125,11 @@ def test_unused_parameter_changes_the_layout(pair: Callable[[str], list[Any]]) -
     assert len(first["names"]) == 4
 
 
-def test_frozen_parameter_leaves_the_pieces_of_others(pair: Callable[[str], list[Any]]) -> None:
-    assert pair("frozen") == [{"names": [], "steps": 3}] * 2
+@pytest.mark.parametrize("scenario", ["frozen", "replaced"])
+def test_frozen_parameter_leaves_the_pieces_of_others(
+    pair: Callable[[str], list[Any]], scenario: str
+) -> None:
+    assert pair(scenario) == [{"names": [], "steps": 3}] * 2
 
 
 def test_excluded_parameters_travel_uncompressed_in_pieces_that_are_not_cut(
