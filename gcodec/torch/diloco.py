@@ -575,17 +575,15 @@ class DiLoCo:
         """Undo what the optimizer has changed in the tensors of a state that it has loaded.
 
         It rounds them to the dtypes of their parameters. Tensors in the shape of a parameter also
-        get its layout, which messages lack, because fused optimizers need it.
+        get its layout, which messages and some files lack, because fused optimizers need it.
         """
         parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
-        for index, values in state.items():
-            parameter = parameters[index].detach()
-            kept = self._optimizer.state[parameters[index]]
-            for name, value in values.items():
-                if isinstance(kept.get(name), torch.Tensor):
-                    exact = torch.empty_like(value, device=kept[name].device)
-                    if value.shape == parameter.shape:
-                        exact = torch.empty_like(parameter, dtype=value.dtype, device=exact.device)
+        for index, parameter in enumerate(parameters):
+            kept = self._optimizer.state.get(parameter, {})
+            for name, value in state.get(index, {}).items():
+                if isinstance(value, torch.Tensor) and isinstance(kept.get(name), torch.Tensor):
+                    like = parameter.detach() if value.shape == parameter.shape else value
+                    exact = torch.empty_like(like, dtype=value.dtype, device=kept[name].device)
                     kept[name] = exact.copy_(value)
 
     # State
@@ -668,6 +666,7 @@ class DiLoCo:
         try:
             # The optimizer would change the tensors of the caller.
             self._optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+            self._keep_exactly(state["optimizer"]["state"])
         except _MALFORMED as error:
             raise ParameterError(f"state['optimizer']: {error}") from error
         self._feedback = feedback

@@ -849,6 +849,22 @@ def test_received_state_of_the_optimizer_has_its_layout_and_dtype(
         assert (own.dtype, own.stride()) == (expected.dtype, expected.stride())
 
 
+def test_loaded_state_of_the_optimizer_has_its_dtypes() -> None:
+    """PyTorch rounds it to the dtypes of the parameters."""
+
+    def worker(communicator: Any) -> bool:
+        value = transposed().bfloat16()
+        first, second = (
+            Replica(communicator, value.clone(), torch.optim.NAdam, lr=0.3) for _ in range(2)
+        )
+        first.train(3)
+        second.diloco.load_state_dict(first.diloco.state_dict())
+        saved, loaded = (own.outer.state[own.weight]["mu_product"] for own in (first, second))
+        return bool(loaded.dtype == saved.dtype and torch.equal(loaded, saved))
+
+    assert run(1, worker) == [True]
+
+
 def test_momenta_do_not_move_frozen_parameters() -> None:
     def worker(communicator: Any) -> None:
         own = Worker(communicator)
