@@ -428,7 +428,7 @@ def _like(snapshot: Snapshot, like: object) -> Snapshot:
     outline, tensors = take_apart({"step": snapshot.step, "tree": snapshot.tree})
     arrays, codec = dict(tensors), parse("lossless:mode=stored")
 
-    def array_like(name: str, x: object) -> object:
+    def array_like(name: str, x: Any) -> object:
         payload = codec.encode(arrays[name])
         array = inspect(arrays[name], name).on_host()
         frame = Frame(payload.codec, array.dtype.name, array.shape, payload)
