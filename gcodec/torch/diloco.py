@@ -344,7 +344,8 @@ class DiLoCo:
                 progress[f"{place}[{name!r}]"] = _setting(value)
         if not self._has_agreed:
             digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
-            values = [x for entry in state["state"].values() for _, x in sorted(entry.items())]
+            entries = [entry for _, entry in sorted(state["state"].items())]
+            values = [x for entry in entries for _, x in sorted(entry.items())]
             for value in (*self._outer.values(), *values):
                 is_tensor = isinstance(value, torch.Tensor)
                 digest.update(_bytes_of(value).data if is_tensor else repr(value).encode())
@@ -513,7 +514,7 @@ class DiLoCo:
         tensors = [("outer:" + name, tensor) for name, tensor in self._outer.items()]
         state = self._optimizer.state_dict()
         numbers: dict[str, Any] = {}
-        for index, values in state["state"].items():
+        for index, values in sorted(state["state"].items()):  # received ones have another order
             for name, value in values.items():
                 if isinstance(value, torch.Tensor):
                     tensors.append((f"state:{index}:{name}", value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,13 +39,18 @@ class Worker:
     """A replica with an inner optimizer, an outer one, and data of its own."""
 
     def __init__(
-        self, communicator: Any, codec: Any = "ecsq:bits=2", outer: Any = None, **options: Any
+        self,
+        communicator: Any,
+        codec: Any = "ecsq:bits=2",
+        outer: Any = None,
+        kind: Any = torch.optim.SGD,
+        **options: Any,
     ) -> None:
         self.rank = communicator.rank
         self.model = network(self.rank)
         self.inner = torch.optim.Adam(self.model.parameters(), lr=0.01)
         outer = outer or {"lr": 0.7, "momentum": 0.9, "nesterov": True}
-        optimizer = torch.optim.SGD(self.model.parameters(), **outer)
+        optimizer = kind(self.model.parameters(), **outer)
         settings = {**SETTINGS, "communicator": communicator, **options}
         self.diloco = gcodec.torch.DiLoCo(self.model, optimizer, codec, **settings)
 
@@ -283,6 +289,45 @@ def test_workers_leave_and_join(key: bytes | None) -> None:
     run(3, lambda c, own: train_on(c, own, range(7, 12)), members)
     assert equal(members[0].values(), members[1].values())
     assert equal(members[0].values(), members[2].values())
+
+
+class Counting(torch.optim.SGD):  # type: ignore[misc]
+    """An optimizer whose state contains numbers, of which its steps make use."""
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["count"] = state.get("count", 0) + 1
+                parameter.grad /= state["count"]
+        super().step()
+
+
+@pytest.mark.parametrize(
+    ("kind", "outer"),
+    [(torch.optim.Adam, {"lr": 0.1}), (Counting, {"lr": 0.7, "momentum": 0.9})],
+)
+def test_worker_that_joins_receives_the_state_of_other_outer_optimizers(
+    kind: Any, outer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deep(seed: int) -> Any:  # from ten parameters on, their numbers sort otherwise as texts
+        torch.manual_seed(seed)
+        layers = [torch.nn.Linear(12, 12) for _ in range(4)]
+        return torch.nn.Sequential(torch.nn.Linear(24, 12), *layers, torch.nn.Linear(12, 9))
+
+    monkeypatch.setattr(sys.modules[__name__], "network", deep)
+    survivors = run(2, lambda c: Worker(c, outer=outer, kind=kind))
+    run(2, lambda c, own: train_on(c, own, range(6)), survivors)
+
+    def regroup(communicator: Any, own: Worker | None) -> Worker:
+        if own is None:
+            return Worker(communicator, outer=outer, kind=kind)
+        own.diloco.regroup(communicator)
+        return own
+
+    members = run(3, regroup, [None, *survivors])
+    run(3, lambda c, own: train_on(c, own, range(6, 12)), members)
+    assert equal(members[0].values(), members[1].values())
 
 
 def test_workers_with_the_same_state_do_not_send_it() -> None:
