@@ -68,7 +68,9 @@ def test_command_decodes_and_checks_them(tmp_path: Path) -> None:
 
 
 def _message(listed: object, shared: np.ndarray, name: str | None = None) -> bytes:
-    text = np.frombuffer(json.dumps(listed).encode(), np.uint8)
+    text = listed
+    if not isinstance(listed, np.ndarray):
+        text = np.frombuffer(json.dumps(listed).encode(), np.uint8)
     frames = gcodec.encode(text, "raw", name="\\members"), gcodec.encode(shared, "raw", name=name)
     return b"".join(frames)
 
@@ -80,6 +82,13 @@ def _message(listed: object, shared: np.ndarray, name: str | None = None) -> byt
         (_message([["a", [3]]], np.ones(3, np.float32), "b"), "frame 1: tensors of 3 elements"),
         (_message([["a", [3]]], np.ones((1, 3), np.float32)), "frame 1: tensors of 3 elements"),
         (_message({}, np.ones(3, np.float32)), "frame 0: the list of members is not a list"),
+        (_message([], np.ones(0, np.float32)), "frame 0: the list of members is not a list, or"),
+        (_message(np.frombuffer(b'[["a",[3]]]', np.int8), np.ones(3, np.float32)),
+         "frame 0: the list of members is not a vector of uint8"),
+        (_message(np.frombuffer(b'[["a",[3]]]', np.uint8)[None], np.ones(3, np.float32)),
+         "frame 0: the list of members is not a vector of uint8"),
+        (_message(np.frombuffer(b'[["\xe9",[3]]]', np.uint8), np.ones(3, np.float32)),
+         "frame 0: the list of members is not JSON"),
         (_message([["a", [3]]], np.ones(3, np.float32))[:-9], None),
         (gcodec.encode(np.frombuffer(b'[["a",[3]]]', np.uint8), "raw", name="\\members"),
          "the bytes end after a list of members"),
