@@ -572,13 +572,14 @@ def layouts() -> dict[str, Any]:
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 4, 3))
     x = torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(dist.get_rank()))
     seen = []
-    for spec in (None, "topk:ratio=1"):  # plain DDP and a lossless codec
+    for collective in (None, "gather", "two-phase"):  # plain DDP and a lossless codec
         model = DistributedDataParallel(
             copy.deepcopy(net).to(memory_format=torch.channels_last),
             gradient_as_bucket_view=True,
         )
-        if spec is not None:
-            hook = gcodec.torch.ddp_hook(spec, model=model, min_numel=0, start_iter=0)
+        if collective is not None:
+            options = {"collective": collective, "min_numel": 0, "start_iter": 0}
+            hook = gcodec.torch.ddp_hook("topk:ratio=1", model=model, **options)
             model.register_comm_hook(*hook)
         for _ in range(3):
             model.zero_grad()
@@ -595,7 +596,11 @@ def layouts() -> dict[str, Any]:
     return {
         "strided": not seen[1][0].is_contiguous(),
         "owed": torch.allclose(sent + owed / dist.get_world_size(), wanted, rtol=1e-4),
-        "close": [torch.allclose(a, b, rtol=1e-4) for a, b in zip(*seen, strict=True)],
+        "close": [
+            torch.allclose(a, b, rtol=1e-4)
+            for hooked in seen[1:]
+            for a, b in zip(seen[0], hooked, strict=True)
+        ],
     }
 
 

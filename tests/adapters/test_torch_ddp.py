@@ -167,7 +167,7 @@ def test_policies_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -
 
 def test_gradients_in_the_layout_of_parameters(pair: Callable[[str], list[Any]]) -> None:
     for rank in pair("layouts"):
-        assert rank == {"strided": True, "owed": True, "close": [True] * 4}
+        assert rank == {"strided": True, "owed": True, "close": [True] * 8}
 
 
 def test_sparse_gradients(pair: Callable[[str], list[Any]]) -> None:
