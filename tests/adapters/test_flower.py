@@ -140,10 +140,11 @@ def rounds(grid: Any, number: int = 1, evaluate: float = 0.0) -> dict[str, np.nd
     return {name: x.numpy() for name, x in result.arrays.items()}
 
 
+@pytest.mark.parametrize("feedback", [False, True])
 @pytest.mark.parametrize("key", [None, KEY])
-def test_lossless_codec_gives_the_plain_average(key: bytes | None) -> None:
+def test_lossless_codec_gives_the_plain_average(key: bytes | None, feedback: bool) -> None:
     plain = rounds(LocalGrid(client_app(), 3), 2)
-    mod = gcodec.flower.FrameMod("topk:ratio=1", key=key)
+    mod = gcodec.flower.FrameMod("topk:ratio=1", key=key, feedback=feedback)
     grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 3), key=key)
     for name, values in rounds(grid, 2, evaluate=1.0).items():
         assert values.dtype == plain[name].dtype
@@ -168,6 +169,24 @@ def test_feedback_spans_rounds() -> None:
     np.testing.assert_allclose(arrived + residual, total, atol=1e-5)
 
 
+def test_feedback_has_the_decay_and_the_seed_of_the_mod() -> None:
+    options: dict[str, Any] = {"decay": 0.5, "seed": 7}
+    mod = gcodec.flower.FrameMod("randomk:ratio=0.1", **options)
+    memory = gcodec.Feedback("randomk:ratio=0.1", rank=1, **options)
+    expected = START["weight"].copy()
+    for _ in range(2):
+        expected += gcodec.decode(memory.compress("update:arrays/weight", drift(1, "weight")))
+    arrived = rounds(gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 1)), 2)["weight"]
+    np.testing.assert_allclose(arrived, expected, atol=1e-5)
+
+
+def test_nothing_is_sent_later_without_feedback() -> None:
+    mod = gcodec.flower.FrameMod("topk:ratio=0.1", feedback=False)
+    sent = gcodec.decode(gcodec.encode(drift(1, "weight"), "topk:ratio=0.1"))
+    arrived = rounds(gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 1)), 2)["weight"]
+    np.testing.assert_allclose(arrived, START["weight"] + 2 * sent, atol=1e-5)
+
+
 def test_evaluation_leaves_the_feedback() -> None:
     """A reply to one contains no update, so it does not take the place of the last one."""
     mod = gcodec.flower.FrameMod("topk:ratio=0.1")
@@ -188,8 +207,8 @@ def test_bytes_of_a_round() -> None:
     grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 2), codec="minmax:bucket=64")
     rounds(grid)
     dense = 2 * sum(x.nbytes for x in START.values())
-    assert grid.received_nbytes < 0.25 * dense
-    assert grid.sent_nbytes < 0.4 * dense
+    assert 0.05 * dense < grid.received_nbytes < 0.25 * dense
+    assert 0.25 * dense < grid.sent_nbytes < 0.4 * dense
 
 
 @pytest.mark.parametrize("feedback", [False, True])
@@ -363,6 +382,14 @@ def test_integers_in_place_of_floats_count_in_the_norm() -> None:
         (lambda c: set_frame(c, "weight", another_frame(START["weight"] * np.nan)), "NaN|tag"),
         (lambda c: set_frame(c, "weight", another_frame(START["weight"] * 1e9)), "norm|tag"),
         (lambda c: set_frame(c, "weight", another_frame(START["weight"], "x")), "'x'|tag"),
+        (
+            lambda c: set_frame(
+                c,
+                "weight",
+                another_frame(START["weight"].astype(np.float64), "value:arrays/weight"),
+            ),
+            "another shape or dtype|tag",
+        ),
         (renamed, "other arrays"),
         (other_metrics, "metrics"),
         (another_record, "metrics"),
@@ -385,6 +412,26 @@ def test_damaged_or_hostile_reply_is_dropped(
     assert any(word in text for word in reason.split("|")), text
     expected = START["weight"] + (drift(1, "weight") + drift(3, "weight")) / 2
     np.testing.assert_allclose(values, expected, atol=1e-6)
+
+
+def test_changed_metrics_are_dropped_where_there_is_a_key() -> None:
+    app = client_app(gcodec.flower.FrameMod("topk:ratio=1", key=KEY))
+    grid = gcodec.flower.FrameGrid(LocalGrid(app, 3, of_node(2, examples(3))), key=KEY)
+    rounds(grid)
+    assert grid.dropped == [(2, "the metrics do not bear the tag of this key")]
+
+
+def test_metrics_may_arrive_in_another_order() -> None:
+    """The mappings of a protocol need not keep theirs."""
+
+    def reverse(reply: Message) -> None:
+        metrics = reply.content["metrics"]
+        reply.content["metrics"] = MetricRecord(dict(reversed(metrics.items())))
+
+    app = client_app(gcodec.flower.FrameMod("topk:ratio=1", key=KEY))
+    grid = gcodec.flower.FrameGrid(LocalGrid(app, 2, reverse), key=KEY)
+    rounds(grid, evaluate=1.0)
+    assert grid.dropped == []
 
 
 @pytest.mark.parametrize("change", [RecordDict.clear, other_metrics, examples([1])])
@@ -690,12 +737,14 @@ def test_client_refuses_the_frame_of_another_array() -> None:
     assert "'weight' has a frame of 'value:arrays/other'" in reply.error.reason
 
 
-def test_replies_without_metrics_are_accepted() -> None:
+@pytest.mark.parametrize("records", [{}, {"metrics": MetricRecord({"loss": 0.5})}])
+def test_replies_without_weights_are_accepted(records: dict[str, Any]) -> None:
     app = ClientApp(mods=[gcodec.flower.FrameMod("raw")])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+        content = RecordDict({"arrays": message.content["arrays"], **records})
+        return Message(content, reply_to=message)
 
     grid = gcodec.flower.FrameGrid(LocalGrid(app, 1))
     content = RecordDict({"arrays": ArrayRecord({"weight": Array(START["weight"])})})
@@ -780,17 +829,24 @@ def test_client_refuses_messages_without_nonces() -> None:
     assert "has no nonces" in reply.error.reason
 
 
-def test_client_refuses_to_send_what_no_frame_stores() -> None:
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (np.complex64(1), "x has dtype complex64"),
+        (np.float32(np.nan), "grad of 'update:arrays/weight' holds 3 NaN or Inf"),
+    ],
+)
+def test_client_refuses_to_send_what_no_frame_stores(value: Any, reason: str) -> None:
     app = ClientApp(mods=[gcodec.flower.FrameMod("sign")])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return reply_to(message, {"weight": np.ones(3, np.complex64)})
+        return reply_to(message, {"weight": np.full(3, value)})
 
-    content = RecordDict({"arrays": ArrayRecord({"weight": Array(START["weight"])})})
+    content = RecordDict({"arrays": ArrayRecord({"weight": Array(np.zeros(3, np.float32))})})
     grid = gcodec.flower.FrameGrid(LocalGrid(app, 1))
     (reply,) = grid.send_and_receive([Message(content, 1, "train")])
-    assert "the client's reply: x has dtype complex64" in reply.error.reason
+    assert f"the client's reply: {reason}" in reply.error.reason
 
 
 @pytest.mark.parametrize("options", [{"key": KEY}, {"codec": "lossless"}])
