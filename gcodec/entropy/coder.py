@@ -70,7 +70,8 @@ _LOG2_LONG = 20  # logarithm of the symbols that a reader on the host reads at a
 Take = Callable[[int, np.ndarray], None]
 """Receives the index of the first symbol of a range, and the symbols, which later calls reuse.
 
-Threads of the pool call it, once for each range, in any order.
+Threads of the pool call it, once for each range, in any order. Where a whole string is read,
+ranges begin at multiples of 2**12 symbols, whatever the blocks of a seek table.
 """
 
 

@@ -348,15 +348,7 @@ class Message(NamedTuple):
         if self.first is None:
             pool.run(lambda start, stop: take(start, self._plain(start, stop)), self.n, TILE)
             return
-        seek, is_aligned = self.spans[0].seek, True
-        if self.head.zeros is not None and seek is not None:
-            is_aligned = 1 << seek.log2_block >= GROUP or isinstance(self.first, RansString)
-        if is_aligned:
-            self.first.read(take)
-            return
-        symbols = np.empty(self.n, np.uint8)  # a range might not begin with a group
-        self.first.read(into(symbols))
-        pool.run(lambda start, stop: take(start, symbols[start:stop]), self.n, TILE)
+        self.first.read(take)  # ranges begin with a group of `Zeros`; see `Take`
 
     def _read_on_device(self, out: np.ndarray) -> None:
         """Decode all elements to an array on the device of the data."""
