@@ -319,6 +319,19 @@ def test_shapes_and_offsets_that_no_array_has_are_refused(
         exact_file.tensors_of(len(text).to_bytes(8, "little") + text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "3", "[]", '{"w": 3}', '{"w": {}}', "[" * 100_000),
+        '{"w": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}}',
+        '{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0]}}',
+    ],
+)
+def test_headers_of_another_form_are_refused(text: str) -> None:
+    with pytest.raises(gcodec.Corrupt, match="the header of the file is damaged"):
+        exact_file.tensors_of(len(text).to_bytes(8, "little") + text.encode())
+
+
 def test_names_of_tensors_that_frames_cannot_have_are_refused() -> None:
     for name, kind in (("\\ud800", gcodec.Corrupt), ("\\\\file:x", gcodec.Unsupported)):
         text = f'{{"{name}": {{"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}}}'.encode()
