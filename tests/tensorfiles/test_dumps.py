@@ -493,6 +493,24 @@ def test_atomic_write_modes_and_links(tmp_path):
     assert not stat.S_ISREG(os.stat("/dev/null").st_mode)
 
 
+def test_bytes_are_on_the_disk_before_the_name(tmp_path, monkeypatch):
+    """After a power failure, a file has its old bytes or the new ones."""
+    calls, replace = [], os.replace
+    monkeypatch.setattr(os, "fsync", lambda number: calls.append(os.fstat(number).st_size))
+    monkeypatch.setattr(os, "replace", lambda *paths: calls.append("replace") or replace(*paths))
+    with atomic_write(tmp_path / "new") as file:
+        file.write(b"12345")
+    assert calls == [5, "replace"]
+
+
+def test_new_files_disappear_if_another_one_cannot_appear(tmp_path):
+    with pytest.raises(IsADirectoryError), AtomicFiles() as files:
+        for name in ("first", "second"):
+            files.open(tmp_path / name).write(b"12345")
+        (tmp_path / "second").mkdir()
+    assert [path.name for path in tmp_path.iterdir()] == ["second"]
+
+
 def test_errors_of_atomic_write_name_the_file(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
 
