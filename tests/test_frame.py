@@ -408,6 +408,24 @@ def test_invalid_keys(key: Any) -> None:
             gcodec.encode(X, "raw", key=key)
 
 
+def test_changed_scalars_do_not_reach_other_frames() -> None:
+    """Frames with the same header bytes share what was parsed."""
+    Frame.from_bytes(build()).payload.scalars["threshold"] = 8.0
+    assert Frame.from_bytes(build()).payload.scalars == {"threshold": 0.5}
+
+
+@pytest.mark.parametrize("key", [None, b"secret"])
+def test_size_is_that_of_the_bytes(key: bytes | None) -> None:
+    frame = Frame.from_bytes(gcodec.encode(X, "raw", name="w", key=key), key=key)
+    assert frame.nbytes == len(frame.to_bytes())
+
+
+def test_seek_table_of_another_tensor_is_refused() -> None:
+    frame = Frame.from_bytes(gcodec.encode(np.ones(9000, np.float32), "qsgd")).with_seek(12)
+    with pytest.raises(Corrupt, match="seek table"):
+        dataclasses.replace(frame, shape=(4000,))
+
+
 # --- refusals: parameters and scalars -----------------------------------------------------------
 
 
