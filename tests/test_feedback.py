@@ -463,6 +463,43 @@ def test_transaction_quantizes_no_tensor_of_a_codec_without_error(monkeypatch: A
     assert steps.compress_known("w", G)[0] == frame and len(calls) == 1
 
 
+@pytest.mark.parametrize(
+    "compress",
+    [
+        lambda steps: steps.compress("w", G),
+        lambda steps: steps.compress_known("w", G)[0],
+        lambda steps: steps.compress_many({"w": G}, group_below=0),
+        lambda steps: steps.compress_shared({"w": G, "v": G[0]}, G.size + 1, None)[0].frames,
+        lambda steps: steps.take_residual("w", G.shape).tolist(),
+    ],
+)
+def test_transaction_rolls_all_of_its_steps_back(compress: Any) -> None:
+    feedback = Feedback("sign", decay=0.5)
+    feedback.compress("w", G)
+    before = feedback.state_dict()
+    for _ in range(2):
+        steps = Transaction(feedback)
+        result = compress(steps)
+        steps.compress("w", 3 * G)
+        steps.rollback()
+        after = feedback.state_dict()
+        assert before.keys() == after.keys()
+        assert all(np.array_equal(before[key], after[key]) for key in before)
+        assert compress(Transaction(feedback)) == result
+        feedback.load_state_dict(before)
+
+
+def test_transaction_takes_what_is_left_over_times_the_decay() -> None:
+    feedback = Feedback("sign", decay=0.5)
+    feedback.compress("w", G)
+    steps, owed = Transaction(feedback), feedback.residual("w") * np.float32(0.5)
+    with pytest.raises(ParameterError, match=r"grad\.shape"):
+        steps.take_residual("w", G.shape[1:])
+    taken = steps.take_residual("w", G.shape)
+    assert taken is not None and np.array_equal(taken, owed)
+    assert steps.take_residual("w", G.shape) is None and not steps.knows("w")
+
+
 def test_derived_seeds_are_pinned() -> None:
     import hashlib
 
