@@ -1073,6 +1073,7 @@ def test_damaged_state_dict_is_refused(change: dict[str, Any]) -> None:
         {"fragments": 0},
         {"fragments": "0.*"},
         {"fragments": [["0.*"]]},
+        {"fragments": 2.5},
         {"fragments": [1]},
         {"model": 5},
         {"state": {}},

@@ -325,8 +325,9 @@ def test_damage_of_one_tensor_spares_the_others(tmp_path: Path) -> None:
         assert file["a"].tolist() == [1, 2]
         with pytest.raises(gcodec.Corrupt, match="frame 1"):
             file["b"]
-    with pytest.raises(gcodec.Corrupt):
+    with pytest.raises(gcodec.Corrupt) as caught:
         gcodec.load_file(tmp_path / "x.gcf")
+    assert str(caught.value).startswith(f"{tmp_path / 'x.gcf'}: frame 1: ")
 
 
 def test_errors_name_the_byte_of_the_file(tmp_path: Path) -> None:
