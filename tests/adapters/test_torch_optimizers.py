@@ -60,9 +60,9 @@ def equal(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> bool:
 
 def test_dgc_takes_the_steps_of_the_method() -> None:
     def worker(communicator: Any) -> bool:
-        model = network()
-        optimizer = make("dgc", model, communicator)
-        method, x = training.DGC(communicator, **DGC), values(model)
+        model, options = network(), {**DGC, "clip": 0.1, "value": "bfloat16"}
+        optimizer = make("dgc", model, communicator, **options)
+        method, x = training.DGC(communicator, **options), values(model)
         for step in range(6):
             gradients = backward(model, step, communicator.rank)
             optimizer.epoch = step // 2
@@ -80,9 +80,9 @@ def test_dgc_takes_the_steps_of_the_method() -> None:
 def test_onebit_adam_takes_the_steps_of_the_method(scale: str) -> None:
     def worker(communicator: Any) -> bool:
         model = network()
-        optimizer = make(scale, model, communicator)
-        x = values(model)
-        method = training.OneBitAdam(communicator, scale=scale, **ADAM)
+        optimizer = make(scale, model, communicator, betas=(0.8, 0.99), eps=1e-3)
+        x, options = values(model), {**ADAM, "betas": (0.8, 0.99), "epsilon": 1e-3}
+        method = training.OneBitAdam(communicator, scale=scale, **options)
         for step in range(7):
             gradients = backward(model, step, communicator.rank)
             optimizer.param_groups[0]["lr"] = rate = 0.01 / (1 + step)
