@@ -41,8 +41,9 @@ def decoded(shareable: Any, **options: Any) -> dict[str, Any]:
 
 
 def test_frames_are_decoded_with_feedback() -> None:
-    encoder = gcodec.nvflare.FrameEncoder("topk:ratio=0.1")
-    memory = gcodec.Feedback("topk:ratio=0.1")
+    options: dict[str, Any] = {"decay": 0.5, "seed": 7}
+    encoder = gcodec.nvflare.FrameEncoder("randomk:ratio=0.1", **options)
+    memory = gcodec.Feedback("randomk:ratio=0.1", **options)
     for _ in range(3):
         arrived = sent(encoder, text="kept")
         expected = gcodec.decode(memory.compress("weight", UPDATE))
