@@ -111,8 +111,9 @@ class Training:
 
 def exact(spec: str = SPEC) -> dict[str, Any]:
     """Compare the gradients bit for bit with the mean of `gcodec.Feedback` over all ranks."""
-    training = Training(spec)
-    memories = [gcodec.Feedback(spec, seed=5, rank=rank) for rank in range(dist.get_world_size())]
+    training = Training(spec, decay=0.75)
+    ranks = range(dist.get_world_size())
+    memories = [gcodec.Feedback(spec, decay=0.75, seed=5, rank=rank) for rank in ranks]
     scale = np.float32(1 / len(memories))
     wrong = []
     coded = []  # totals after each compressed step

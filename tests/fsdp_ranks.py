@@ -110,9 +110,9 @@ class Training:
 
 def exact(spec: str = SPEC) -> dict[str, Any]:
     """Compare the shards bit for bit with the mean of `gcodec.Feedback` over all ranks."""
-    training = Training(spec)
+    training = Training(spec, decay=0.75)
     size, own = dist.get_world_size(), dist.get_rank()
-    memories = [gcodec.Feedback(spec, seed=5, rank=rank) for rank in range(size)]
+    memories = [gcodec.Feedback(spec, decay=0.75, seed=5, rank=rank) for rank in range(size)]
     scale, wrong = np.float32(1 / size), []
     for step in range(4):
         local = [training.local_gradients(step, rank) for rank in range(size)]
