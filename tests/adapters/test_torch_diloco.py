@@ -807,21 +807,6 @@ def test_outer_optimizers_with_other_settings_are_refused() -> None:
     assert run(2, worker) == [True] * 2
 
 
-def test_settings_of_several_numbers_agree_where_one_worker_has_received_them() -> None:
-    def worker(communicator: Any) -> dict[str, np.ndarray]:
-        model = network(communicator.rank)
-        outer = torch.optim.Adam(model.parameters(), lr=0.1, betas=(0.5, 0.9))
-        options = {**SETTINGS, "communicator": communicator}
-        diloco = gcodec.torch.DiLoCo(model, outer, "ecsq:bits=2", **options)
-        for step in range(6):
-            with torch.no_grad():
-                model[0].weight += 0.01 * (step + communicator.rank)
-            diloco.step()
-        return {name: p.detach().numpy() for name, p in model.named_parameters()}
-
-    assert equal(*run(2, worker))
-
-
 class Replica:
     """A replica of one parameter, whose inner steps are constants."""
 
