@@ -143,8 +143,9 @@ class RandomK(SparseCodec):
         self, values: np.ndarray, seed: int, prior: RandomKSymbols | None
     ) -> RandomKSymbols:
         check_finite(values)
-        positions = self._drawn(values.size, seed, values)
-        return self._rounded(host(scatter.take(values, positions)), values.size, seed)
+        # Nothing else refers to the positions, whose memory the decoded values take.
+        sent = host(scatter.take(values, self._drawn(values.size, seed, values)))
+        return self._rounded(sent, values.size, seed)
 
     def _rounded(self, values: np.ndarray, n: int, seed: int) -> RandomKSymbols:
         """Quantize the (k,) values that are sent for n elements."""
