@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 
 import gcodec
 from gcodec.kernels.bits import computed_symbols
-from gcodec.kernels.bits.computed_symbols import ComputedSymbols, parts_in, read_by
+from gcodec.kernels.bits.computed_symbols import (
+    ComputedSymbols,
+    NarrowSymbols,
+    parts_in,
+    read_by,
+)
 
 SPECS = [
     *("terngrad:pack=context", "mxnet-2bit:threshold=auto,form=context", "minifloat:code=context"),
@@ -36,6 +44,80 @@ def test_slices_and_rows(each: int) -> None:
     for width, stride in ((128, 5), (33, 2), (expected.size // 3, 1)):
         rows = expected[: expected.size // width * width].reshape(-1, width)[::stride]
         assert np.array_equal(symbols.rows(width, stride), rows.reshape(-1))
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+@pytest.mark.parametrize("width", [4, 8])
+def test_narrow_symbols_equal_an_array(
+    width: int, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    rng, dtype = np.random.default_rng(width), np.dtype(np.uint16)
+    expected = rng.integers(0, 1 << width, (5 << 19) + 77).astype(dtype)
+    expected[rng.integers(0, expected.size, 9000)] = rng.integers(1 << width, 60_000, 9000)
+
+    def fill(start: int, stop: int, out: np.ndarray) -> None:
+        assert start % 100 == 0
+        out[:] = expected[start:stop]
+
+    symbols = NarrowSymbols(fill, expected.size, dtype, width, 100)
+    assert symbols.is_complete and symbols.dtype == dtype
+    for start, stop in ((0, 0), (7, 20), (13, 900_003), (expected.size - 3, expected.size)):
+        assert np.array_equal(symbols[start:stop], expected[start:stop])
+    assert np.array_equal(symbols.whole(), expected)
+    rows = expected[: expected.size // 33 * 33].reshape(-1, 33)[::5]
+    assert np.array_equal(symbols.rows(33, 5), rows.reshape(-1))
+    places, values = symbols.listed(50_000)
+    assert np.array_equal(places, np.flatnonzero(expected >= 50_000))
+    assert np.array_equal(values, expected[places])
+    expected[:: 1 << 4] = 60_000
+    assert not NarrowSymbols(fill, expected.size, dtype, width, 100).is_complete
+
+
+@pytest.mark.parametrize("code", ["omega", "rice"])
+@pytest.mark.parametrize("setting", ["s=15", "s=15,bucket=512", "s=4096", "s=300,bucket=100"])
+def test_narrow_levels_of_qsgd_change_nothing(
+    setting: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    completed = counted_narrow(monkeypatch)
+    x = long_tailed(600_007)
+    expected = gcodec.encode(x, f"qsgd:{setting},code={code}", seed=3)
+    monkeypatch.setattr(computed_symbols, "_FEW", 0)
+    assert gcodec.encode(x, f"qsgd:{setting},code={code}", seed=3) == expected
+    assert len(completed) == 1
+
+
+@pytest.mark.parametrize("setting", ["bits=1", "bits=0.2", "nmse=0.4"])
+@pytest.mark.parametrize("shape", [(600_007,), (3000, 200)])
+def test_narrow_levels_of_ecsq_change_nothing(
+    shape: tuple[int, ...], setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    completed = counted_narrow(monkeypatch)
+    x = long_tailed(math.prod(shape)).reshape(shape)
+    expected = gcodec.encode(x, f"ecsq:{setting}")
+    monkeypatch.setattr(computed_symbols, "_FEW", 0)
+    assert gcodec.encode(x, f"ecsq:{setting}") == expected
+    assert completed and all(completed)
+
+
+def long_tailed(n: int) -> np.ndarray:
+    """Return values of which a few are so large that their symbols are outliers."""
+    x = np.random.default_rng(7).laplace(size=n).astype(np.float32)
+    x[:: n // 20] *= 1e4
+    return x
+
+
+def counted_narrow(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return a list to which each `NarrowSymbols` adds whether it is complete."""
+    completed: list[bool] = []
+    make = NarrowSymbols.__init__
+
+    def counting(self: NarrowSymbols, *arguments: Any, **keywords: Any) -> None:
+        make(self, *arguments, **keywords)
+        completed.append(self.is_complete)
+
+    monkeypatch.setattr(NarrowSymbols, "__init__", counting)
+    return completed
 
 
 def test_parts_cover_what_the_caller_needs() -> None:

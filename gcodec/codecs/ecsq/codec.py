@@ -68,6 +68,7 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.computed_symbols import ComputedSymbols
 from gcodec.kernels.numeric.arithmetic import (
     ResidualUpdate,
     ValueStatistics,
@@ -201,6 +202,17 @@ class ECSQ(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: QuantizedLevels | None
     ) -> QuantizedLevels:
+        return self._levels(values, seed, prior)
+
+    def _levels(
+        self,
+        values: np.ndarray,
+        seed: int,
+        prior: QuantizedLevels | None,
+        *,
+        narrow: bool = False,
+    ) -> QuantizedLevels:
+        """Quantize values; many symbols may be `NarrowSymbols` if `narrow`."""
         statistics = None
         if values.size <= _FEW:
             values = whole(values)
@@ -211,7 +223,7 @@ class ECSQ(Codec):
         elif self._seeks_error and device_of(values) is None:
             known = moments(values)
             statistics = ValueStatistics(known.largest, moments=known)
-        return self._quantize_with_statistics(values, statistics, seed, prior)
+        return self._quantize_with_statistics(values, statistics, seed, prior, narrow=narrow)
 
     def _add_residual(self, x: np.ndarray, update: ResidualUpdate) -> ValueStatistics:
         if self._seeks_error:
@@ -245,6 +257,8 @@ class ECSQ(Codec):
         statistics: ValueStatistics | None,
         seed: int,
         prior: QuantizedLevels | None,
+        *,
+        narrow: bool = False,
     ) -> QuantizedLevels:
         transform = self._filter_transform()
         if self._keeps_step:
@@ -276,7 +290,7 @@ class ECSQ(Codec):
         if prior and (prior.transform, prior.symbols.size) != (name, x.size):
             prior = None
         known = statistics if statistics is not None and x is values else ValueStatistics(0)
-        quantizer = quantizer_for(x, self._quantizer(seed, known.plain))
+        quantizer = quantizer_for(x, self._quantizer(seed, known.plain, narrow=narrow))
         energy = known.moments and known.moments.squares
         layout, levels = self._quantize_lifted(x, lift, top, energy, quantizer, prior, period)
         levels = levels._replace(transform=name)
@@ -377,11 +391,13 @@ class ECSQ(Codec):
             yield finer
             yield finer._replace(centroids=reconstruction.default_centroids())
 
-    def _quantizer(self, seed: int, plain: np.ndarray | None = None) -> Quantizer:
+    def _quantizer(
+        self, seed: int, plain: np.ndarray | None = None, *, narrow: bool = False
+    ) -> Quantizer:
         """Return the quantizer; `plain` has the plain levels of the values, if they are known."""
         if self.rounding == "stochastic":
             return StochasticQuantizer(seed)
-        return TrellisQuantizer() if self._has_trellis else DeadZoneQuantizer(plain)
+        return TrellisQuantizer() if self._has_trellis else DeadZoneQuantizer(plain, narrow=narrow)
 
     def _dequantize(self, symbols: QuantizedLevels, out: np.ndarray) -> None:
         transform = self._possible_transform() if symbols.transform != "none" else None
@@ -448,8 +464,10 @@ class ECSQ(Codec):
     # --- pack
 
     def _encode(self, values: np.ndarray, seed: int, prior: QuantizedLevels | None) -> Payload:
-        levels = self._quantize(values, seed, prior)
-        return self._pack(levels, drainable(levels.symbols))  # no one else uses the symbols
+        levels = self._levels(values, seed, prior, narrow=True)
+        symbols: Any = levels.symbols  # no one else uses them
+        is_computed = isinstance(symbols, ComputedSymbols)
+        return self._pack(levels, symbols if is_computed else drainable(symbols))
 
     def _check_symbols(self, symbols: QuantizedLevels) -> None:
         if device_of(symbols.symbols) is not None:

@@ -13,6 +13,7 @@ from gcodec.entropy.context import coder, table_choice
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.computed_symbols import as_array
 from gcodec.kernels.context.class_tables import OUTLIER_NBITS
 from gcodec.kernels.context.escapes import symbols_from
 from gcodec.kernels.numeric.arithmetic import add_scaled
@@ -129,7 +130,9 @@ class CachedQuantizer(Generic[_S]):
     def exact_error(self, x: np.ndarray, step: float, layout: RowLayout) -> float:
         """Return ‖x − x̂‖² in squared steps, by reconstructing all values."""
         residual = empty_beside(x.size, np.float32, x)
-        reconstruction.reconstruct(self.quantize(x, step, layout), step / self.parts, residual)
+        levels = self.quantize(x, step, layout)
+        levels = levels._replace(symbols=as_array(levels.symbols))
+        reconstruction.reconstruct(levels, step / self.parts, residual)
         add_scaled(x, np.float32(-1), residual)
         return float(sum_squares(residual)) / step**2
 

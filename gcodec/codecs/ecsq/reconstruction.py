@@ -23,6 +23,7 @@ from gcodec.entropy.context.scale_model import Scales
 from gcodec.entropy.context.table_choice import Plan
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldValue
+from gcodec.kernels.bits.computed_symbols import as_array
 from gcodec.kernels.context import escapes
 from gcodec.kernels.context.escapes import symbols_from
 from gcodec.kernels.context.outlier_lists import NUMBER_NBITS
@@ -268,6 +269,7 @@ class Reconstruction(NamedTuple):
         largest_level = top / self.unit + 2
         if largest_level < _LARGE and self._is_small(2 * int(largest_level)):
             return True
+        levels = levels._replace(symbols=as_array(levels.symbols))
         if levels.on_device is None:
             outliers = levels.outliers
             if self._is_small(int(outliers.max(initial=0))):

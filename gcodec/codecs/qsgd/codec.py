@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.coded_mask import refuse_nonzero
+from gcodec.kernels.bits.computed_symbols import NarrowSymbols, is_few
 from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.convert import rounding
@@ -64,6 +65,7 @@ from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Field, Scalars, param
 from gcodec.wire.seek import Blocks, SeekTable
 
+_SAMPLE = 1 << 16  # elements whose levels show how many bits most take
 _RICE = Field("rice", Integer(0, level_codes.MOST_RICE), "Rice parameter of the levels")
 _RICE_GAP = Field("rice_gap", Integer(0, level_codes.MOST_RICE), "Rice parameter of the gaps")
 
@@ -235,6 +237,10 @@ class QSGD(Codec):
     ) -> Payload | Selection[Payload]:
         quantizer = self._quantizer(values, seed)
         if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
+            narrow: Any = None if device_of(values) else self._narrow_levels(quantizer)
+            if narrow is not None:
+                shape = self._bound_shape(values.size)
+                return self._pack(QSGDSymbols(quantizer.scale.norms, narrow, shape))
             symbols = self._quantized(values, quantizer)
             # Only the coder reads the levels, so it may release their memory.
             held = drainable(symbols.levels, lambda n: quantizer.write_first(n, symbols.levels))
@@ -243,6 +249,22 @@ class QSGD(Codec):
         plan, lead = Plan("dense", self.code, {}), 4 * quantizer.scale.norms.size
         string = payload_coding.write_plan(plan, self.s, quantizer, quantizer.coded, lead)
         return self._message(quantizer.scale, Selection([string]))
+
+    def _narrow_levels(self, quantizer: BucketQuantizer) -> NarrowSymbols | None:
+        """Return the levels in few bits each if there are many, and few take more bits.
+
+        The coders of bytes read arrays faster.
+        """
+        n, dtype = quantizer.values.size, levels.symbol_dtype(self.s)
+        if is_few(n) or (dtype.itemsize == 1 and self.code in (*BYTE_CODES, "auto")):
+            return None
+        unit = quantizer.scale.bucket if quantizer.fuses_norms else 1
+        sample = np.empty(min(max(_SAMPLE // unit, 1) * unit, n), dtype)
+        width = NarrowSymbols.width_of(quantizer(0, sample.size, sample))
+        if width is None:
+            return None
+        narrow = NarrowSymbols(quantizer, n, dtype, width, unit, quantizer.values)
+        return narrow if narrow.is_complete else None
 
     # --- dequantize
 

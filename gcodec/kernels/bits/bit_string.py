@@ -22,11 +22,9 @@ SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
 
 
 def parts_of(symbols: SymbolsOf | np.ndarray | Drainable) -> SymbolsOf:
-    """Return a callable that returns parts of an array; a callable is returned unchanged."""
+    """Return a callable that returns parts of symbols; a callable is returned unchanged."""
     array = contents(symbols)
-    if isinstance(array, np.ndarray):
-        return lambda start, stop, _: array[start:stop]
-    return array
+    return array if callable(array) else lambda start, stop, _: array[start:stop]
 
 
 class BitString:

@@ -6,10 +6,13 @@ writes them. An array of all of them would take a byte for each element.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 
+from gcodec.kernels.bits.pack import FieldLayout, pack_to, unpack_fields
 from gcodec.kernels.numeric.words import store_word
 from gcodec.runtime import pool
 from gcodec.runtime.jit import kernel
@@ -17,6 +20,7 @@ from gcodec.runtime.memory import Drainable, contents, drop, release
 
 # Symbols up to which an array of all takes less time, as the C library reuses its memory.
 _FEW = 1 << 25
+_RARE = 64  # symbols for each one that may take more bits than its width
 _PART = 1 << 18  # symbols that are computed at a time, and that stay in a cache
 
 
@@ -38,6 +42,9 @@ class ComputedSymbols:
     size : int
         Number of symbols.
     """
+
+    is_converted: ClassVar[bool] = True  # so `pool.run` keeps segments short
+    dtype: np.dtype[Any] = np.dtype(np.uint8)
 
     def __init__(self, packed: np.ndarray | Drainable, each: int, read: Read, size: int) -> None:
         self.size = size
@@ -63,14 +70,12 @@ class ComputedSymbols:
         """Return an array of all symbols."""
         if self.size <= _PART:
             return self[:]
-        symbols = np.empty(self.size, np.uint8)
+        symbols = np.empty(self.size, self.dtype)
 
         def task(start: int, stop: int) -> None:
-            for at in range(start, stop, _PART):
-                end = min(at + _PART, stop)
-                symbols[at:end] = self[at:end]
+            symbols[start:stop] = self[start:stop]
 
-        pool.run(task, self.size)
+        pool.run(task, self.size, beside=self)
         return symbols
 
     def rows(self, width: int, stride: int) -> np.ndarray:
@@ -86,13 +91,130 @@ class ComputedSymbols:
         return np.take_along_axis(symbols, skipped[:, None] + np.arange(width), 1).reshape(-1)
 
 
+class NarrowSymbols(ComputedSymbols):
+    """(n,) symbols on the host in 4 or 8 bits each, and a list of the few that take more.
+
+    Parameters
+    ----------
+    fill : callable
+        Writes the symbols of a range, which begins at a multiple of `unit`, to an array. It is
+        called on the threads of the pool.
+    n : int
+        Number of symbols.
+    dtype : dtype
+        An unsigned type.
+    width : int
+        4 or 8.
+    unit : int
+    beside : array, optional
+        See `pool.run`.
+
+    Attributes
+    ----------
+    is_complete : bool
+        False if too many symbols take more bits; then there are no symbols.
+    """
+
+    def __init__(
+        self,
+        fill: Callable[[int, int, np.ndarray], object],
+        n: int,
+        dtype: np.dtype[Any],
+        width: int,
+        unit: int = 1,
+        beside: Any = None,
+    ) -> None:
+        # No function may refer to this object, whose memory would wait for the garbage collector.
+        self.dtype, layout = dtype, FieldLayout(width)
+        step = max(_PART // unit, 1) * math.lcm(unit, 8)
+        codes = np.empty(layout.nbytes(n), np.uint8)
+
+        def pack(start: int, stop: int) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
+            places, values = [np.empty(0, np.int64)], [np.empty(0, dtype)]
+            room, left = np.empty(min(step, stop - start), dtype), (stop - start) // _RARE
+            for at in range(start, stop, step):
+                end = min(at + step, stop)
+                part = room[: end - at]
+                fill(at, end, part)
+                if part.max() >> width:
+                    wide = np.flatnonzero(part >> width)
+                    left -= wide.size
+                    if left < 0:
+                        return None
+                    places.append(wide + at)
+                    values.append(part[wide])
+                    part[wide] = 0
+                own = codes[at * width // 8 : -(-end * width // 8)]
+                if width == 8:
+                    own[:] = part
+                else:
+                    pack_to(part.astype(np.uint8, copy=False), layout, own)
+            return places, values
+
+        def unpacked(codes: np.ndarray) -> np.ndarray:
+            if width < 8:
+                codes = unpack_fields(codes, codes.size * 8 // width, layout)
+            return codes.astype(dtype, copy=width == 8)
+
+        super().__init__(Drainable(codes), 8 // width, unpacked, n)
+        lists = pool.run(pack, n, step, beside)
+        self.is_complete = None not in lists
+        if self.is_complete:
+            self._places, self._values = (
+                np.concatenate([array for arrays in kind for array in arrays])
+                for kind in zip(*lists, strict=True)
+            )
+
+    @staticmethod
+    def width_of(sample: np.ndarray) -> int | None:
+        """Return the width for symbols like those of an unsigned array; None for no width."""
+        for width in (4, 8):
+            if np.count_nonzero(sample >> width) <= sample.size // (2 * _RARE):
+                return width if width < 8 * sample.itemsize else None
+        return None
+
+    def __getitem__(self, places: slice) -> np.ndarray:
+        """Return the symbols of a contiguous slice."""
+        start, stop, _ = places.indices(self.size)
+        symbols = super().__getitem__(places)
+        first, last = np.searchsorted(self._places, (start, stop))
+        symbols[self._places[first:last] - start] = self._values[first:last]
+        return symbols
+
+    def rows(self, width: int, stride: int) -> np.ndarray:
+        """Return one in `stride` rows of `width` symbols, one after the other."""
+        symbols = super().rows(width, stride)
+        row, column = np.divmod(self._places, width)
+        chosen = (row % stride == 0) & (row < self.size // width)
+        symbols[row[chosen] // stride * width + column[chosen]] = self._values[chosen]
+        return symbols
+
+    def listed(self, least: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the int64 positions of the symbols from `least` on, and these symbols.
+
+        `least` is above all symbols that are not listed.
+        """
+        chosen = self._values >= least
+        return self._places[chosen], self._values[chosen]
+
+
 Symbols = np.ndarray | ComputedSymbols
+
+
+def as_array(symbols: Symbols) -> np.ndarray:
+    """Return symbols as an array, in their memory."""
+    return symbols.whole() if isinstance(symbols, ComputedSymbols) else symbols
+
+
+def is_few(n: int) -> bool:
+    """Return whether an array of n symbols takes less time than symbols that are computed."""
+    return n <= _FEW
 
 
 def symbols_in(packed: np.ndarray | Drainable, each: int, read: Read, size: int) -> Symbols:
     """Return the symbols of packed codes; few of them as an array. See `ComputedSymbols`."""
     symbols = ComputedSymbols(packed, each, read, size)
-    return symbols if size > _FEW else symbols.whole()
+    return symbols.whole() if is_few(size) else symbols
 
 
 def read_by(table: np.ndarray) -> Read:

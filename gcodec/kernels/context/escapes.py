@@ -6,9 +6,11 @@ Escapes are rare. Their positions and values are on the host, wherever the symbo
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from gcodec.kernels.bits.computed_symbols import NarrowSymbols
 from gcodec.kernels.numeric.words import at_least, trailing_zeros
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.runtime.device import dispatched
@@ -37,7 +39,7 @@ def listed_positions(find: Callable[[np.ndarray], int], capacity: int) -> np.nda
 
 
 @dispatched("gcodec.kernels.context.escapes_cuda")
-def symbols_from(symbols: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
+def symbols_from(symbols: Any, least: int) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols of (n,) unsigned integers that are `least` or more.
 
     Returns
@@ -46,12 +48,15 @@ def symbols_from(symbols: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarra
         Positions in increasing order.
     values : (k,) int64 array
     """
+    if isinstance(symbols, NarrowSymbols):
+        places, values = symbols.listed(least)
+        return places, values.astype(np.int64)
     places = _places_from(symbols, least)
     return places, symbols[places].astype(np.int64)
 
 
 @dispatched("gcodec.kernels.context.escapes_cuda")
-def elements_from(x: np.ndarray, symbols: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
+def elements_from(x: np.ndarray, symbols: Any, least: int) -> tuple[np.ndarray, np.ndarray]:
     """Find the (n,) float32 elements whose uint8 symbols are `least` or more.
 
     Returns
@@ -60,7 +65,8 @@ def elements_from(x: np.ndarray, symbols: np.ndarray, least: int) -> tuple[np.nd
         Positions in increasing order.
     elements : (k,) float32 array
     """
-    places = _places_from(symbols, least)
+    narrow = isinstance(symbols, NarrowSymbols)
+    places = symbols.listed(least)[0] if narrow else _places_from(symbols, least)
     return places, x[places]
 
 

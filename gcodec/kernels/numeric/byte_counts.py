@@ -30,7 +30,7 @@ def byte_counts(codes: np.ndarray) -> np.ndarray:
         _count_values(codes[start:stop], count_tables(), np.empty(_LANES, np.uint8), counts)
         return counts
 
-    return pool.run_added(task, codes.size)
+    return pool.run_added(task, codes.size, beside=codes)
 
 
 def count_tables() -> np.ndarray:

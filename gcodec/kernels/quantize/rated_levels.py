@@ -84,14 +84,25 @@ def rated_levels(x: np.ndarray, step: np.float32, scales: ScaleArrays, out: np.n
     out : (n,) uint8 array
         Symbols.
     """
-    factor = inverse(step)
+    return Errors.of(
+        pool.run_added(
+            lambda start, stop: rate_part(x, step, scales, start, out[start:stop]),
+            x.size,
+            beside=x,
+        )
+    )
 
-    def task(start: int, stop: int) -> np.ndarray:
-        wide, sums = np.empty(_TILE, np.int32), np.zeros(_SUMS, np.int64)
-        _rate(x[start:stop], factor, *scales, start, wide, out[start:stop], sums)
-        return sums
 
-    return Errors.of(pool.run_added(task, x.size, beside=x))
+def rate_part(
+    x: np.ndarray, step: np.float32, scales: ScaleArrays, start: int, out: np.ndarray
+) -> np.ndarray:
+    """Quantize the elements from `start` on, as many as `out` has, on the calling thread.
+
+    Returns the (8,) sums of `Errors`. See `rated_levels`.
+    """
+    wide, sums = np.empty(_TILE, np.int32), np.zeros(_SUMS, np.int64)
+    _rate(x[start : start + out.size], inverse(step), *scales, start, wide, out, sums)
+    return sums
 
 
 def scaled_levels(
