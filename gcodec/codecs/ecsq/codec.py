@@ -396,7 +396,7 @@ class ECSQ(Codec):
     ) -> Quantizer:
         """Return the quantizer; `plain` has the plain levels of the values, if they are known."""
         if self.rounding == "stochastic":
-            return StochasticQuantizer(seed)
+            return StochasticQuantizer(seed, narrow)
         return TrellisQuantizer() if self._has_trellis else DeadZoneQuantizer(plain, narrow=narrow)
 
     def _dequantize(self, symbols: QuantizedLevels, out: np.ndarray) -> None:

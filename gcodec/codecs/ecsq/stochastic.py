@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gcodec.codecs.ecsq.deadzone import has_short_string
 from gcodec.codecs.ecsq.quantizer import SearchHints, nbits_of
 from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, default_centroids, largest
 from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.errors import ParameterError
+from gcodec.kernels.bits.computed_symbols import NarrowSymbols
 from gcodec.kernels.context.escapes import cut_off, symbols_from
 from gcodec.kernels.numeric.reduce import sum_squares
 from gcodec.kernels.quantize import levels, scalar_quantize
@@ -33,9 +35,12 @@ class StochasticQuantizer(NamedTuple):
     ----------
     seed : int
         Seed of the random bits.
+    narrow : bool
+        Whether many symbols may be `NarrowSymbols`, if their string is short.
     """
 
     seed: int
+    narrow: bool = False
 
     def hints(self) -> SearchHints:
         """Return what helps rate control to find a step."""
@@ -57,23 +62,31 @@ class StochasticQuantizer(NamedTuple):
         if not np.isfinite(norm):
             allowed = "less for values near the end of float32"
             raise ParameterError.of("step", binary32(step), allowed)
-        scale, symbols = Scale(np.array([norm]), x.size, s), empty_beside(x.size, np.uint8, x)
+        scale = Scale(np.array([norm]), x.size, s)
         chunk = x.size if device_of(x) is not None else _CHUNK  # a device has room for all
+        escaped: dict[int, np.ndarray] = {}  # by the first element of a chunk
 
-        def task(start: int, stop: int) -> np.ndarray:
-            outliers = [np.empty(0, np.int64)]
+        def fill(start: int, stop: int, out: np.ndarray) -> None:
+            wide = empty_beside(stop - start, levels.symbol_dtype(s), x)
+            levels.quantize(x[start:stop], scale, self.seed, start, wide)
+            cut_off(wide, out)
+            escaped[start] = symbols_from(wide, ESCAPE)[1]
+
+        def task(start: int, stop: int) -> None:
             for at in range(start, stop, chunk):
-                part = x[at : min(at + chunk, stop)]
-                wide = empty_beside(part.size, levels.symbol_dtype(s), x)
-                levels.quantize(part, scale, self.seed, at, wide)
-                cut_off(wide, symbols[at : at + part.size])
-                outliers.append(symbols_from(wide, ESCAPE)[1])
-            return np.concatenate(outliers)
+                end = min(at + chunk, stop)
+                fill(at, end, symbols[at:end])
 
-        outliers = np.concatenate(pool.run(task, x.size, _CHUNK, beside=x))
-        return QuantizedLevels(
-            step, default_centroids(), symbols, outliers, Scales.of(symbols, layout)
-        )
+        symbols: Any = None
+        if self.narrow and has_short_string(x, step):
+            symbols = NarrowSymbols(fill, x.size, np.dtype(np.uint8), 4, beside=x)
+        if symbols is None or not symbols.is_complete:
+            escaped.clear()
+            symbols = empty_beside(x.size, np.uint8, x)
+            pool.run(task, x.size, _CHUNK, beside=x)
+        outliers = np.concatenate([escaped[start] for start in sorted(escaped)])
+        scales = Scales.of(symbols, layout)
+        return QuantizedLevels(step, default_centroids(), symbols, outliers, scales)
 
     def squared_error(self, x: np.ndarray, step: float, layout: RowLayout) -> float:
         """Return the expectation of ‖x − x̂‖² in squared steps."""
@@ -84,7 +97,7 @@ class StochasticQuantizer(NamedTuple):
 
     def nbits(self, x: np.ndarray, step: float, layout: RowLayout) -> int:
         """Return the approximate number of bits of the string."""
-        return nbits_of(StochasticQuantizer(0).quantize(x, step, layout))
+        return nbits_of(self._replace(seed=0).quantize(x, step, layout))
 
     def diverges(self, x: np.ndarray, step: float, layout: RowLayout) -> bool:
         """Return whether the expected error reaches or exceeds 0.9 of the energy of the values."""
