@@ -75,7 +75,7 @@ def test_narrow_symbols_equal_an_array(
 
 
 @pytest.mark.parametrize("code", ["omega", "rice"])
-@pytest.mark.parametrize("setting", ["s=15", "s=15,bucket=512", "s=4096", "s=300,bucket=100"])
+@pytest.mark.parametrize("setting", ["s=15", "s=1,bucket=512", "s=4096", "s=300,bucket=100"])
 def test_narrow_levels_of_qsgd_change_nothing(
     setting: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,9 +16,8 @@ from gcodec.codecs.ecsq.quantizer import CachedQuantizer
 from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, default_centroids
 from gcodec.entropy.context import scale_model
 from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales
-from gcodec.kernels.bits.computed_symbols import NarrowSymbols, is_few
+from gcodec.kernels.bits.computed_symbols import NarrowSymbols, have_short_string, is_few
 from gcodec.kernels.context.escapes import elements_from
-from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize.rated_levels import (
     Errors,
     rate_part,
@@ -31,7 +30,6 @@ from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import empty_beside
 
 _SAMPLE, _RUN = 1 << 16, 1 << 7  # elements by which the bits of a string are estimated, in runs
-_SHORT = 4 / 3  # bits of a value, for which a byte takes over 1.2 times input and string
 _NO_OUTLIERS = np.empty(0, np.int64)
 
 
@@ -109,9 +107,7 @@ def has_short_string(x: np.ndarray, step: float) -> bool:
     sample = scale_model.sampled_rows(x, _RUN, _SAMPLE)
     symbols = np.empty(sample.size, np.uint8)
     plain_levels(sample, np.float32(step), symbols)
-    shares = byte_counts(symbols) / symbols.size
-    nbits = -float((shares * np.log2(np.maximum(shares, 1 / symbols.size))).sum())
-    return NarrowSymbols.width_of(symbols) == 4 and nbits < _SHORT
+    return NarrowSymbols.width_of(symbols) == 4 and have_short_string(symbols)
 
 
 def _with_outliers(

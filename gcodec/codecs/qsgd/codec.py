@@ -46,7 +46,11 @@ from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.coded_mask import refuse_nonzero
-from gcodec.kernels.bits.computed_symbols import NarrowSymbols, is_few
+from gcodec.kernels.bits.computed_symbols import (
+    NarrowSymbols,
+    have_short_string,
+    is_few,
+)
 from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, ValueStatistics
 from gcodec.kernels.numeric.convert import rounding
@@ -261,7 +265,7 @@ class QSGD(Codec):
         unit = quantizer.scale.bucket if quantizer.fuses_norms else 1
         sample = np.empty(min(max(_SAMPLE // unit, 1) * unit, n), dtype)
         width = NarrowSymbols.width_of(quantizer(0, sample.size, sample))
-        if width is None:
+        if width is None or (dtype.itemsize == 1 and not have_short_string(sample)):
             return None
         narrow = NarrowSymbols(quantizer, n, dtype, width, unit, quantizer.values)
         return narrow if narrow.is_complete else None

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gcodec.kernels.bits.pack import FieldLayout, pack_to, unpack_fields
+from gcodec.kernels.bits.pack import packer, unpacker
+from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.words import store_word
 from gcodec.runtime import pool
 from gcodec.runtime.jit import kernel
@@ -20,6 +21,7 @@ from gcodec.runtime.memory import Drainable, contents, drop, release
 
 # Symbols up to which an array of all takes less time, as the C library reuses its memory.
 _FEW = 1 << 25
+_SHORT = 4 / 3  # bits of a symbol, for which a byte takes over 1.2 times input and string
 _RARE = 64  # symbols for each one that may take more bits than its width
 _PART = 1 << 18  # symbols that are computed at a time, and that stay in a cache
 
@@ -125,9 +127,10 @@ class NarrowSymbols(ComputedSymbols):
         beside: Any = None,
     ) -> None:
         # No function may refer to this object, whose memory would wait for the garbage collector.
-        self.dtype, layout = dtype, FieldLayout(width)
+        self.dtype = dtype
+        write_fields, read_fields = packer(width, True), unpacker(width, True)
         step = max(_PART // unit, 1) * math.lcm(unit, 8)
-        codes = np.empty(layout.nbytes(n), np.uint8)
+        codes = np.empty(-(-n * width // 8), np.uint8)
 
         def pack(start: int, stop: int) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
             places, values = [np.empty(0, np.int64)], [np.empty(0, dtype)]
@@ -148,13 +151,15 @@ class NarrowSymbols(ComputedSymbols):
                 if width == 8:
                     own[:] = part
                 else:
-                    pack_to(part.astype(np.uint8, copy=False), layout, own)
+                    write_fields(part.astype(np.uint8, copy=False), own)
             return places, values
 
         def unpacked(codes: np.ndarray) -> np.ndarray:
-            if width < 8:
-                codes = unpack_fields(codes, codes.size * 8 // width, layout)
-            return codes.astype(dtype, copy=width == 8)
+            if width == 8:
+                return codes.astype(dtype)
+            symbols = np.empty(8 // width * codes.size, np.uint8)
+            read_fields(codes, symbols)
+            return symbols.astype(dtype, copy=False)
 
         super().__init__(Drainable(codes), 8 // width, unpacked, n)
         lists = pool.run(pack, n, step, beside)
@@ -175,10 +180,11 @@ class NarrowSymbols(ComputedSymbols):
 
     def __getitem__(self, places: slice) -> np.ndarray:
         """Return the symbols of a contiguous slice."""
-        start, stop, _ = places.indices(self.size)
         symbols = super().__getitem__(places)
-        first, last = np.searchsorted(self._places, (start, stop))
-        symbols[self._places[first:last] - start] = self._values[first:last]
+        if self._places.size:
+            start, stop, _ = places.indices(self.size)
+            first, last = np.searchsorted(self._places, (start, stop))
+            symbols[self._places[first:last] - start] = self._values[first:last]
         return symbols
 
     def rows(self, width: int, stride: int) -> np.ndarray:
@@ -204,6 +210,12 @@ Symbols = np.ndarray | ComputedSymbols
 def as_array(symbols: Symbols) -> np.ndarray:
     """Return symbols as an array, in their memory."""
     return symbols.whole() if isinstance(symbols, ComputedSymbols) else symbols
+
+
+def have_short_string(symbols: np.ndarray) -> bool:
+    """Return whether a byte for each of (n,) uint8 symbols is much beside their entropy."""
+    shares = byte_counts(symbols) / symbols.size
+    return -float((shares * np.log2(np.maximum(shares, 1 / symbols.size))).sum()) < _SHORT
 
 
 def is_few(n: int) -> bool:
