@@ -171,6 +171,7 @@ ENCODING = {
     # Parts in float32 are larger beside the smaller input. With a whole copy: 2.7 to 2.9.
     "qsgd:form=dense of bfloat16": 1.45,
     "minifloat:format=e4m3 of bfloat16": 1.35,
+    "mxnet-2bit:threshold=auto,form=auto of bfloat16": 1.35,
 }
 DECODING = {
     # Codecs that cannot decode parts of a tensor first decode a whole float32 array.
