@@ -560,7 +560,19 @@ def policies() -> dict[str, Any]:
         half.optimizer.zero_grad()
         loss_of(half.ddp, batch(step, dist.get_rank()).bfloat16()).backward()
         half.optimizer.step()
+    phases = Training(exclude="first.*", start_iter=0, collective="two-phase")
+    phases.step(0)
+
+    def refusal(state: Any) -> str | None:
+        try:
+            state.residual("first.weight")
+        except gcodec.ParameterError as error:
+            return str(error)
+        return None
+
     return {
+        "refused": [refusal(state) for state in (training.state, phases.state)],
+        "owed": tuple(phases.state.residual("second.weight").shape),
         "residuals": sorted(k for k in training.state.state_dict() if k.startswith("residual")),
         "plain": sorted(plain.state.state_dict()),
         "digests": [t.digest() for t in (training, plain, half)],

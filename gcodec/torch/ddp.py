@@ -490,9 +490,11 @@ class DdpState:
         whole = np.zeros(shape, np.float32)
         states = feedback.state_dict()
         shares, _ = place.shares(name, whole, whole)
-        for key, share in shares.items():
-            if f"residual:{key}" in states:
-                share[...] = states[f"residual:{key}"]
+        sent = {f"residual:{key}": share for key, share in shares.items()}
+        if not sent.keys() & states.keys():
+            raise ParameterError.of("name", name, "one that was compressed before")
+        for key in sent.keys() & states.keys():
+            sent[key][...] = states[key]
         own = share_of(whole, place.local, place.inside)
         return torch.from_numpy(own.copy())
 

@@ -163,6 +163,9 @@ def test_policies_dense_tensors_and_bfloat16(pair: Callable[[str], list[Any]]) -
     assert first == second
     assert first["residuals"] == ["residual:second.weight"]
     assert first["plain"] == ["iteration", "rank", "size"]
+    message = "name='first.weight': must be one that was compressed before"
+    assert first["refused"] == [message, message]
+    assert first["owed"] == [40, 48]
 
 
 def test_gradients_in_the_layout_of_parameters(pair: Callable[[str], list[Any]]) -> None:
