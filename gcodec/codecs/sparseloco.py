@@ -32,7 +32,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gcodec.arrays.nonfinite import check_corrected, nonfinite_error
-from gcodec.codec import register
+from gcodec.codec import Codec, register
 from gcodec.codec.sparse import SparseCodec
 from gcodec.entropy import positions as position_coding
 from gcodec.entropy import ranged
@@ -482,10 +482,17 @@ class SparseLoCo(SparseCodec):
         if device_of(out) is not None or not n or not self._sends_all(n):
             return super()._decode(payload, n, out)
         parameters, bins, string = self._opened(payload, n)
-        string.read()  # n of n positions, or an error
+        string.check_all()
         values = result_beside(n, np.float32, None) if out is None else out
         put_points(bins, self._points(parameters), values)
         return values
+
+    def _decode_as(
+        self, dtype: str, payload: Payload, n: int, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        # Elements are not listed where all of them are sent.
+        base = Codec if n and self._sends_all(n) else SparseCodec
+        return base._decode_as(self, dtype, payload, n, out)
 
     def _check_size(self, symbols: SparseLoCoSymbols, n: int) -> None:
         sent = self._sent(n, symbols.shape)

@@ -28,7 +28,7 @@ from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric.byte_counts import least_nbits
 from gcodec.kernels.prefix import elias_fano, gap_rice
 from gcodec.kernels.prefix.codewords import TRUNCATED
-from gcodec.kernels.prefix.value_classes import GAPS, ComputedPositions
+from gcodec.kernels.prefix.value_classes import GAPS, AllPositions, ComputedPositions
 from gcodec.runtime import pool
 from gcodec.runtime.memory import Drainable, contents, drop
 from gcodec.wire import seek as seek_tables
@@ -129,7 +129,7 @@ class IndexString(NamedTuple):
         if self.code == "bitmap":
             return bitmap.read(self.span.data, self.span.first, self.n, self.k)
         if self.code in TABLED:
-            return self._read_classes()[0]
+            return self._read_classes()[0][:]
         if self.span.seek is None:
             return self._read_in_order(self.k)[0]
         return self._read_in_parallel(self.span.seek)
@@ -247,7 +247,7 @@ class IndexString(NamedTuple):
                 raise Truncated("the payload ends within its positions")
             raise Corrupt(f"a position is not one of {self.n} elements, or does not rise")
 
-    def _read_classes(self) -> tuple[np.ndarray, int]:
+    def _read_classes(self) -> tuple[Positions, int]:
         """Return positions, and the bit after the string of their classes."""
         span, lasts = self.span, None
         if (seek := span.seek) is not None and self.code == "huffman":
@@ -255,11 +255,24 @@ class IndexString(NamedTuple):
             span = span._replace(seek=SeekTable(seek.log2_block, seek.lengths))
         classes = np.empty(self.k, np.uint8)
         end = self._classes(span).read(into(classes), bits_follow=True)
-        positions = GAPS.read(span.data, end, span.end, classes, self.n)
+        positions: Positions = AllPositions(self.n)
+        if self.k < self.n or end < span.end or classes.any():
+            positions = GAPS.read(span.data, end, span.end, classes, self.n)
         block = 0 if seek is None else 1 << seek.log2_block
         if lasts is not None and not np.array_equal(lasts_of(positions, block), lasts):
             raise Corrupt("the seek table is wrong: a block begins at another position")
         return positions, end
+
+    def check_all(self) -> None:
+        """Raise `FormatError` if the positions are not those of all n elements.
+
+        Codes of classes then list none.
+        """
+        self.check()
+        if self.k and self.code in TABLED:
+            self._read_classes()
+        else:
+            self.read()
 
     def _classes(self, span: BitSpan) -> CodedString:
         """Open the string of classes."""

@@ -150,8 +150,7 @@ RESIDENT = {
         *("ecsq:step=1", "ecsq:nmse=0.05", "ecsq:rounding=stochastic,step=1"),
         *("topk", "topk:ratio=0.1", "ecsq:trellis=yes", "sparseloco", "terngrad:pack=context"),
         *("mxnet-2bit:threshold=auto,form=context", "topk:ratio=0.1,index=rice"),
-        *("sparseloco:k=32", "sparseloco:k=32,index=rice", "qsgd", "qsgd:s=4096"),
-        *("qsgd:s=128,bucket=512", "ecsq:bits=1", "ecsq:nmse=0.5"),
+        *("qsgd", "qsgd:s=4096", "qsgd:s=128,bucket=512", "ecsq:bits=1", "ecsq:nmse=0.5"),
         *("mxnet-2bit:threshold=auto,form=auto", "microscale:code=auto", "blockwise:code=auto"),
     ],
     "float16": [
@@ -179,8 +178,6 @@ DECODING = {
     # Positions have 8 bytes, even where all elements are sent.
     "topk:ratio=0.1 of float32": 1.3,
     "topk:ratio=0.1,index=rice of float32": 1.3,
-    "sparseloco:k=32 of float32": 1.7,
-    "sparseloco:k=32,index=rice of float32": 1.7,
     "qsgd:form=dense of bfloat16": 2.0,
     "qsgd:bucket=512 of bfloat16": 2.0,
     "ecsq:step=1 of bfloat16": 2.0,
