@@ -516,4 +516,4 @@ def test_statements_about_the_table_hold() -> None:
     assert min(near.values()) > 0.97
     text = PAGE.read_text("utf-8")
     whole, split = (table()["gaussian", f"s=15{end}"][0] for end in ("", ",bucket=512"))
-    assert f"causes {whole} times" in text and f"and {split} times with" in text
+    assert f"the noise is {whole} times" in text and f"and {split} times with" in text
