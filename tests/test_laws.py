@@ -181,8 +181,8 @@ def test_bare_payload_names_missing_arguments(codec: Codec) -> None:
             codec.decode(raw, 3, nbits=nbits, **rest)
     with pytest.raises(gcodec.ParameterError, match="no_such_scalar"):
         codec.decode(payload.tobytes(), 3, no_such_scalar=1.0)
-    with pytest.raises(gcodec.ParameterError, match="Payload"):
-        codec.decode(payload, 3, nbits=payload.nbits)
+    with pytest.raises(gcodec.ParameterError, match=r"^nbits, dtype: .*Payload"):
+        codec.decode(payload, 3, nbits=payload.nbits, dtype="float32")
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,8 @@ class Codec(Parameters):
         if not isinstance(payload, Payload):
             payload = self._with_shape(sizes)._bare_payload(payload, n, nbits, scalars)
         elif nbits is not None or scalars:
-            raise ParameterError("nbits and scalars belong to bare bytes; a Payload has its own")
+            names = ", ".join([*(["nbits"] if nbits is not None else []), *scalars])
+            raise ParameterError(f"{names}: only for bare bytes; a Payload has its own")
         payload = self._checked(payload, n)
         with current_device(payload.data), one_wait():
             values: np.ndarray = payload.codec._with_shape(sizes)._decode(payload, n)
