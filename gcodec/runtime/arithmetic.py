@@ -12,7 +12,7 @@ import contextlib
 import ctypes
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
@@ -33,10 +33,15 @@ def exact(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if is_standard():
+        if is_standard() or (library := _library()) is None:
             return function(*args, **kwargs)
-        with _standard():
+        own = ctypes.create_string_buffer(_ROOM)
+        library.fegetenv(own)
+        standardize()
+        try:
             return function(*args, **kwargs)
+        finally:
+            library.fesetenv(own)
 
     return call
 
@@ -45,20 +50,6 @@ def standardize() -> None:
     """Let this thread compute as IEEE 754 says by default, from now on."""
     if not is_standard() and (library := _library()) is not None:
         library.fesetenv(_default(library))
-
-
-@contextlib.contextmanager
-def _standard() -> Iterator[None]:
-    """Let this thread compute as IEEE 754 says by default, until the context ends."""
-    library, own = _library(), ctypes.create_string_buffer(_ROOM)
-    if library is not None:
-        library.fegetenv(own)
-        library.fesetenv(_default(library))
-    try:
-        yield
-    finally:
-        if library is not None:
-            library.fesetenv(own)
 
 
 @functools.cache

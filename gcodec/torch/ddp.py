@@ -491,9 +491,10 @@ class DdpState:
         states = feedback.state_dict()
         shares, _ = place.shares(name, whole, whole)
         sent = {f"residual:{key}": share for key, share in shares.items()}
-        if not sent.keys() & states.keys():
+        owed = sent.keys() & states.keys()
+        if not owed:
             raise ParameterError.of("name", name, "one that was compressed before")
-        for key in sent.keys() & states.keys():
+        for key in owed:
             sent[key][...] = states[key]
         own = share_of(whole, place.local, place.inside)
         return torch.from_numpy(own.copy())
