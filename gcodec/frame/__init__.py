@@ -19,6 +19,7 @@ from gcodec.frame.members import (
     members_of,
     own_frames,
     shared_frames,
+    stored_frame,
 )
 from gcodec.frame.summation import FrameSum
 
@@ -43,5 +44,6 @@ __all__ = [
     "members_of",
     "own_frames",
     "shared_frames",
+    "stored_frame",
     "tag_of",
 ]

@@ -7,6 +7,7 @@ tensor is JSON text, a list of pairs of a name and a shape. Specification: docs/
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -211,11 +212,22 @@ def cut(vector: np.ndarray, members: Sequence[Member]) -> Iterator[tuple[str, np
 
 def own_frames(frame: Frame, members: Sequence[Member]) -> Iterator[Frame]:
     """Yield a frame for each member of a shared frame, with its elements as they are."""
-    codec = parse_encoder("lossless:mode=stored")._with_dtype(frame.dtype)
     for name, array in cut(frame.decode(), members):
-        data = array.reshape(-1).view(np.uint8)
-        payload = Payload(codec, {}, data, 8 * data.size)
-        yield Frame(codec, frame.dtype, array.shape, payload, name, frame.key)
+        yield stored_frame(array, frame.dtype, name, frame.key)
+
+
+def stored_frame(
+    array: np.ndarray, dtype: str, name: str | None = None, key: bytes | None = None
+) -> Frame:
+    """Return a frame with the elements of an array on the host as they are, without a copy."""
+    codec = _stored_codec(dtype)
+    data = array.reshape(-1).view(np.uint8)
+    return Frame(codec, dtype, array.shape, Payload(codec, {}, data, 8 * data.size), name, key)
+
+
+@functools.cache
+def _stored_codec(dtype: str) -> Codec:
+    return parse_encoder("lossless:mode=stored")._with_dtype(dtype)
 
 
 def _member(pair: object) -> Member:

@@ -22,9 +22,8 @@ import numpy as np
 
 from gcodec import api
 from gcodec.arrays.source import inspect
-from gcodec.codecs import parse
 from gcodec.errors import Corrupt, FormatError, ParameterError
-from gcodec.frame import Frame, check_key
+from gcodec.frame import check_key, stored_frame
 from gcodec.limits import MAX_TENSORS, Limits
 from gcodec.patch.files import decoded, shortest_frame
 from gcodec.tensorfiles import structure
@@ -426,16 +425,11 @@ def _like(snapshot: Snapshot, like: object) -> Snapshot:
         return snapshot
     outline: Any
     outline, tensors = take_apart({"step": snapshot.step, "tree": snapshot.tree})
-    arrays, codec = dict(tensors), parse("lossless:mode=stored")
+    arrays = dict(tensors)
 
     def array_like(name: str, x: Any) -> object:
-        payload = codec.encode(arrays[name])
         array = inspect(arrays[name], name).on_host()
-        frame = Frame(payload.codec, array.dtype.name, array.shape, payload)
-        try:
-            return frame.decode(like=x)
-        except ParameterError as error:
-            raise ParameterError(f"tensor {name!r}: {error}") from None
+        return stored_frame(array, array.dtype.name).decode(like=x)
 
     return snapshot._replace(tree=put_together_like(outline["tree"], like, array_like))
 

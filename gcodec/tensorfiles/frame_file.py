@@ -180,14 +180,9 @@ class TensorFile(Mapping[str, np.ndarray]):
         """Decode all tensors, and return them in their tree; see `gcodec.load_file`."""
         if like is None:
             return self.rebuild(self.decode)
-
-        def decode_like(name: str, array: object) -> Any:
-            try:
-                return self.decode(name, like=array)
-            except ParameterError as error:
-                raise ParameterError(f"tensor {name!r}: {error}") from None
-
-        return put_together_like(self._tree(), like, decode_like)
+        return put_together_like(
+            self._tree(), like, lambda name, array: self.decode(name, like=array)
+        )
 
     def rebuild(self, decode: Callable[[str], object]) -> Any:
         """Return the tree with the tensors that a function returns for their names."""

@@ -152,14 +152,17 @@ def put_together_like(
     Raises
     ------
     ParameterError
-        If the structures differ.
+        If the structures differ, or `decode` raises it; the error names the tensor.
     """
     # All differences are found before the first tensor is decoded.
     _compare(structure, like, ())
 
     def visit(node: object, like: object) -> Any:
         if isinstance(node, Leaf):
-            return decode(node.name, like)
+            try:
+                return decode(node.name, like)
+            except ParameterError as error:
+                raise ParameterError(f"tensor {node.name!r}: {error}") from None
         if not isinstance(node, (dict, list, tuple)):
             return node
         container = _counterpart(node, like, ())
