@@ -29,7 +29,7 @@ from gcodec.kernels.quantize.scalar_quantize import ESCAPE, plain_levels, plain_
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import empty_beside
 
-_SAMPLE, _RUN = 1 << 16, 1 << 7  # elements by which the bits of a string are estimated, in runs
+_SAMPLE, _RUN = 1 << 16, 1 << 7  # elements of the sample that estimates bits, and of its runs
 _NO_OUTLIERS = np.empty(0, np.int64)
 
 
