@@ -9,7 +9,8 @@ that frames have.
 Files are dumps; float32 tensors of theirs are measured as they are, rounded to bfloat16, and
 rounded to float8_e4m3fn, for which a scale makes the largest magnitude of each tensor 448.
 ``--train FOLDER`` first trains a small GPT with AdamW, and writes its gradient, its weights and
-the states of the optimizer to files in this folder, which are measured too.
+the states of the optimizer to files in this folder, which are measured too. ``--width 640`` makes
+a GPT of 20 million weights in place of one of 2 million.
 
 Each call codes a tensor. With ``--flat``, all tensors of a file are joined to one, as DDP joins
 gradients to buckets. With ``--group-below N``, `encode_many` codes each file to one message, in
@@ -62,14 +63,14 @@ class Measured(NamedTuple):
     decoding: float
 
 
-def train(folder: Path) -> list[str]:
+def train(folder: Path, width: int) -> list[str]:
     """Train a GPT; write its last gradient, its weights and AdamW's states; return the paths."""
     import torch
 
     from examples.convergence.tasks import error, large_gpt
 
     torch.manual_seed(1)
-    task = large_gpt()
+    task = large_gpt(width)
     model = task.model()
     optimizer = torch.optim.AdamW(model.parameters(), task.adam_rate, weight_decay=0.1)
     batches = task.batches(1, 0, 1)
@@ -221,6 +222,7 @@ def main() -> None:
     parser.add_argument(
         "--train", type=Path, metavar="FOLDER", help="train, and measure the result"
     )
+    parser.add_argument("--width", type=int, default=208, help="width of the trained GPT")
     parser.add_argument("--flat", action="store_true", help="code each file as one vector")
     parser.add_argument(
         "--group-below",
@@ -229,7 +231,7 @@ def main() -> None:
         help="code each file as one message of encode_many, with this group_below",
     )
     options = parser.parse_args()
-    trained = train(options.train) if options.train else []
+    trained = train(options.train, options.width) if options.train else []
     files, below = [*options.files, *trained], options.group_below
     for line in table(files, options.python, flat=options.flat, group_below=below):
         print(line, flush=True)
