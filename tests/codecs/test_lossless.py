@@ -15,9 +15,12 @@ from reference import lossless as reference
 
 import gcodec
 from gcodec.codecs.lossless import encoder, message
-from gcodec.codecs.lossless.message import Message
+from gcodec.codecs.lossless.message import Message, read_head
 from gcodec.codecs.lossless.planes import PlaneLayout
+from gcodec.entropy.coder import WordString
+from gcodec.kernels.context import plane_words
 from gcodec.runtime import pool
+from gcodec.wire.seek import SeekTable
 
 FLOATS = {
     "float32": np.dtype(np.float32),
@@ -637,6 +640,93 @@ def test_the_oracle_reads_packed_planes() -> None:
         assert message.PACKED in payload.data[:6]
         patterns = reference.read(payload.tobytes(), payload.nbits, x.size, "float32", 4, "fast")
         assert patterns == x.view(np.uint32).tolist()
+
+
+@pytest.mark.parametrize("threads", ("1", "3"))
+@pytest.mark.parametrize("has_zeros", (False, True))
+@pytest.mark.parametrize("dtype", [*FLOATS.values()][:3], ids=[*FLOATS][:3])
+@pytest.mark.parametrize(
+    "shape",
+    [(2 * plane_words._TOGETHER + beyond,) for beyond in (-1, 0, 1, 12_345)] + [(1500, 512)],
+    ids=str,
+)
+def test_words_and_planes_are_read_in_one_pass(
+    shape: tuple[int, ...],
+    dtype: np.dtype[np.generic],
+    has_zeros: bool,
+    threads: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    monkeypatch.setattr(pool, "SEGMENT", 1 << 14)
+    monkeypatch.setattr(WordString, "read", lambda *_: pytest.fail("read in two passes"))
+    rng = np.random.default_rng(23)
+    normal = rng.standard_normal(shape)
+    if has_zeros:
+        normal[rng.random(shape) < 0.3] = 0
+        normal.reshape(-1)[400_000:420_000] = 0
+    scaled = normal.copy()
+    rows = scaled.reshape(-1)[: scaled.size // 128 * 128].reshape(-1, 128)
+    rows *= np.exp2(rng.integers(-5, 5, (rows.shape[0], 1)))
+    scaled *= np.exp2(rng.integers(-3, 3, shape[-1])) if shape[1:] else 1
+    for x in (normal.astype(dtype), scaled.astype(dtype)):
+        frame = gcodec.encode(x, "lossless:mode=fast")
+        unaligned = np.empty(x.size + 1, dtype)[1:].reshape(shape)
+        gcodec.decode(frame, out=unaligned)
+        assert bits(gcodec.decode(frame)) == bits(unaligned) == bits(x)
+
+
+@pytest.mark.parametrize("has_zeros", (False, True))
+def test_one_pass_refuses_the_damage_that_two_passes_refuse(
+    has_zeros: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(24)
+    x = rng.standard_normal((547, 128)) * np.exp2(rng.integers(-5, 5, (547, 1)))
+    x[rng.random(x.shape) < 0.3 * has_zeros] = 0
+    payload = gcodec.parse("lossless:mode=fast").encode(x.astype(np.float32).reshape(-1))
+    table, damaged = payload.seek, []
+    assert table is not None
+    for at in (*range(60), *rng.integers(0, payload.data.size, 200).tolist()):
+        data, lengths = payload.data.copy(), table.lengths.copy()
+        if at % 3:
+            data[at] ^= 1 << at % 8
+        else:
+            lengths[at % lengths.size] += 1
+            lengths[(at + 1) % lengths.size] -= 1
+        damaged.append(payload._replace(data=data, seek=SeekTable(table.log2_block, lengths)))
+
+    def outcome(payload: gcodec.Payload) -> object:
+        try:
+            return zlib.crc32(bits(payload.codec.decode(payload, x.size)))
+        except gcodec.FormatError as error:
+            return type(error)
+
+    in_one_pass = [outcome(each) for each in damaged]
+    monkeypatch.setattr(plane_words, "is_readable", lambda *_: False)
+    assert in_one_pass == [outcome(each) for each in damaged]
+    assert 50 < in_one_pass.count(gcodec.Corrupt) < len(damaged)
+
+
+@pytest.mark.parametrize("threads", ("1", "3"))
+def test_groups_with_a_wrong_number_of_zeros_are_named(
+    threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    monkeypatch.setattr(pool, "_THRESHOLD", 1)
+    monkeypatch.setattr(pool, "SEGMENT", 1 << 14)
+    x = np.random.default_rng(25).standard_normal(1 << 19).astype(np.float32)
+    x[::3] = 0
+    payload = gcodec.parse("lossless:mode=fast").encode(x)
+    head, _ = read_head(payload.data, payload.nbits, x.size, PlaneLayout.of("float32"), "fast")
+    assert head.zeros is not None
+    at = payload.data.tobytes().index(head.zeros.counts.astype("<u2").tobytes())
+    data = payload.data.copy()
+    counts = data[at : at + 2 * head.zeros.counts.size].view("<u2")
+    counts[100] += 1
+    counts[120] -= 1
+    with pytest.raises(gcodec.Corrupt, match="group 100 does not have as many zeros"):
+        payload.codec.decode(payload._replace(data=data), x.shape)
 
 
 def test_damaged_packed_planes_are_refused() -> None:

@@ -189,7 +189,7 @@ def write_payload(data, nbits, value):
 @functools.cache
 def dense_loop(look: Look) -> Kernel:
     """Return a compiled loop that reads all strings with a reader of dense blocks."""
-    read = prefix_read._reader(LEVELS, look)
+    read = prefix_read.reader(LEVELS, look)
 
     @kernel(
         f"in uint64[], in uint{8 * look.nbytes}[], in uint32[], out int64[], out uint8[], "

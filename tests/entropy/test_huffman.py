@@ -564,7 +564,7 @@ def first_words(code: TableCode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @functools.cache
 def read_all(look: Look) -> Kernel:
     """Return a kernel that reads all strings with the reader of table codes."""
-    read_blocks = prefix_read._reader(IN_TABLES, look)
+    read_blocks = prefix_read.reader(IN_TABLES, look)
 
     @kernel(
         f"in uint64[], in uint{8 * look.nbytes}[], in uint32[], out int64[], "

@@ -38,6 +38,8 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.byte_planes import GROUP
 from gcodec.kernels.bits.pack import FieldLayout, check_padding, unpack_fields, unpack_range
 from gcodec.kernels.bits.row_differences import add_above
+from gcodec.kernels.context import plane_words
+from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.payload import Payload
 from gcodec.runtime import pool
 from gcodec.runtime.device import device_of, host
@@ -341,6 +343,8 @@ class Message(NamedTuple):
             self._read_on_device(out)
             return
         others, streaming = self._others(), out.nbytes >= _STREAMING
+        if others is None and self._read_in_one_pass(out, streaming):
+            return
 
         def take(at: int, symbols: np.ndarray) -> None:
             self._join(at, symbols, others, out[at : at + symbols.size], streaming=streaming)
@@ -349,6 +353,24 @@ class Message(NamedTuple):
             pool.run(lambda start, stop: take(start, self._plain(start, stop)), self.n, TILE)
             return
         self.first.read(take)  # ranges begin with a group of `Zeros`; see `Take`
+
+    def _read_in_one_pass(self, out: np.ndarray, streaming: bool) -> bool:
+        """Decode all elements in one pass, given stored other planes; return whether it can."""
+        first, (layout, zeros, _) = self.first, self.head
+        if not isinstance(first, WordString) or not isinstance(first.code, TableCode):
+            return False
+        seek, form = first.span.must_cover(), layout.form(self.scales, zeros)
+        if not plane_words.is_readable(layout.itemsize, form):
+            return False
+        if seek is None or 1 << seek.log2_block != GROUP:
+            return False
+        starts = first.span.first + seek.offsets
+        others = self.data[self.spans[1].first // 8 : self.spans[-1].end // 8]
+        string = first.code, self.data, starts, first.span.end
+        coded = None if zeros is None else zeros.counts
+        plane_words.read(*string, form, others, coded, out, streaming=streaming)
+        first.span.refuse_more_words(int(starts[-1]))
+        return True
 
     def _read_on_device(self, out: np.ndarray) -> None:
         """Decode all elements to an array on the device of the data."""

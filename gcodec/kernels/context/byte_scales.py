@@ -236,7 +236,7 @@ def join_planes(
     """
     counts, planes = group_arguments(out.itemsize, coded)
     room, groups = np.empty(TILE, np.uint8), (counts, orders()[1], planes)
-    valid = _joined(out.itemsize, form.shift)(
+    valid = joiner(out.itemsize, form.shift)(
         *(first, others, stride, *form.arguments, start, room, *groups, streaming, out)
     )
     if valid < counts.size:
@@ -428,7 +428,8 @@ def _counted(itemsize: int, shift: int) -> Kernel:
 
 
 @factory(lambda: ALL_FORMS)
-def _joined(itemsize: int, shift: int) -> Kernel:
+def joiner(itemsize: int, shift: int) -> Kernel:
+    """Return the kernel of `join_planes`."""
     join, join_coded = joining(itemsize, shift), joining_coded(itemsize, shift)
 
     @kernel(

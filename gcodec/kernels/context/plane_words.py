@@ -1,4 +1,7 @@
-"""Byte planes, the first one in Huffman words, in one pass over the elements."""
+"""Byte planes, the first one in Huffman words, in one pass over the elements.
+
+The reader joins the planes of some tiles while the cache contains their words' symbols.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,36 @@ import numpy as np
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.byte_planes import (
+    FLOAT_SHIFTS,
     FORMS,
     group_arguments,
     orders,
     taking_coded,
     taking_others,
 )
-from gcodec.kernels.context.byte_scales import FORM, PlaneForm, taking_part
+from gcodec.kernels.context.byte_scales import (
+    FORM,
+    PlaneForm,
+    joiner,
+    taking_part,
+    wrong_group,
+)
 from gcodec.kernels.context.class_map import TILE
+from gcodec.kernels.prefix.look_ahead import ENTRIES, state
+from gcodec.kernels.prefix.prefix_read import check, prepared, reader
 from gcodec.kernels.prefix.prefix_write import TABLES, table_arguments, write_table_words
-from gcodec.kernels.prefix.table_code import TableCode
+from gcodec.kernels.prefix.table_code import IN_TABLES, LOOKS, Look, TableCode
+from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, factory, kernel
+
+# Elements whose words are read before their planes are joined: as many tiles for each string that
+# is read in turn, so that all strings end at about the same time.
+_TOGETHER = 16 * ENTRIES * TILE
+_READ_FORMS = tuple(FLOAT_SHIFTS.items())[
+    :2
+]  # of 16 and 32 bits; float64 has further coded planes
+_WRONG_GROUP = 1  # status of a tile with another number of zeros
+_NO_WIDE, _NO_PARTS = np.empty(0, np.uint64), np.empty(0, np.uint8)
 
 
 def append(
@@ -118,3 +140,116 @@ def _appending(itemsize: int, shift: int) -> Kernel:
                 break
 
     return append_planes
+
+
+def is_readable(itemsize: int, form: PlaneForm) -> bool:
+    """Return whether `read` has kernels for elements and a first plane of this form."""
+    return (itemsize, form.shift) in _READ_FORMS
+
+
+def read(
+    code: TableCode,
+    data: np.ndarray,
+    starts: np.ndarray,
+    end: int,
+    form: PlaneForm,
+    others: np.ndarray,
+    coded: np.ndarray | None,
+    out: np.ndarray,
+    *,
+    streaming: bool,
+) -> None:
+    """Read the words of a first plane, and write the bit patterns of the elements.
+
+    Parameters
+    ----------
+    code : TableCode
+    data : uint8 array
+    starts : (ceil(n / 4096) + 1,) int64 array
+        Bit where the words of each tile begin, and where the last ones end.
+    end : int
+        Bit where the string ends.
+    form : PlaneForm
+        See `is_readable`.
+    others : uint8 array
+        The other planes of all elements, one after the other.
+    coded : (ceil(n / 4096),) uint16 array or None
+        See `append`.
+    out : (n,) unsigned array
+    streaming : bool
+        Whether stores bypass the cache where `out` is aligned.
+
+    Raises
+    ------
+    FormatError
+        The contents of `out` are then undefined.
+    """
+    counts, planes = group_arguments(out.itemsize, coded)
+    stride = others.size // (out.itemsize - 1)
+    loop, (_, *tables) = _reading(out.itemsize, form.shift, code.look), prepared(code)
+
+    def task(start: int, stop: int) -> None:
+        tiles, size = slice(start // TILE, -(-stop // TILE)), min(_TOGETHER, stop - start)
+        before = counts[: tiles.start]
+        place = start if coded is None else int(np.add.reduce(before, dtype=np.int64))
+        status, symbols = np.zeros(2, np.int64), np.empty(size, np.uint8)
+        room = state(), np.arange(TILE, size + TILE, TILE), symbols, _NO_WIDE, _NO_PARTS
+        groups = counts[tiles], orders()[1], planes.copy(), np.empty(TILE, np.uint8)
+        string = data, starts[tiles.start : tiles.stop + 1], end, *tables, *room
+        sources = start, *groups, others, place, stride
+        loop(*string, *form.arguments, *sources, streaming, out[start:stop], status)
+        if status[0] == _WRONG_GROUP:
+            raise wrong_group(tiles.start + int(status[1]))
+        check(status, True)
+
+    pool.run(task, out.size, TILE)
+
+
+@factory(lambda: ((*form, look) for form in _READ_FORMS for look in LOOKS))
+def _reading(itemsize: int, shift: int, look: Look) -> Kernel:
+    read_words, join_planes = reader(IN_TABLES, look), joiner(itemsize, shift)
+
+    @kernel(
+        f"in uint8[], out int64[], int64, (in uint64[], in uint{8 * look.nbytes}[], in uint32[]), "
+        f"(out int64[], out int64[], out uint8[], out uint64[], out uint8[]), {FORM}, int64, "
+        "(in uint16[], in uint64[], out uint8[], out uint8[]), (in uint8[], int64, int64), "
+        f"boolean, out uint{8 * itemsize}[], out int64[]",
+        variant=f"{itemsize} {shift} {look.window}",
+        vectorized=False,
+    )
+    def read_planes(
+        data, starts, end, tables, room, form, start, groups, sources, streaming, out, status
+    ):
+        # starts has one more element than `out` has tiles, and bounds[k] is (k + 1) * TILE for
+        # each tile of `symbols`, whose size is a multiple of TILE or out.size. wide and parts have
+        # no elements; status[0] is 0. counts.size is 0 or the number of tiles; `place` is the
+        # first coded element of `others`. See `byte_scales.joiner` for the other arrays.
+        heads, bounds, symbols, wide, parts = room
+        code, runs, singles = tables
+        counts, orders, planes, raised = groups
+        others, place, stride = sources
+        for first in range(0, out.size, symbols.size):
+            target = out[first : first + symbols.size]
+            tile, tiles = first // TILE, (target.size + TILE - 1) // TILE
+            bounds[tiles - 1] = target.size  # smaller than before for the last tile alone
+            part, own = symbols[: target.size], starts[tile : tile + tiles + 1]
+            read_words(
+                *(data, own, bounds[:tiles], True, end, 0.0, code, runs, singles, heads),
+                *((part, wide, parts), status),
+            )
+            if status[0] < 0:
+                return
+            coded = counts[tile : tile + tiles]
+            valid = join_planes(
+                *(part, others[place:], stride, form, start + first, raised),
+                *(coded, orders, planes, streaming, target),
+            )
+            if valid < coded.size:
+                status[0], status[1] = _WRONG_GROUP, tile + valid
+                return
+            if counts.size == 0:
+                place += target.size
+            for group in range(coded.size):
+                place += np.int64(coded[group])
+
+    return read_planes

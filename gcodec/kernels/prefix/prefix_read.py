@@ -99,17 +99,17 @@ def read_blocks(
         if bounds.size > 1:
             largest = int(np.diff(bounds, prepend=0).max())
         room = largest + largest // 2  # as some parts have more words than others
-    loop, *constants = _prepared(code)
+    loop, *constants = prepared(code)
     outputs = symbols, wide, np.empty(room, np.uint8)
     loop(data, starts, bounds, chained, end, rate, *constants, state(), *outputs, status)
     check(status, chained)
 
 
 @functools.lru_cache(maxsize=256)
-def _prepared(code: PrefixCode | TableCode) -> tuple[Any, ...]:
-    """Return the kernel that reads a code, its numbers and its tables."""
+def prepared(code: PrefixCode | TableCode) -> tuple[Any, ...]:
+    """Return the kernel that reads a code, its numbers and its tables; see `reader`."""
     look = code.look
-    return _reader(code.family, look), code.numbers, read_runs(code, look), read_singles(code)
+    return reader(code.family, look), code.numbers, read_runs(code, look), read_singles(code)
 
 
 def check(status: np.ndarray, chained: bool) -> None:
@@ -365,7 +365,8 @@ def _codes() -> Iterator[tuple[Family, Look]]:
 
 
 @factory(_codes)
-def _reader(family: Family, look: Look) -> Kernel:
+def reader(family: Family, look: Look) -> Kernel:
+    """Return the kernel of `read_blocks`."""
     read_together, read_parted = _together(family, look), _parted(family, look)
     margin, (_, read_rest) = look.margin, between_looks(family, look)
 
