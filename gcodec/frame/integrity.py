@@ -16,7 +16,7 @@ from gcodec.wire.primitives import TAG_NBYTES, Reader
 
 CHECKSUM_NBYTES = 4
 _TILE = 1 << 18  # bytes that stay in a cache
-_LEAST_TILED = 1 << 21  # bytes of an array that a cache probably does not contain
+_LEAST_TILED = 1 << 22  # bytes of an array that a cache probably does not contain
 
 
 def crc32c(data: BytesLike) -> bytes:
