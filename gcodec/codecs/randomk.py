@@ -208,7 +208,7 @@ class RandomK(SparseCodec):
         k = self._sent(n)
         if self.unbiased_ == "no" or k in (0, n):
             return values
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", under="ignore"):
             return values * np.float32(n / k)
 
     # --- pack

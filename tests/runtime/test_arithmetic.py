@@ -1,4 +1,4 @@
-"""Tests of what threads compute whose processor rounds, or treats subnormals, in another way."""
+"""Tests of threads whose processor or NumPy treats roundings and subnormals in another way."""
 
 from __future__ import annotations
 
@@ -85,6 +85,18 @@ def test_bytes_and_values_do_not_depend_on_it(codec: Codec) -> None:
             with computing(mode):
                 own = outcome(codec, x)
             assert own == expected, mode
+
+
+@pytest.mark.parametrize("codec", gs.CODECS, ids=str)
+def test_the_settings_of_numpy_for_errors_do_not_matter(codec: Codec) -> None:
+    rng = np.random.default_rng(9)
+    tensors = [rng.standard_normal((24, 16)) * scale for scale in (1e-42, 1e-39, 1e37)]
+    tensors.append(rng.standard_normal((24, 16)) * 10.0 ** rng.integers(-44, 38, (24, 16)))
+    with np.errstate(all="ignore"):
+        tensors = [x.astype(np.float32) for x in tensors]
+        expected = [outcome(codec, x) for x in tensors]
+    with np.errstate(all="raise"):
+        assert [outcome(codec, x) for x in tensors] == expected
 
 
 def test_it_stays_the_callers() -> None:

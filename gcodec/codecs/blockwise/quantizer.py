@@ -117,7 +117,8 @@ def quantize(
         tops, factors = loops.quantize_relative(x, layout.block, *rules, codes, update)
         top = float(tops.max())
         check_largest(x, top, update)
-        _put(factors if layout.is_multiplier else _ONE / factors, front)
+        with np.errstate(under="ignore"):
+            _put(factors if layout.is_multiplier else _ONE / factors, front)
         return top
     return 0.0
 
@@ -184,7 +185,8 @@ def _absmax(
         tops[-1] = np.maximum(float_of_bits(max_abs_bits(last)), _LEAST)
     check_largest(x, float(tops.max()), update)
     if rest:
-        scaled, one = last / tops[-1], np.ones(1, np.float32)
+        with np.errstate(under="ignore"):
+            scaled, one = last / tops[-1], np.ones(1, np.float32)
         loops.quantize(scaled, block, one, _ZERO, table, codes[start:])
         if update is not None:
             decoded, dtype = np.empty_like(last), ROUNDED[update.rounded_to]
@@ -201,8 +203,8 @@ def _uniform(x: np.ndarray, codes: np.ndarray, loops: Loops, known: Moments | No
     mean = np.float32(total / n)
     squares = max(0.0, squares - total * total / n)
     sigma = np.float32(math.sqrt(squares / max(n - 1, 1)))
-    scale = np.float32(6) * (sigma / np.float32(256))
-    with np.errstate(divide="ignore", over="ignore"):
+    with np.errstate(divide="ignore", over="ignore", under="ignore"):
+        scale = np.float32(6) * (sigma / np.float32(256))
         factor = np.minimum(_ONE / scale, _FINITE)
     if scale:
         table, factors = ValueTable.of("offset8"), np.full(1, factor)
@@ -248,7 +250,8 @@ def _quantile(x: np.ndarray, loops: Loops) -> np.ndarray:
     ranks, inverse = np.unique(np.append(below, above), return_inverse=True)
     low, high = loops.of_ranks(x, ranks)[inverse].reshape(2, -1)
     width = high - low
-    from_low, from_high = low + width * weights, high - width * (_ONE - weights)
+    with np.errstate(under="ignore"):
+        from_low, from_high = low + width * weights, high - width * (_ONE - weights)
     return np.where(weights < 0.5, from_low, from_high)
 
 
@@ -273,4 +276,5 @@ def _averages(x: np.ndarray, codes: np.ndarray, loops: Loops) -> np.ndarray:
     for own in part_sums:
         sums += own
     counts = part_counts.sum(axis=0)
-    return (sums / np.maximum(counts, 1)).astype(np.float32)
+    with np.errstate(under="ignore"):
+        return (sums / np.maximum(counts, 1)).astype(np.float32)

@@ -264,7 +264,8 @@ class Encoder:
             octave = math.frexp(math.sqrt(self._energy))[1]
             if not _TINY < octave < _LARGE:
                 self._lift = 2.0**-octave
-                self._lifted = (host(self._values) * np.float64(self._lift)).astype(np.float32)
+                with np.errstate(under="ignore"):
+                    self._lifted = (host(self._values) * np.float64(self._lift)).astype(np.float32)
         return self._lifted
 
     def _symbols(self, split: int, factors: Factors | None) -> LowRankSymbols | None:

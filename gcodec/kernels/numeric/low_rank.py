@@ -102,7 +102,7 @@ def step(
         nonzero = before.any(axis=1)
         rows[nonzero] = before[nonzero]
     p = fixed(orthonormal(times_transposed(matrix, fixed(rows), top)))
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         factors = [part.astype(np.float32) for part in (p.values, times(matrix, p, top))]
     return np.concatenate([part.reshape(-1) for part in factors])
 

@@ -92,7 +92,7 @@ def _fill(x: np.ndarray, bucket: int, kind: Norm, out: np.ndarray) -> None:
         half = 1 << (tiles - 1).bit_length() - 1
         sums[:, : tiles - half] += sums[:, half:tiles]
         tiles = half
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         out[:] = np.sqrt(sums[:, 0])
 
 

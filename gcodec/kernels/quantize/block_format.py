@@ -217,7 +217,8 @@ def _rounded_down() -> np.ndarray:
     """
     powers = np.arange(256) - 127
     powers[0] = -127
-    above = np.nextafter(powers.astype(np.float32), np.float32(np.inf)).astype(np.float64)
+    with np.errstate(under="ignore"):  # the next number after 0
+        above = np.nextafter(powers.astype(np.float32), np.float32(np.inf)).astype(np.float64)
     halves = (above - powers) / 2
     halves[127] = 0  # the logarithm of a number next to 1 is next to 0
     bits = (halves * (math.log(2) * 2.0**MANTISSA)).astype(np.int32)

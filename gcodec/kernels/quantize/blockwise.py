@@ -302,7 +302,8 @@ def look_up(
     if values.size == 16:
         codes = np.stack((codes >> np.uint8(4), codes & np.uint8(15)), axis=1).reshape(-1)
     combine = np.divide if divides else np.multiply
-    combine(values[codes[: out.size]], _repeated(scales, block_size, out.size), out=out)
+    with np.errstate(over="ignore", under="ignore"):
+        combine(values[codes[: out.size]], _repeated(scales, block_size, out.size), out=out)
 
 
 def _repeated(numbers: np.ndarray, block_size: int, n: int) -> np.ndarray:

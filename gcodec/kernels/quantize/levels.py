@@ -195,7 +195,8 @@ def quantize_tiny(
 def _tiny_values(symbols: np.ndarray, norms: np.ndarray, s: int) -> np.ndarray:
     """Return the values of (k,) symbols of (k,) tiny norms."""
     magnitudes = (symbols >> 1) * (norms / s)
-    return np.where(symbols & 1, -magnitudes, magnitudes).astype(np.float32)
+    with np.errstate(under="ignore"):
+        return np.where(symbols & 1, -magnitudes, magnitudes).astype(np.float32)
 
 
 def can_stream(out: np.ndarray) -> bool:

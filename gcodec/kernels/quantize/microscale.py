@@ -222,7 +222,8 @@ def dequantize(
 @dispatched("gcodec.kernels.quantize.microscale_cuda")
 def tensor_scale_of(bits: int) -> float:
     """Return the scale of a tensor for NVFP4, by the bits of its largest magnitude, over 448·6."""
-    scale = float(float_of_bits(bits) / np.float32(2688))
+    with np.errstate(under="ignore"):
+        scale = float(float_of_bits(bits) / np.float32(2688))
     return binary32(min(max(scale, LEAST_TENSOR_SCALE), MOST_TENSOR_SCALE))
 
 
@@ -262,11 +263,12 @@ def rounded(
         factors = np.float32(1) / tensor_scale / e4m3.values()[scales]
     else:
         rule = ScaleRule.of(rule_name, fmt)
-        bits = (tops / rule.divisor).view(np.int32)
+        with np.errstate(under="ignore"):
+            bits = (tops / rule.divisor).view(np.int32)
         scales = np.clip(bits + rule.adds[bits >> MANTISSA] >> MANTISSA, 0, 254)
         factors = np.where(scales > 0, np.ldexp(np.float32(1), 127 - scales), rule.least)
     random = None if seed is None else words(seed, 0, blocks.size).reshape(blocks.shape)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         sizes = np.minimum(np.abs(blocks * factors[:, None]), fmt.largest)
         codes = _signed(_codes(sizes, fmt, random), blocks, fmt)
         values = fmt.values()[codes] * fmt.scales(float(tensor_scale))[scales][:, None]

@@ -78,9 +78,9 @@ def _deviations(x: np.ndarray, block_size: int, means: np.ndarray, tiles: int) -
         sums = np.array([fold(row) for row in sums.reshape(-1, tiles)])
     counts = np.full(means.size, min(block_size, x.size), np.float64)
     counts[-1] = x.size - (means.size - 1) * block_size
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         lengths = np.minimum(np.sqrt(sums).astype(np.float32), _FINITE)
-    return np.maximum(lengths / np.sqrt(counts).astype(np.float32), _LEAST)
+        return np.maximum(lengths / np.sqrt(counts).astype(np.float32), _LEAST)
 
 
 def dequantize(
