@@ -205,9 +205,10 @@ def range_error(tensor: Tensor, stats: Statistics, bits: int) -> float:
     values = tensor.values.astype(np.float64)
     low, high = float(values.min()), float(values.max())
     step = (high - low) / (2**bits - 1) or 1.0
-    points = (low + np.rint((values - low) / step) * step).astype(np.float32)
-    difference = values - as_dtype(points, tensor.dtype).astype(np.float64)
-    return float((difference**2).sum()) / stats.norm**2
+    with np.errstate(under="ignore"):
+        points = (low + np.rint((values - low) / step) * step).astype(np.float32)
+        difference = values - as_dtype(points, tensor.dtype).astype(np.float64)
+        return float((difference**2).sum()) / stats.norm**2
 
 
 _ALIASES = {"max_err": "max_nmse"}  # earlier names of bounds

@@ -207,8 +207,9 @@ def _product(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     for start in range(0, m, depth):
         left, right = rows[:, start : start + depth], matrix[start : start + depth]
         parts = right[:, :tiled].reshape(len(right), -1, _WIDTH).transpose(1, 0, 2)
-        tiles += np.matmul(left, parts, out=scratch)
-        last += left @ right[:, tiled:]
+        with np.errstate(under="ignore"):
+            tiles += np.matmul(left, parts, out=scratch)
+            last += left @ right[:, tiled:]
     return np.concatenate([tiles.transpose(1, 0, 2).reshape(r, tiled), last], axis=1)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gcodec.analysis.measure import TensorStats, measure, measure_tensors
 from gcodec.analysis.settings import Settings
 from gcodec.arrays.source import Source, is_array
@@ -122,11 +124,12 @@ def inspect(
         limits=Limits.or_default(limits),
     )
     tensors: list[TensorStats]
-    if isinstance(tree, (str, os.PathLike)):
-        tensors = measure(Path(tree), settings).tensors
-    else:
-        with _TreeDump(tree, settings.limits) as dump:
-            tensors = measure_tensors(dump, settings)
+    with np.errstate(under="ignore"):
+        if isinstance(tree, (str, os.PathLike)):
+            tensors = measure(Path(tree), settings).tensors
+        else:
+            with _TreeDump(tree, settings.limits) as dump:
+                tensors = measure_tensors(dump, settings)
     return Inspection(tensor.record(list(named)) for tensor in tensors)
 
 

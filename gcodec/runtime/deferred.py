@@ -281,5 +281,10 @@ def binary32(value: float | np.floating[Any]) -> float:
     if value and not _SMALLEST < abs(float(value)) < _LARGEST:  # the cast to float32 may warn
         with np.errstate(over="ignore", under="ignore"):
             rounded = np.float32(value)
-        return math.nan if math.isnan(rounded) else float(str(rounded))
-    return float(str(np.float32(value)))
+        return math.nan if math.isnan(rounded) else _shortest(rounded)
+    return _shortest(np.float32(value))
+
+
+def _shortest(number: np.float32) -> float:
+    # str(number) would have the digits that np.set_printoptions asks for.
+    return float(np.format_float_scientific(number))

@@ -144,7 +144,6 @@ def two_phase_mean(
 
 
 @contextlib.contextmanager
-@exact
 def two_phase(
     communicator: Communicator,
     gradients: Mapping[str, TensorLike],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import platform
 import sys
 import threading
@@ -87,16 +88,58 @@ def test_bytes_and_values_do_not_depend_on_it(codec: Codec) -> None:
             assert own == expected, mode
 
 
-@pytest.mark.parametrize("codec", gs.CODECS, ids=str)
-def test_the_settings_of_numpy_for_errors_do_not_matter(codec: Codec) -> None:
+def _of_many_magnitudes() -> list[np.ndarray]:
+    """Return tensors whose values, squares or quotients are not normal in their dtype."""
     rng = np.random.default_rng(9)
-    tensors = [rng.standard_normal((24, 16)) * scale for scale in (1e-42, 1e-39, 1e37)]
+    scales = (1e-44, 1e-42, 2e-40, 1e-39, 1.2e-38, 1e-6, 1e37)
+    tensors = [rng.standard_normal((24, 16)) * scale for scale in scales]
     tensors.append(rng.standard_normal((24, 16)) * 10.0 ** rng.integers(-44, 38, (24, 16)))
+    tensors.append(np.exp(6 * rng.standard_normal((24, 1))) * rng.standard_normal((24, 16)))
+    rows, columns = 10.0 ** rng.uniform(-20, 0, 64), 10.0 ** rng.uniform(-46, 18, 80)
+    tensors.append(np.outer(rng.standard_normal(64) * rows, columns))  # of rank 1
+    results = [x.astype(dtype) for x in tensors for dtype in (np.float16, np.float32, np.float64)]
+    return [x for x in results if np.isfinite(x).all()]
+
+
+with np.errstate(all="ignore"):
+    TENSORS = _of_many_magnitudes()
+
+
+@pytest.mark.parametrize("codec", gs.FEW, ids=str)
+def test_the_settings_of_numpy_for_errors_do_not_matter(codec: Codec) -> None:
     with np.errstate(all="ignore"):
-        tensors = [x.astype(np.float32) for x in tensors]
-        expected = [outcome(codec, x) for x in tensors]
+        expected = [outcome(codec, x) for x in TENSORS]
     with np.errstate(all="raise"):
-        assert [outcome(codec, x) for x in tensors] == expected
+        assert [outcome(codec, x) for x in TENSORS] == expected
+
+
+def test_the_settings_for_errors_do_not_matter_to_choices_and_inspections() -> None:
+    bounds = ({"max_nmse": 1e-4}, {"max_nmse": 0.1}, {"max_bits": 3})
+
+    def results() -> list[str]:
+        wanted = [str(gcodec.inspect({"a": x}, codecs=("minmax", "lowrank"))) for x in TENSORS]
+        for x, bound in itertools.product(TENSORS, bounds):
+            wanted.append(str(gcodec.choose(x, **bound, feedback=x.dtype == np.float32)))
+        return wanted
+
+    with np.errstate(all="ignore"):
+        expected = results()
+    with np.errstate(all="raise"):
+        assert results() == expected
+
+
+@pytest.mark.parametrize("codec", gs.FEW, ids=str)
+def test_the_settings_of_numpy_for_printing_do_not_matter(codec: Codec) -> None:
+    x = np.random.default_rng(8).standard_normal((24, 16)).astype(np.float32)
+    expected = outcome(codec, x)
+    with np.printoptions(precision=3, floatmode="fixed", legacy="1.13"):
+        assert outcome(codec, x) == expected
+
+
+def test_the_settings_for_printing_do_not_matter_to_specs() -> None:
+    with np.printoptions(legacy="1.13"):
+        codec = gcodec.parse("mxnet-2bit:threshold=0.12345679")
+        assert str(codec) == "mxnet-2bit:threshold=0.12345679"
 
 
 def test_it_stays_the_callers() -> None:

@@ -276,7 +276,8 @@ class Factorizer:
         wide = self.subspace.components[:rank] / step
         if not wide.size or np.abs(wide).max() > _LARGEST_LEVEL:
             return None
-        rows = wide.astype(np.float32)
+        with np.errstate(under="ignore"):
+            rows = wide.astype(np.float32)
         symbols, points = quantized(rows, self._trellis)
         nonzero = points.any(axis=1)
         if not nonzero.all():

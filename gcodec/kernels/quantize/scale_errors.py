@@ -221,7 +221,8 @@ class Rounding(NamedTuple):
     def rounded(self, scales: np.ndarray) -> np.ndarray:
         """Round (K,) float64 scales."""
         inside = np.clip(scales * self.unit, self.least, self.most)
-        return inside.astype(np.float32).astype(np.float64) / self.unit
+        with np.errstate(under="ignore"):
+            return inside.astype(np.float32).astype(np.float64) / self.unit
 
 
 def squared_errors(values: np.ndarray, scales: np.ndarray, ladder: Ladder) -> np.ndarray:
