@@ -109,7 +109,8 @@ def drop_gradients(state: Any) -> None:
     """
     for group in getattr(state, "_fsdp_param_groups", ()):
         for parameter in group.fsdp_params:
-            parameter.unsharded_accumulated_grad = None
+            if "unsharded_accumulated_grad" in vars(parameter):  # a property since PyTorch 2.15
+                parameter.unsharded_accumulated_grad = None
             if hasattr(parameter, "_unsharded_param"):  # since the first all-gather
                 parameter._unsharded_param.grad = None
 
