@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import json
 import logging
 import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from ddp_ranks import COMPRESSED, KEY, Training, error_of, infinite, refusal_of, same
+from torch.distributed import distributed_c10d
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -152,6 +154,29 @@ def after_other_groups() -> dict[str, Any]:
     nodes = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
     inside = nodes[dist.get_rank() // 2]
     return compare("sign", 2, False, collective="hierarchical", inside=inside)
+
+
+def some_then_all() -> dict[str, Any]:
+    """Make groups of some ranks and of all, whose names contain the number of calls."""
+    world = distributed_c10d._world
+
+    def name_of(ranks: Sequence[int], use_hashed_name: bool) -> str:
+        """Name a group as PyTorch 2.14 does."""
+        salted = "_".join(map(str, [*ranks, world.group_count]))
+        hashed = hashlib.sha1(salted.encode()).hexdigest()
+        world.group_count += 1
+        return hashed if use_hashed_name else str(world.group_count)
+
+    rank, met = dist.get_rank(), []
+    with mock.patch.object(distributed_c10d, "_process_group_name", name_of):
+        for ranks in ([0, 1], [0, 1], None, [1, 2], [2, 3], [3, 1], None, [0, 1]):
+            if ranks is None or rank in ranks:
+                own = Communicator.apart(ranks)
+                met.append([message[0] for message in own.all_gather(bytes([rank]))])
+        whole = dist.new_group()
+        met.append(dist.get_process_group_ranks(whole))
+        dist.barrier(whole)
+    return {"met": met}
 
 
 def inside_then_two_phase() -> dict[str, Any]:

@@ -16,6 +16,7 @@ from gcodec.torch.agreement import greatest_of
 from gcodec.wire.kinds import check_between, check_integer
 
 _LENGTH_NBYTES = 8
+_MOST_CALLS = 1 << 32  # that make groups, in a process
 _SPARE_NBYTES = 64  # head of a recurring message: 9/8 of the last longest one and these bytes
 
 
@@ -119,14 +120,8 @@ class TorchCommunicator:
             if len({*group}) < len(group) or not {*group} <= {*range(size)}:
                 allowed = f"different ranks from 0 to {size - 1}"  # others would never arrive
                 raise ParameterError.of("group", group, allowed)
-            _match_group_counts(sorted(group), delay)
-        apart = dist.new_group(
-            None if group is None else list(group),
-            timeout=delay,
-            backend=backend,
-            use_local_synchronization=group is not None,
-        )
-        return cls(apart)
+            return cls(_group_of(sorted(group), delay, backend))
+        return cls(dist.new_group(timeout=delay, backend=backend))
 
     def all_gather(
         self, message: bytes, head_nbytes: int = 0, *, slot: str | None = None
@@ -330,15 +325,28 @@ def check_communicator(communicator: object) -> None:
         raise ParameterError.of("communicator", communicator, allowed)
 
 
-def _match_group_counts(ranks: Sequence[int], timeout: timedelta | None) -> None:
-    """Make groups until this process has as many as any of the given ranks, which all call this.
+def _group_of(ranks: list[int], timeout: timedelta | None, backend: str) -> dist.ProcessGroup:
+    """Make a group of the given ranks, which all call this.
 
-    torch.distributed derives the name of a group that only its members make from the number of
-    groups in each process. Members with other numbers would wait for each other in vain.
+    torch.distributed hashes a number of each process to the name of a group that only its members
+    make: before PyTorch 2.14 the number of its groups, then the number of calls that made one.
+    Members with other numbers would wait for each other in vain. So those that have fewer groups
+    make groups of their own first, and the number of groups takes the place of that of calls.
     """
-    count = len(dist.distributed_c10d._world.pg_names)
-    for _ in range(greatest_of(ranks, count, timeout) - count):
-        dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+    world = dist.distributed_c10d._world
+    calls, groups = world.group_count, len(world.pg_names)
+
+    def new_group(ranks: list[int], backend: str) -> dist.ProcessGroup:
+        world.group_count = _MOST_CALLS + len(world.pg_names)
+        return dist.new_group(ranks, timeout, backend, use_local_synchronization=True)
+
+    try:
+        for _ in range(greatest_of(ranks, groups, timeout) - groups):
+            new_group([dist.get_rank()], "gloo")
+        return new_group(ranks, backend)
+    finally:
+        # The names of later groups that all processes make contain the number of calls, too.
+        world.group_count = calls
 
 
 def _is_foreign(group: object) -> bool:

@@ -47,7 +47,7 @@ PAIR = (
 FOUR = (
     *("two_phase", "hierarchical", "inside_then_two_phase", "from_torchrun"),
     *("resume_hierarchical", "restart", "peers", "refused", "nonfinite", "gone_inside"),
-    "after_other_groups",
+    *("after_other_groups", "some_then_all"),
     *("gone_between", "gone_at_last", "gone_in_choice", "flipped_between", "killed"),
 )
 Ranks = Callable[[str], list[Any]]
@@ -105,6 +105,12 @@ def test_dense_tensors_have_the_bits_of_gathering(pair: Ranks) -> None:
     for rank in pair("dense_bits"):
         first, second = rank["digests"]
         assert first == second
+
+
+def test_groups_of_some_ranks_do_not_disturb_those_of_all(four: Ranks) -> None:
+    groups = [[0, 1], [0, 1], [0, 1, 2, 3], [1, 2], [2, 3], [1, 3], [0, 1, 2, 3], [0, 1]]
+    for rank, seen in enumerate(four("some_then_all")):
+        assert seen["met"] == [*(group for group in groups if rank in group), [0, 1, 2, 3]]
 
 
 def test_groups_with_the_same_data_agree(four: Ranks) -> None:
