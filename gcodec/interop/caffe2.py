@@ -17,10 +17,10 @@ arrays with ``torch.ops.quantized.embedding_bag_byte_prepack``, ``_4bit_prepack`
 - **decoding**: scale·code + bias, rounded once, as PyTorch 2.13 does.
 
 FBGEMM's kernels for x86-64 with AVX2 define the bits. Its portable kernels may give a zero bias
-another sign. The portable kernels, and newer AVX2 kernels for columns that do not fill a register,
-first round scale·code + bias to float64, which changes the value if that is a tie between two
-float32 numbers. For 4 and 2 bits FBGEMM refuses columns that do not fill the last byte; this
-module pads them with zero bits, as FBGEMM's reference function does.
+another sign. The portable kernels, and those of PyTorch 2.15 for columns that do not fill a
+register, first round scale·code + bias to float64, which changes the value if that is a tie
+between two float32 numbers. For 4 and 2 bits FBGEMM refuses columns that do not fill the last
+byte; this module pads them with zero bits, as FBGEMM's reference function does.
 
 No frame of gcodec can store these rows losslessly: ``minmax`` sends the minimum and the maximum,
 and multiplies in float64. This module therefore has no ``to_frame``.
