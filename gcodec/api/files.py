@@ -52,6 +52,7 @@ def save_file(
         Mapping, list, tuple, NamedTuple or dataclass, nested in any way up to 64 deep; or, if JAX
         is loaded, any node that is registered with it. Keys are texts and integers. Leaves are
         arrays, as for `gcodec.encode`, and numbers, texts and None, which are stored exactly.
+        Integers, as keys and leaves, are from -2**63 to 2**64 - 1.
     path : str or os.PathLike
         File to write, by convention with the suffix .gcf. An existing file is replaced. The
         suffixes of other formats are refused.
