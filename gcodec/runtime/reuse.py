@@ -32,7 +32,8 @@ def kept_nbytes() -> int:
     if text is None:
         return _DEFAULT_MIB << 20
     if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise ParameterError.of("GCODEC_KEPT_MIB", text, "a number of MiB, or 0 to keep none")
+        allowed = "an integer number of MiB below 10**9, or 0 to keep none"
+        raise ParameterError.of("GCODEC_KEPT_MIB", text, allowed)
     return int(text) << 20
 
 
