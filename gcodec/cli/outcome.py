@@ -26,9 +26,9 @@ FINE, FAILED, USAGE, UNREADABLE, LIMIT, UNSAFE = range(6)
 INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 and the signal, as in shells
 EXIT_CODES = {
     FINE: "success",
-    FAILED: "a check failed: a file is damaged, or an error exceeds its bound",
+    FAILED: "a check failed: frames are damaged, or an error exceeds its bound",
     USAGE: "wrong usage, or a name that does not exist",
-    UNREADABLE: "a file cannot be read or written, or needs a newer release",
+    UNREADABLE: "a file cannot be read or written, or needs a newer release; a dump is damaged",
     LIMIT: "a limit was exceeded: --max-elems, --max-bytes, or the memory",
     UNSAFE: "a file was refused because reading it would run code",
 }
