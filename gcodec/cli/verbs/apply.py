@@ -37,8 +37,8 @@ def command(
     """Turn an old .safetensors file into the new one.
 
     STEP is a file that gcodec diff wrote, and BASE its old file. OUT is the new file, byte for
-    byte. If BASE is another file, or STEP is damaged, no file is written or replaced. For a model
-    in shards, BASE is the index or its folder. STEP can be - for stdin.
+    byte. If a tensor that STEP patches differs in BASE, or STEP is damaged, no file is written or
+    replaced. For a model in shards, BASE is the index or its folder. STEP can be - for stdin.
     """
     from gcodec.cli import coding, files
     from gcodec.patch.files import BaseFile
