@@ -320,8 +320,10 @@ def choose(
 ) -> Codec:
     """Choose a codec for a tensor from the tensor's statistics.
 
-    The frame of a chosen codec is never longer than that of ``raw`` in the dtype of `x`. For a few
-    values the header outweighs the payload, and the choice is often ``raw``.
+    The frame of a chosen codec is never longer than that of ``raw`` in the dtype of `x`, or in
+    float32 for float64; but if no float32 values are within `max_nmse` of a float64 tensor, the
+    choice is ``lossless``. For a few values the header outweighs the payload, and the choice is
+    often ``raw``.
 
     On tensors of 65,536 values or more, `choose` costs at most three encodes with ``ecsq`` at the
     same target, for errors and for 0.1 bits per value or more; one is typical. This limit is
