@@ -264,6 +264,9 @@ def _padded_encoder(codec: Codec, max_nbytes: int) -> Callable[..., object]:
 def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
     """Decode a frame of `encode_padded`; also under `jit` and `vmap`.
 
+    The computation fails, with an error of JAX, if the frame is damaged or has another shape or
+    dtype than `like`.
+
     Parameters
     ----------
     buffer : (m,) uint8 array
@@ -281,7 +284,7 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
     Raises
     ------
     ParameterError
-        If `buffer`, `length` or `like` has another shape or dtype, or is no array.
+        If `buffer` or `length` has another shape or dtype, or `like` is no array.
 
     Examples
     --------
