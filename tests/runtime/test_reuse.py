@@ -122,7 +122,7 @@ def test_bound(blocks: reuse._Blocks, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("text", ["-1", "", "1.5", "lots", "9" * 10, "²"])
 def test_invalid_bounds(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCODEC_KEPT_MIB", text)
-    with pytest.raises(gcodec.ParameterError, match="GCODEC_KEPT_MIB.*an integer number of MiB"):
+    with pytest.raises(gcodec.ParameterError, match=r"GCODEC_KEPT_MIB.*an integer number of"):
         result(LEAST)
 
 
