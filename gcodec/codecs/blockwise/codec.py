@@ -97,7 +97,7 @@ class Blockwise(Codec):
         Whether the scales of ``nf4``, ``fp4`` or ``dynamic8`` are quantized, too.
     code : {"none", "huffman", "rans", "auto"}
         Code of the codes' bytes: as they are, as always with ``meanstd16``; Huffman words; rANS.
-        ``"auto"`` is the shortest.
+        ``"auto"`` is the shortest, with an estimate for rANS that errs by some bytes.
     """
 
     symbols_type = BlockwiseSymbols
