@@ -28,7 +28,7 @@ EXIT_CODES = {
     FINE: "success",
     FAILED: "a check failed: frames are damaged, or an error exceeds its bound",
     USAGE: "wrong usage, or a name that does not exist",
-    UNREADABLE: "a file cannot be read or written, or needs a newer release; a dump is damaged",
+    UNREADABLE: "a file cannot be read or written, a dump is damaged, or gcodec is too old",
     LIMIT: "a limit was exceeded: --max-elems, --max-bytes, or the memory",
     UNSAFE: "a file was refused because reading it would run code",
 }
