@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from gcodec.kernels.numeric import select
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.reduce import max_abs_bits
 from gcodec.payload import Payload
+from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import Drainable
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Scalars, param
@@ -161,9 +162,7 @@ class TopK(SparseCodec):
         self._dequantize_add(symbols, "float32", np.float32(-1), update.new_residual)
         return symbols, top_bits
 
-    def _symbols(
-        self, values: np.ndarray, selected: tuple[np.ndarray, np.ndarray] | None
-    ) -> TopKSymbols:
+    def _symbols(self, values: np.ndarray, selected: tuple[Any, np.ndarray] | None) -> TopKSymbols:
         """Quantize selected elements, given by positions and values."""
         if selected is None:
             raise nonfinite_error(values)
@@ -183,14 +182,17 @@ class TopK(SparseCodec):
         self._require(fits and position_coding.rise(positions, n), n)
 
     def _encode(self, values: np.ndarray, seed: int, prior: TopKSymbols | None) -> Payload:
-        return self._pack(self._quantize(values, seed, prior), is_own=True)
+        k = self._most(values.size)
+        if self.threshold or 4 * k <= values.size or device_of(values) is not None:
+            return self._pack(self._quantize(values, seed, prior), is_own=True)
+        return self._pack(self._symbols(values, select.take_many(values, k)), is_own=True)
 
     def _pack(self, symbols: TopKSymbols, is_own: bool = False) -> Payload:
         """Return the message of symbols, which it may destroy if nobody else uses them."""
         n, positions, values = symbols
         data, nbits = value_coding.packed(values, self.value, positions.size, is_own=is_own)
         front = Drainable(data), nbits
-        held = Drainable(positions) if is_own else positions
+        held = Drainable(positions) if is_own and type(positions) is np.ndarray else positions
         index, written = position_coding.write(held, n, self.index, front)
         codec = self.replaced(index=index)
         if self.threshold:  # the message states k in place of the threshold

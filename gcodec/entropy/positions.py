@@ -395,7 +395,7 @@ def _rice(positions: Positions, n: int) -> Plan:
     nbits = int(offsets[-1])
 
     def write(front: Front, positions: Positions | Drainable, most: float) -> Written:
-        array, table = contents(positions)[:], None
+        array, table = contents(positions), None
         words = gap_rice.write(array, parameters, offsets)
         if n >= MIN_ELEMENTS:
             lasts = lasts_of(array, 1 << gap_rice.LOG2_GROUP)
@@ -410,12 +410,13 @@ def _elias_fano(positions: Positions, n: int) -> Plan:
     nbits = elias_fano.nbits(positions, n)
 
     def write(front: Front, positions: Positions | Drainable, most: float) -> Written:
-        array, block, table = contents(positions)[:], 1 << LOG2_BLOCK, None
+        array, block, table = contents(positions), 1 << LOG2_BLOCK, None
         words = BitString(0, nbits // 8 + _ROOM)
         elias_fano.write(array, n, words)
         if n >= MIN_ELEMENTS:
-            offsets = elias_fano.offsets(array, n, block)
-            table = SeekTable.of(LOG2_BLOCK, offsets, lasts_of(array, block))
+            lasts = lasts_of(array, block)
+            offsets = elias_fano.offsets(lasts, n, array.size, block)
+            table = SeekTable.of(LOG2_BLOCK, offsets, lasts)
         drop(positions)
         return _joined(front, words.trimmed(), nbits, table)
 
@@ -424,7 +425,7 @@ def _elias_fano(positions: Positions, n: int) -> Plan:
 
 def _bitmap(positions: Positions, n: int) -> Plan:
     def write(front: Front, positions: Positions | Drainable, most: float) -> Written:
-        bits = bitmap.write(contents(positions)[:], n)
+        bits = bitmap.write(contents(positions), n)
         drop(positions)
         return _joined(front, bits, n, None)
 

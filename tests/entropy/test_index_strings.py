@@ -13,7 +13,7 @@ from gcodec.entropy import positions as position_coding
 from gcodec.entropy.coder import BitSpan, Written
 from gcodec.entropy.positions import IndexString
 from gcodec.kernels.numeric import select
-from gcodec.kernels.prefix.value_classes import AllPositions
+from gcodec.kernels.prefix.value_classes import AllPositions, PackedPositions
 from gcodec.tensorfiles.dumps import open_dump
 from gcodec.wire.seek import SeekTable
 
@@ -149,6 +149,22 @@ def test_positions_of_all_elements_need_no_array(code: str) -> None:
     for n in (1, 2, 7, 40, 5000, 3 << 18):
         expected = position_coding.write(np.arange(n), n, code, ELEVEN_BITS)
         index, written = position_coding.write(AllPositions(n), n, code, ELEVEN_BITS)
+        assert index == expected[0] and written.nbits == expected[1].nbits
+        assert np.array_equal(written.data, expected[1].data)
+        seeks = written.seek, expected[1].seek
+        assert len({None if seek is None else seek.to_bytes() for seek in seeks}) == 1
+
+
+@pytest.mark.parametrize("code", [*position_coding.CODES, "auto"])
+def test_packed_positions_have_the_same_string(code: str) -> None:
+    for n, k in ((7, 3), (1 << 16, 30_000), (3 << 18, 500_000), (1 << 22, 1 << 20)):
+        positions = clustered(n, k) if n >= 256 else uniform(n, k)
+        packed = PackedPositions(k)
+        for at in range(0, n, 1 << 18):
+            inside = positions[(positions >= at) & (positions < at + (1 << 18))] - at
+            packed.append(inside, min(1 << 18, n - at))
+        expected = position_coding.write(positions, n, code, ELEVEN_BITS)
+        index, written = position_coding.write(packed, n, code, ELEVEN_BITS)
         assert index == expected[0] and written.nbits == expected[1].nbits
         assert np.array_equal(written.data, expected[1].data)
         seeks = written.seek, expected[1].seek

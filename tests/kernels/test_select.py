@@ -233,6 +233,28 @@ def test_selection_uses_bounded_memory(
     assert peak(lambda: select.take_largest(x, 100)) <= 0.6 * x.nbytes + scratch
 
 
+@pytest.mark.parametrize("threads", ["1", "3"])
+@each_kind
+def test_many_are_the_largest(kind: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    x = spread(kind, N)
+    for k in (N // 4 + 1, N // 2, N - 1, N):
+        selection = select.take_many(x, k)
+        assert selection is not None
+        positions, elements = selection
+        expected = largest(x, k)
+        for part in (slice(None), slice(70_000, 200_001), slice(999, -1, 1000), slice(-1, None)):
+            assert np.array_equal(positions[part], expected[part])
+        assert positions.size == k and positions[k // 3] == expected[k // 3]
+        assert gs.same_bits(elements, x[expected])
+
+
+def test_many_need_two_bytes_for_a_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
+    x, k = spread("equal", 8 * N), 4 * N
+    assert peak(lambda: select.take_many(x, k)) <= 6 * k + 20 * pool.SEGMENT
+
+
 # --- elements by positions ----------------------------------------------------------------------
 
 

@@ -6,13 +6,17 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.numeric.words import leading_zeros, peek
+from gcodec.kernels.prefix.value_classes import ComputedPositions
 from gcodec.runtime.jit import kernel
 
+_PART = 1 << 18  # positions that stay in a cache
 
-def write(positions: np.ndarray, n: int) -> np.ndarray:
+
+def write(positions: np.ndarray | ComputedPositions, n: int) -> np.ndarray:
     """Return the (ceil(n / 8),) uint8 bitmap of (k,) int64 positions below n."""
     bits = np.zeros(-(-n // 8), np.uint8)
-    _set_bits(positions, bits)
+    for at in range(0, positions.size, _PART):
+        _set_bits(positions[at : at + _PART], bits)
     return bits
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,10 +23,11 @@ from gcodec.kernels.numeric.log_histogram import FINITE, SHIFT, log_histogram
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, max_abs_bits
 from gcodec.kernels.numeric.scatter import take
 from gcodec.kernels.numeric.words import count_ones, magnitudes_above, trailing_zeros
+from gcodec.kernels.prefix.value_classes import PackedPositions
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.jit import Kernel, factory, inline, kernel
 from gcodec.runtime.lanes import fence
 from gcodec.runtime.memory import magnitude_bits, tile_beside
 
@@ -82,6 +83,11 @@ def take_largest(values: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | 
     if suggested is not None:
         candidates = _candidates(suggested, k, values.size, partial(_take_part, values))
     return _largest_among(values, k, candidates)
+
+
+def take_many(values: np.ndarray, k: int) -> tuple[PackedPositions, np.ndarray] | None:
+    """Do what `take_largest` does, on the host, for more than a quarter of the values."""
+    return _largest_among(values, k, None, PackedPositions(k))
 
 
 def take_largest_of_sums(
@@ -141,14 +147,20 @@ def _candidates(
 
 
 def _largest_among(
-    values: np.ndarray, k: int, listed: tuple[np.ndarray, np.ndarray] | None
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Select from candidates, given by positions and elements, or for None from all values."""
+    values: np.ndarray,
+    k: int,
+    listed: tuple[np.ndarray, np.ndarray] | None,
+    packed: PackedPositions | None = None,
+) -> Any:
+    """Select from candidates, given by positions and elements, or for None from all values.
+
+    In the latter case, the positions are written to `packed` if it is given.
+    """
     places, candidates = (None, values) if listed is None else listed
     counts = log_histogram(candidates)
     if counts[FINITE:].any():  # NaN and infinity are candidates, being the largest
         return None
-    if k in (0, values.size):
+    if k in (0, values.size) and packed is None:
         positions = np.arange(k)
         return positions, take(values, positions)
     low, shift, need = 0, SHIFT, k
@@ -171,15 +183,10 @@ def _largest_among(
     if places is not None:
         _keep_largest(places, candidates, level, ties)
         return places, candidates
-    positions, elements = np.empty(k, np.int64), np.empty(k, np.float32)
-    own = positions[: k - ties], elements[: k - ties]
-    _list_parts(partial(_take_part, values), values.size, level, *own)
-    if not ties:
-        return positions, elements
-    del elements
-    _first(values, level, positions[k - ties :])
-    positions.sort(kind="stable")  # merges the two parts
-    return positions, take(values, positions)
+    del candidates
+    chosen, elements = packed or np.empty(k, np.int64), np.empty(k, np.float32)
+    _list_parts(partial(_take_part, values), values.size, level, chosen, elements, ties)
+    return chosen, elements
 
 
 @dispatched("gcodec.kernels.numeric.select_cuda")
@@ -225,28 +232,42 @@ def _above(values: np.ndarray, level: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _list_parts(
-    take_part: _TakePart, n: int, level: int, positions: np.ndarray, elements: np.ndarray
+    take_part: _TakePart,
+    n: int,
+    level: int,
+    positions: np.ndarray | PackedPositions,
+    elements: np.ndarray,
+    ties: int = 0,
 ) -> int:
-    """Write positions and elements above a level; there is no other memory of this size.
+    """Write positions and elements above a level, and those of the first `ties` that equal it.
 
-    Return their number. If there is not enough room, some of them are missing.
+    There is no other memory of this size. Return their number. If there is not enough room, some
+    of them are missing.
     """
-    end = 0
+    end, least = 0, level - (ties > 0)
     rooms: list[_Room] = []  # that no task uses; fresh memory for each segment would cost too much
 
-    def task(start: int, stop: int) -> tuple[_Room, int]:
+    def task(start: int, stop: int) -> tuple[_Room, int, bool]:
         try:
             room = rooms.pop()
         except IndexError:
             size = min(pool.SEGMENT, n)
             room = np.empty(size, np.int32), np.empty(size, np.float32)
-        return room, take_part(start, stop, np.int32(level), room)
+        has_ties = least < level
+        return room, take_part(start, stop, np.int32(least), room), has_ties
 
-    def append(start: int, part: tuple[_Room, int]) -> None:
-        nonlocal end
-        room, size = part
-        if end + size <= positions.size:
-            np.add(room[0][:size], start, out=positions[end : end + size], dtype=np.int64)
+    def append(start: int, part: tuple[_Room, int, bool]) -> None:
+        nonlocal end, least, ties
+        room, size, has_ties = part
+        if has_ties:
+            size, ties = _keeper("int32")(np.int32(level), ties, room[0][:size], room[1][:size])
+            least = level - (ties > 0)
+        if end + size <= elements.size:
+            places = room[0][:size]
+            if isinstance(positions, PackedPositions):
+                positions.append(places, min(pool.SEGMENT, n - start))
+            else:
+                np.add(places, start, out=positions[end : end + size], dtype=np.int64)
             elements[end : end + size] = room[1][:size]
         end += size
         rooms.append(room)
@@ -264,20 +285,9 @@ def _keep_largest(places: np.ndarray, elements: np.ndarray, level: int, ties: in
 
     Both arrays own their memory, and nobody else uses it.
     """
-    count = int(_keep(np.int32(level), ties, places, elements))
+    count, _ = _keeper("int64")(np.int32(level), ties, places, elements)
     for array in (places, elements):
         array.resize(count, refcheck=False)
-
-
-def _first(values: np.ndarray, level: int, out: np.ndarray) -> None:
-    """Write the positions of the first magnitudes whose bits equal a level."""
-    end = 0
-    for at in range(0, values.size, pool.SEGMENT):
-        added = _first_equal(values[at : at + pool.SEGMENT], np.int32(level), out[end:])
-        out[end : end + added] += at
-        end += added
-        if end == out.size:
-            break
 
 
 def _counts_within(values: np.ndarray, low: int, shift: int, bins: int) -> np.ndarray:
@@ -342,39 +352,24 @@ def _take_sums_above(terms, streaming, sums, level, places, elements):
     return count
 
 
-@kernel("int32, int64, out int64[], out float32[]")
-def _keep(level, ties, places, elements):
-    # places.size == elements.size. No element is written before it is read: count <= i.
-    count = 0
-    for i in range(elements.size):
-        place, element = places[i], elements[i]
-        bits = np.int32(magnitude_bits(element))
-        tie = bits == level and ties > 0
-        places[count], elements[count] = place, element
-        count += bits > level or tie
-        ties -= tie
-    return count
+@factory(lambda: (("int32",), ("int64",)))
+def _keeper(kind: str) -> Kernel:
+    """Make the kernel that drops elements, and counts those kept and the ties that are left."""
 
+    @kernel(f"int32, int64, out {kind}[], out float32[]", variant=kind)
+    def keep(level, ties, places, elements):
+        # places.size == elements.size. No element is written before it is read: count <= i.
+        count = 0
+        for i in range(elements.size):
+            place, element = places[i], elements[i]
+            bits = np.int32(magnitude_bits(element))
+            tie = bits == level and ties > 0
+            places[count], elements[count] = place, element
+            count += bits > level or tie
+            ties -= tie
+        return count, ties
 
-@kernel("in float32[], int32, out int64[]")
-def _first_equal(values, level, out):
-    count = 0
-    whole = values.size - values.size % _WORD
-    for i in range(0, whole, _WORD):
-        equal = magnitudes_above(values, i, np.int32(level - 1))
-        equal ^= magnitudes_above(values, i, level)
-        while equal and count < out.size:
-            out[count] = i + np.int64(trailing_zeros(equal))
-            count += 1
-            equal &= equal - np.uint64(1)
-        if count == out.size:
-            return count
-    for i in range(whole, values.size):
-        is_equal = np.int32(magnitude_bits(values[i])) == level
-        if is_equal and count < out.size:
-            out[count] = i
-            count += 1
-    return count
+    return keep
 
 
 @kernel("in float32[], uint32, uint32, out int64[]")

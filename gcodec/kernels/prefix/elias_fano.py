@@ -19,6 +19,8 @@ from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
 from gcodec.kernels.prefix.value_classes import ComputedPositions
 from gcodec.runtime.jit import kernel
 
+_PART = 1 << 18  # positions that stay in a cache
+
 
 def low_width(n: int, k: int) -> int:
     """Return the number of low bits of each of k of n positions."""
@@ -32,31 +34,34 @@ def nbits(positions: np.ndarray | ComputedPositions, n: int) -> int:
     return k * (width + 1) + (int(positions[-1]) >> width)
 
 
-def write(positions: np.ndarray, n: int, string: BitString) -> None:
+def write(positions: np.ndarray | ComputedPositions, n: int, string: BitString) -> None:
     """Append positions to a string; see `nbits`."""
     k = positions.size
     width = low_width(n, k)
-    write_fields(positions, width, string)
     size = k + (int(positions[-1]) >> width)
     ones = np.zeros(-(-size // 8), np.uint8)
-    _write_ones(positions, width, ones)
+    for at in range(0, k, _PART):
+        part = positions[at : at + _PART]
+        write_fields(part, width, string)
+        _write_ones(part, width, at, ones)
     string.extend(ones, size)
 
 
-def offsets(positions: np.ndarray, n: int, block_size: int) -> np.ndarray:
-    """Return the bits from the end of the low bits to each block of positions, and to the end."""
-    k = positions.size
-    counts = np.append(np.arange(0, k, block_size), k)
-    before = positions[counts - 1] >> low_width(n, k)
-    before[0] = 0
-    return np.asarray(before + counts)
+def offsets(lasts: np.ndarray, n: int, k: int, block_size: int) -> np.ndarray:
+    """Return the bits from the end of the low bits to each block of positions, and to the end.
+
+    `lasts` are the position before each block, and the last one, counted from 1.
+    """
+    before = np.maximum(lasts - 1, 0) >> low_width(n, k)
+    return np.asarray(before + np.append(np.arange(0, k, block_size), k))
 
 
-@kernel("in int64[], int64, out uint8[]")
-def _write_ones(positions, width, ones):
-    # ones.size == ceil((k + the last position >> width) / 8)
+@kernel("in int64[], int64, int64, out uint8[]")
+def _write_ones(positions, width, first, ones):
+    # ones.size == ceil((k + the last position >> width) / 8) for k positions, of which these are
+    # those from `first` on.
     for i in range(positions.size):
-        place = (positions[i] >> width) + i
+        place = (positions[i] >> width) + first + i
         ones[place >> 3] |= np.uint8(0x80 >> (place & 7))
 
 

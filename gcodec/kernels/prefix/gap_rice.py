@@ -64,16 +64,19 @@ def plan(positions: np.ndarray | ComputedPositions) -> tuple[np.ndarray, np.ndar
     return parameters, offsets
 
 
-def write(positions: np.ndarray, parameters: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+def write(
+    positions: np.ndarray | ComputedPositions, parameters: np.ndarray, offsets: np.ndarray
+) -> np.ndarray:
     """Return the string that `plan` chose as a (ceil(nbits / 8),) uint8 array."""
 
     def task(start: int, stop: int) -> BitString:
         nbits = int(offsets[-(-stop // _GROUP)] - offsets[start // _GROUP])
         string = BitString(0, nbits // 8 + 1)
-        before = int(positions[start - 1]) if start else -1
-        blocks = parameters[start // BLOCK : -(-stop // BLOCK)]
         room = np.empty((2, BLOCK), np.uint64)
-        _write_gaps(positions[start:stop], before, blocks, *room, string.data, string.state)
+        for at in range(start, stop, _CHUNK):
+            before, end = int(positions[at - 1]) if at else -1, min(at + _CHUNK, stop)
+            blocks = parameters[at // BLOCK : -(-end // BLOCK)]
+            _write_gaps(positions[at:end], before, blocks, *room, string.data, string.state)
         return string
 
     return written(task, positions.size, _GROUP)[0]

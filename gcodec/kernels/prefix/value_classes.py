@@ -9,6 +9,7 @@ from −1 for the first. No gap is 0, so that the class of a gap is 1 less.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -23,6 +24,7 @@ from gcodec.runtime.jit import Kernel, factory, inline, kernel
 
 _RAW_NBITS = [np.maximum((np.arange(least, least + 256) - 4) >> 2, 0) for least in (0, 1)]
 _PART = 1 << 18  # values whose classes stay in a cache
+_BLOCK = 1 << 16  # elements whose positions share their upper bits
 _TABLES = [nbits.astype(np.uint8) for nbits in _RAW_NBITS]
 
 
@@ -53,6 +55,51 @@ class AllPositions:
         if isinstance(places, int):
             return np.array(places % self.size)
         return np.arange(*places.indices(self.size), dtype=np.int64)
+
+
+class PackedPositions:
+    """Rising positions in 16 bits each; a block of 2^16 elements shares the upper bits.
+
+    Parameters
+    ----------
+    room : int
+        Largest number of positions.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._low = np.empty(room, np.uint16)
+        self._before = [0]  # number of positions that precede each block, and of all
+
+    @property
+    def size(self) -> int:
+        """Number of positions."""
+        return self._before[-1]
+
+    def append(self, places: np.ndarray, n: int) -> None:
+        """Append positions in the next n elements; all preceding elements are whole blocks."""
+        ends = np.append(np.arange(_BLOCK, n, _BLOCK), n)
+        end = self.size
+        self._low[end : end + places.size] = places.astype(np.uint16)
+        self._before += (end + np.searchsorted(places, ends)).tolist()
+
+    def drop(self) -> None:
+        """Free the memory of the positions; see `Drainable.drop`."""
+        self._low = np.empty(0, np.uint16)
+
+    def __getitem__(self, places: int | slice) -> np.ndarray:
+        """Return an array of the positions of a slice, or of one position."""
+        if isinstance(places, int):
+            at = places % self.size
+            return self[at : at + 1][0]
+        start, stop, step = places.indices(self.size)
+        low = np.ascontiguousarray(self._low[start:stop:step])
+        positions = np.empty(low.size, np.int64)
+        first = bisect_right(self._before, start) - 1
+        for block in range(first, bisect_left(self._before, stop)):
+            bounds = (-((start - before) // step) for before in self._before[block : block + 2])
+            own = slice(*(max(bound, 0) for bound in bounds))
+            _unpack(low[own], block * _BLOCK, positions[own])
+        return positions
 
 
 class Classes(NamedTuple):
@@ -175,6 +222,12 @@ class Classes(NamedTuple):
 
 
 VALUES, GAPS = Classes(0), Classes(1)
+
+
+@kernel("in uint16[], int64, out int64[]")
+def _unpack(low, first, positions):
+    for i in range(positions.size):  # low.size == positions.size
+        positions[i] = first + np.int64(low[i])
 
 
 @inline
