@@ -557,6 +557,21 @@ def test_float32_needs_its_bits_before_memory() -> None:
     tracemalloc.stop()
 
 
+@pytest.mark.parametrize(
+    ("spec", "most"), [("dct8:k=512", 1.75), ("dct8:k=1024,values=float32", 5.0)]
+)
+def test_encoding_lists_no_positions_in_8_bytes(
+    spec: str, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
+    x = noise(1 << 22)
+    gcodec.encode(x, spec)  # compiles the kernels
+    tracemalloc.start()
+    gcodec.encode(x, spec)
+    assert tracemalloc.get_traced_memory()[1] <= most * x.size
+    tracemalloc.stop()
+
+
 def test_short_payloads_waste_no_bits() -> None:
     x = noise(4096)
     one, two = (gcodec.parse(f"dct8:k={k}").encode(x).nbits for k in (1, 2))

@@ -184,6 +184,7 @@ class DCT8(Codec):
                 raise nonfinite_error(values)
             raise ParameterError("x: must not exceed float32 when it is transformed")
         symbols = self._symbols(cut, *selected)
+        del selected  # frees memory
         if not self._decodes_finite(symbols):
             raise ParameterError("x: must not exceed float32 when it is decoded")
         return symbols
@@ -192,8 +193,9 @@ class DCT8(Codec):
         self, cut: Chunks, positions: np.ndarray, coefficients: np.ndarray
     ) -> DCT8Symbols:
         scales, codes = levels.quantize(coefficients, self.values)
-        coded = levels.coded_chunks(scales)
-        return DCT8Symbols(cut.n, cut.size, scales, codes, positions[coded])
+        if len(codes) < cut.count:
+            positions = positions[levels.coded_chunks(scales)]
+        return DCT8Symbols(cut.n, cut.size, scales, codes, positions)
 
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int

@@ -16,10 +16,41 @@ from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.prefix import dct_words
 from gcodec.kernels.quantize.sign_magnitude import SIGN
+from gcodec.runtime.memory import Drainable
 
 INDEX = ("fixed", "rice")
 
 FEW = 8  # least number of magnitudes of a chunk that have codewords
+
+
+class ChunkPositions:
+    """The positions of (m, k) levels among all elements of m chunks; see `ComputedPositions`.
+
+    Parameters
+    ----------
+    positions : (m, k) int32 array
+        Positions in the chunks.
+    size : int
+        Number of elements of a chunk.
+    """
+
+    def __init__(self, positions: np.ndarray, size: int) -> None:
+        self._positions, self._chunk = positions, size
+        self.size = positions.size
+
+    def __getitem__(self, places: int | slice) -> np.ndarray:
+        """Return an array of the positions of a slice, or of one position."""
+        if isinstance(places, int):
+            return self[places % self.size :: self.size][0]
+        (start, stop, step), k = places.indices(self.size), self._positions.shape[1]
+        if step > 1:
+            at = np.arange(start, stop, step)
+            return self._positions.reshape(-1)[at] + at // k * self._chunk
+        first, last = start // k, -(-stop // k)
+        begins = self._chunk * np.arange(first, last)[:, None]
+        return (self._positions[first:last] + begins).reshape(-1)[
+            start - first * k : stop - first * k
+        ]
 
 
 def longest_nbits(count: int, size: int, k: int, values: str, index: str) -> int:
@@ -60,11 +91,10 @@ def write(
     string = BitString(0, scales.size + (5 if values == "float32" else 3) * chunks.codes.size)
     string.extend(scales, 8 * scales.size)
     if values == "float32":
-        patterns = chunks.codes.astype(">u4").reshape(-1).view(np.uint8)
-        string.extend(patterns, 8 * patterns.size)
+        for row in chunks.codes:
+            string.put(row.astype(">u4").tobytes())
     elif values == "affine8":
-        nbits = level_nbits(k)
-        write_fields(chunks.codes.reshape(-1).astype(np.int64), nbits, string)
+        write_fields(chunks.codes.reshape(-1), level_nbits(k), string)
     else:
         string.extend(np.packbits(chunks.codes.reshape(-1) >= SIGN), m * k)
         _write_magnitudes(chunks.codes & dct_words.MOST, string)
@@ -72,14 +102,13 @@ def write(
         return INDEX[0] if index == "auto" else index, Written(string.trimmed(), string.nbits)
     fixed = m * k * position_nbits(size)
     if index != "fixed":
-        among_all = positions + size * np.arange(m, dtype=np.int64)[:, None]
-        front = string.trimmed(), string.nbits
-        _, rice = position_coding.write(among_all.reshape(-1), m * size, "rice", front)
-        if index == "rice" or rice.nbits < front[1] + fixed:
+        among_all = ChunkPositions(positions, size)
+        plans = position_coding.plans_of(among_all, m * size, "rice")
+        if index == "rice" or plans[0].nbits < fixed:
+            front = Drainable(string.trimmed()), string.nbits
+            _, rice = position_coding.write(among_all, m * size, "rice", front, plans)
             return "rice", rice._replace(seek=None)
-        string = BitString(0, front[0].size + fixed // 8)
-        string.extend(*front)
-    write_fields(positions.reshape(-1).astype(np.int64), position_nbits(size), string)
+    write_fields(positions.reshape(-1), position_nbits(size), string)
     return "fixed", Written(string.trimmed(), string.nbits)
 
 
@@ -183,7 +212,7 @@ def _write_magnitudes(magnitudes: np.ndarray, string: BitString) -> None:
     if k >= FEW:
         dct_words.write(magnitudes, string)
     elif k > 1:
-        write_fields(magnitudes.reshape(-1).astype(np.int64), dct_words.NBITS, string)
+        write_fields(magnitudes.reshape(-1), dct_words.NBITS, string)
 
 
 def level_nbits(k: int) -> int:

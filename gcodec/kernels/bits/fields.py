@@ -9,13 +9,16 @@ from gcodec.kernels.numeric.words import peek, put_long
 from gcodec.runtime.jit import kernel
 
 MOST_NBITS = 62
+_PART = 1 << 18  # values that stay in a cache
 
 
 def write_fields(values: np.ndarray, width: int, string: BitString) -> None:
-    """Append the `width` low bits of each of (k,) int64 values to a string."""
+    """Append the `width` low bits of each of (k,) integers to a string."""
     assert 0 <= width <= MOST_NBITS
     string.reserve(values.size * width // 8 + 1)
-    _write_fields(values, width, string.data, string.state)
+    for at in range(0, values.size, _PART):
+        part = values[at : at + _PART].astype(np.int64, copy=False)
+        _write_fields(part, width, string.data, string.state)
 
 
 def read_fields(data: np.ndarray, first: int, width: int, count: int) -> np.ndarray:
