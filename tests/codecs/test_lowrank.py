@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -593,3 +594,14 @@ def test_diagonalization_is_orthogonal() -> None:
     scale = np.sqrt(np.outer(np.diag(rotated), np.diag(rotated)))
     assert (np.abs(rotated / scale - np.eye(20)) < 2**-9).all()
     assert (np.diff(np.diag(rotated)) <= 0).all()
+
+
+def test_encoding_frees_the_basis_of_a_known_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
+    rank, sizes = 32, (1 << 14, 256)
+    x, spec = np.random.default_rng(0).standard_normal(sizes, dtype=np.float32), "lowrank:rank=32"
+    gcodec.encode(x, f"{spec},step=1")  # compiles the kernels
+    tracemalloc.start()
+    gcodec.encode(x, f"{spec},step=1")
+    assert tracemalloc.get_traced_memory()[1] <= 5.5 * 8 * rank * sizes[0]
+    tracemalloc.stop()

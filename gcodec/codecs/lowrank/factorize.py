@@ -221,6 +221,7 @@ class Factorizer:
             self._widen()
         if wanted and not self._is_refined:
             self._refine(wanted)
+        self.subspace.end()
         return self._both(min(wanted, self._most_width), step)
 
     def with_residual(self, target: float, plain_nbits: float, nbits: float) -> Factors | None:
@@ -368,9 +369,11 @@ class _LeftFactor:
         if not factors.all():
             return None
         rows = self._solution / factors
-        if np.abs(rows).max() > _LARGEST_LEVEL:
+        if max(rows.max(), -rows.min()) > _LARGEST_LEVEL:
             return None
-        symbols, points = quantized(rows.astype(np.float32), self._trellis)
+        rows = rows.astype(np.float32)  # frees memory
+        symbols, points = quantized(rows, self._trellis)
+        del rows
         if symbols.scales is None:
             return None
         product = factors * gram_of(points) * factors.T

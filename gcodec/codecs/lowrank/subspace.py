@@ -108,13 +108,17 @@ class Subspace:
 
     def extend(self, rows: np.ndarray) -> None:
         """Add the images M·row of (r, k) float64 rows to the subspace."""
-        basis, width = np.concatenate([self._basis, self.matrix.projected(rows)]), self.width
-        low_rank.orthonormalize(basis, kept=width)
-        added = low_rank.fixed(basis[width:])
+        width = self.width
+        self._basis = np.concatenate([self._basis, self.matrix.projected(rows)])
+        low_rank.orthonormalize(self._basis, kept=width)
+        added = low_rank.fixed(self._basis[width:])
         projections = self.matrix.combined(added)
-        np.multiply(added.integers, added.units, out=basis[width:])
-        self._basis = basis
+        np.multiply(added.integers, added.units, out=self._basis[width:])
         self._rotate(np.concatenate([self.components, projections]))
+
+    def end(self) -> None:
+        """Free the memory of the basis; nothing can be added to the subspace any more."""
+        self._basis = self._basis[:0].copy()
 
     def at_random(self, count: int, seed: int) -> np.ndarray:
         """Return `count` random rows; those for other dimensions than the next ones differ."""
