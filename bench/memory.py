@@ -41,6 +41,7 @@ SPECS = (
     *("microscale:code=auto", "blockwise", "blockwise:code=auto", "sparseloco"),
     *("mxnet-2bit:threshold=auto,form=context", "microscale:format=nvfp4,code=auto"),
     *("ecsq:bits=1.5,trellis=yes", "sparseloco:k=32", "topk:ratio=0.5"),
+    "randomk:ratio=0.5",
 )
 _PATTERN = 1 << 20  # period of the values, and elements of the warm-up
 _HIGHEST_RATIO = 1.2

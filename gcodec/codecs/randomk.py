@@ -44,10 +44,10 @@ from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.numeric import convert, scatter, undo_log
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, corrected
-from gcodec.kernels.numeric.draw import draw
+from gcodec.kernels.numeric.draw import draw, draw_parts
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.payload import Payload
-from gcodec.runtime.device import host
+from gcodec.runtime.device import device_of, host
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Field, param
 
@@ -143,9 +143,18 @@ class RandomK(SparseCodec):
         self, values: np.ndarray, seed: int, prior: RandomKSymbols | None
     ) -> RandomKSymbols:
         check_finite(values)
-        # Nothing else refers to the positions, whose memory the decoded values take.
-        sent = host(scatter.take(values, self._drawn(values.size, seed, values)))
-        return self._rounded(sent, values.size, seed)
+        n = values.size
+        if device_of(values) is not None:
+            return self._rounded(host(scatter.take(values, self._drawn(n, seed, values))), n, seed)
+        parts = draw_parts(n, self._sent(n), seed)
+        sent, end = np.empty(self._sent(n), np.float32), 0
+        for positions in parts:
+            sent[end : end + positions.size] = scatter.take(values, positions)
+            end += positions.size
+        return self._rounded(sent, n, seed)
+
+    def _encode(self, values: np.ndarray, seed: int, prior: RandomKSymbols | None) -> Payload:
+        return self._pack(self._quantize(values, seed, prior), is_own=True)
 
     def _rounded(self, values: np.ndarray, n: int, seed: int) -> RandomKSymbols:
         """Quantize the (k,) values that are sent for n elements."""
@@ -217,9 +226,10 @@ class RandomK(SparseCodec):
         n, _, values = symbols
         self._require(value_coding.fits(values, self.value, self._sent(n)), n)
 
-    def _pack(self, symbols: RandomKSymbols) -> Payload:
+    def _pack(self, symbols: RandomKSymbols, is_own: bool = False) -> Payload:
+        """Return the message of symbols, which it may destroy if nobody else uses them."""
         k = self._sent(symbols.n)
-        packed = value_coding.packed(symbols.values, self.value, k)
+        packed = value_coding.packed(symbols.values, self.value, k, is_own=is_own)
         return Payload(self, {"seed": symbols.seed}, *packed)
 
     def _unpack(self, payload: Payload, n: int) -> RandomKSymbols:

@@ -152,6 +152,7 @@ RESIDENT = {
         *("mxnet-2bit:threshold=auto,form=context", "topk:ratio=0.1,index=rice"),
         *("qsgd", "qsgd:s=4096", "qsgd:s=128,bucket=512", "ecsq:bits=1", "ecsq:nmse=0.5"),
         *("mxnet-2bit:threshold=auto,form=auto", "microscale:code=auto", "blockwise:code=auto"),
+        *("topk:ratio=0.5", "randomk:ratio=0.5", "dct8:k=512"),
     ],
     "float16": [
         *("raw", "raw:dtype=float16", "sign", "sign:scale=l2", "mxnet-2bit", "mxnet-1bit"),
@@ -178,6 +179,9 @@ DECODING = {
     # Positions have 8 bytes, even where all elements are sent.
     "topk:ratio=0.1 of float32": 1.3,
     "topk:ratio=0.1,index=rice of float32": 1.3,
+    "topk:ratio=0.5 of float32": 2.1,
+    "randomk:ratio=0.5 of float32": 2.1,
+    "dct8:k=512 of float32": 1.4,
     "qsgd:form=dense of bfloat16": 2.0,
     "qsgd:bucket=512 of bfloat16": 2.0,
     "ecsq:step=1 of bfloat16": 2.0,

@@ -7,6 +7,8 @@ they are all positions except the first n − k distinct draws.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from gcodec.kernels.numeric.philox import SELECTION, words
@@ -17,6 +19,7 @@ from gcodec.runtime.jit import kernel
 _DENSE = 512  # elements per draw up to which a bitmap of all elements marks the draws
 _MAX_DRAWS = 1 << 18  # at a time
 _WORD = 64
+_PART = 1 << 18  # elements whose positions are listed at a time
 
 
 @dispatched("gcodec.kernels.numeric.draw_cuda", by="beside")
@@ -37,10 +40,33 @@ def draw(n: int, k: int, seed: int, beside: np.ndarray | None = None) -> np.ndar
     (k,) int64 array
         Positions, rising. The function uses memory in proportion to k, whatever n is.
     """
-    complement = 2 * k > n
-    count = n - k if complement else k
-    if not complement and n > _DENSE * count:
-        return _sorted_draws(n, count, seed)
+    if n > _DENSE * k:
+        return _sorted_draws(n, k, seed)
+    marks = _marks(n, min(k, n - k), seed)
+    out = np.empty(k, np.int64)
+    _list_marks(marks, n, 2 * k > n, out)
+    return out
+
+
+def draw_parts(n: int, k: int, seed: int) -> Iterator[np.ndarray]:
+    """Draw what `draw` draws, and return it in parts; the next part overwrites the last one."""
+    if n > _DENSE * k:
+        return iter([_sorted_draws(n, k, seed)])
+    return _parts_of(_marks(n, min(k, n - k), seed), n, k)
+
+
+def _parts_of(marks: np.ndarray, n: int, k: int) -> Iterator[np.ndarray]:
+    """Yield the k positions of marks in parts."""
+    out = np.empty(min(k, _PART), np.int64)
+    for at in range(0, n, _PART):
+        part = marks[at // _WORD : (at + _PART) // _WORD]
+        positions = out[: _list_marks(part, min(n - at, _PART), 2 * k > n, out)]
+        positions += at
+        yield positions
+
+
+def _marks(n: int, count: int, seed: int) -> np.ndarray:
+    """Return a bitmap of the first `count` distinct draws, in words of 64 elements."""
     marks = np.zeros(-(-n // _WORD), np.uint64)
     distinct = at = 0
     while distinct < count:
@@ -48,9 +74,7 @@ def draw(n: int, k: int, seed: int, beside: np.ndarray | None = None) -> np.ndar
         missing = min(count - distinct, _MAX_DRAWS)
         distinct += _mark(_draws(n, at, missing, seed), marks)
         at += missing
-    out = np.empty(k, np.int64)
-    _list_marks(marks, n, complement, out)
-    return out
+    return marks
 
 
 def _sorted_draws(n: int, count: int, seed: int) -> np.ndarray:
@@ -96,7 +120,8 @@ def _mark(draws, marks):
 
 @kernel("in uint64[], int64, boolean, out int64[]")
 def _list_marks(marks, n, complement, out):
-    # out.size is the number of ones, or zeros for the complement, in the first n bits of `marks`.
+    # Lists the ones, or zeros for the complement, in the first n bits of `marks`. Returns their
+    # number, which out.size is not below.
     # Few words have more than two, so two places are written at once, whether or not they count.
     at = 0
     for w in range(marks.size):
@@ -109,3 +134,4 @@ def _list_marks(marks, n, complement, out):
             out[k] = w * _WORD + np.int64(trailing_zeros(word))
             word &= word - np.uint64(1)
         at = end
+    return at
