@@ -20,6 +20,7 @@ from gcodec.runtime.memory import Drainable
 
 INDEX = ("fixed", "rice")
 
+_PART = 64  # chunks that stay in a cache
 FEW = 8  # least number of magnitudes of a chunk that have codewords
 
 
@@ -91,8 +92,8 @@ def write(
     string = BitString(0, scales.size + (5 if values == "float32" else 3) * chunks.codes.size)
     string.extend(scales, 8 * scales.size)
     if values == "float32":
-        for row in chunks.codes:
-            string.put(row.astype(">u4").tobytes())
+        for at in range(0, m, _PART):
+            string.put(chunks.codes[at : at + _PART].astype(">u4").tobytes())
     elif values == "affine8":
         write_fields(chunks.codes.reshape(-1), level_nbits(k), string)
     else:
