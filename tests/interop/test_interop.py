@@ -645,8 +645,10 @@ def test_caffe2_rows_match_torch(bits: int) -> None:
         np.testing.assert_array_equal(caffe2.encode(x, bits=bits), rows.numpy())
         assert_same_bits(caffe2.decode(rows, bits=bits), unpack(rows).numpy())
     if bits == 8:
-        rows, filled = torch.from_numpy(halfway_row()), slice(8)  # of a register; see caffe2.py
-        assert_same_bits(caffe2.decode(rows)[:, filled], unpack(rows).numpy()[:, filled])
+        rows = torch.from_numpy(halfway_row())
+        columns = 8 if torch.__version__ >= (2, 15) else 9  # 8 fill a register; see caffe2.py
+        decoded, expected = caffe2.decode(rows), unpack(rows).numpy()
+        assert_same_bits(decoded[:, :columns], expected[:, :columns])
 
 
 def test_caffe2_many_rows_on_several_threads() -> None:
