@@ -16,7 +16,7 @@ from gcodec.torch.agreement import greatest_of
 from gcodec.wire.kinds import check_between, check_integer
 
 _LENGTH_NBYTES = 8
-_MOST_CALLS = 1 << 32  # that make groups, in a process
+_MOST_CALLS = 1 << 32  # no process makes so many groups
 _SPARE_NBYTES = 64  # head of a recurring message: 9/8 of the last longest one and these bytes
 
 

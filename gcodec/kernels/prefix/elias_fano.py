@@ -58,8 +58,8 @@ def offsets(lasts: np.ndarray, n: int, k: int, block_size: int) -> np.ndarray:
 
 @kernel("in int64[], int64, int64, out uint8[]")
 def _write_ones(positions, width, first, ones):
-    # ones.size == ceil((k + the last position >> width) / 8) for k positions, of which these are
-    # those from `first` on.
+    # `positions` are a part of all k positions, which starts at number `first` of them.
+    # ones.size == ceil((k + (p >> width)) / 8), where p is the last of all k positions.
     for i in range(positions.size):
         place = (positions[i] >> width) + first + i
         ones[place >> 3] |= np.uint8(0x80 >> (place & 7))
